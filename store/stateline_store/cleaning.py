@@ -1,4 +1,4 @@
-"""The cleaner: deletes tasks that this machine has not had for a long time, and nothing else.
+"""The cleaner: deletes tasks, and workers' global stores, that this machine has not had for a long time; nothing else.
 
 A task goes when all of this holds, looked at again under the task's own lock, which the cleaner must get first:
 
@@ -36,7 +36,8 @@ def clean(
     pass on: let a delay pass between a start and the first call. A task that cannot be deleted is logged and left for
     the next call. Several processes may clean the same directory at once; any thread may call.
     """
-    return [task for task in directory.tasks() if _clean_task(directory, task, live, older_than_ms, now_ms, keep)]
+    tasks = [*directory.tasks(), *directory.global_tasks()]
+    return [task for task in tasks if _clean_task(directory, task, live, older_than_ms, now_ms, keep)]
 
 
 def _clean_task(

@@ -3,7 +3,7 @@
     <state.dir>/<application.id>/                  0o750
         kafka-streams-process-metadata             JSON (`process_metadata.py`)
         .relocation.lock, .relocation.json         while stores move (`relocation.py`)
-        global/                                    stores of all partitions, laid out as a task is
+        global/<instance>/                         a worker's stores of all partitions, laid out as a task is
         snapshots/                                 checkpoints and their leases (`snapshot_directory.py`)
         copies/                                    stores that arrive from other machines (`store_copies.py`)
         <task>/                                    <subtopology>_<partition>, 0o750
@@ -41,6 +41,17 @@ LOCK_FILE = ".lock"  # on disk: never change
 _GLOBAL = "global"  # on disk: never change
 _DELETED = ".deleted-"  # on disk: never change
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def is_name(text: str) -> bool:
+    """Whether a directory here can be called so."""
+    return _NAME.fullmatch(text) is not None and text not in (".", "..")
+
+
+def global_task(instance: str) -> str:
+    """Under which id a worker's global stores, which hold every partition, are found where tasks are: as
+    ``global/worker-0``. Each worker of a state directory has its own."""
+    return f"{_GLOBAL}/{instance}"
 
 
 def directory_name(store_name: str, *, timestamped: bool) -> str:
@@ -144,17 +155,12 @@ class StateDirectory:
 
     def __init__(self, state_dir: Path, application_id: str) -> None:
         """Creates the application's directory. Raises `RetryLaterError` when it cannot be created."""
-        if not _NAME.fullmatch(application_id) or application_id in (".", ".."):
+        if not is_name(application_id):
             raise InvalidArgumentError(
                 f"{application_id!r} is not an application.id: letters, digits, '.', '_' and '-' make one."
             )
         self.application = state_dir / application_id
         make_directory(self.application)
-
-    @property
-    def global_directory(self) -> Path:
-        """Where global stores live, those that hold every partition; it need not exist."""
-        return self.application / _GLOBAL
 
     def process_id(self) -> UUID:
         """The id of this directory, the same for every process that shares it, and kept across restarts.
@@ -164,10 +170,12 @@ class StateDirectory:
         return process_id(self.application)
 
     def task(self, task_id: str) -> Path:
-        """The directory of a task; it need not exist. Raises `InvalidArgumentError` for another form of
-        id.
+        """The directory of a task, or of what `global_task` names; it need not exist. Raises `InvalidArgumentError` for
+        another form of id.
         """
-        TaskId.parse(task_id)
+        place, _, instance = task_id.partition("/")
+        if place != _GLOBAL or not is_name(instance):
+            TaskId.parse(task_id)
         return self.application / task_id
 
     def store(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
@@ -184,10 +192,6 @@ class StateDirectory:
         """
         return _lock(self.task(task_id))
 
-    def lock_global(self) -> TaskLock:
-        """Own the global stores, creating their directory. Raises as `lock_task` does."""
-        return _lock(self.global_directory)
-
     def tasks(self) -> list[str]:
         """The ids of the tasks that have a directory here, in order of their numbers.
 
@@ -198,6 +202,16 @@ class StateDirectory:
         except OSError as error:
             raise refused(self.application, "read", error) from error
         return sorted(filter(TaskId.is_one, names), key=TaskId.parse)
+
+    def global_tasks(self) -> list[str]:
+        """What `global_task` says of the workers that have global stores here, in order. Raises as `tasks`."""
+        try:
+            instances = [entry.name for entry in (self.application / _GLOBAL).iterdir() if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(self.application / _GLOBAL, "read", error) from error
+        return [global_task(name) for name in sorted(instances) if is_name(name)]
 
     def delete_task(self, lock: TaskLock) -> None:
         """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.

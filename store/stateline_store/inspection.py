@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from stateline_store.directory import global_task
 from stateline_store.errors import (
     CallerError,
     DamagedDataError,
@@ -42,6 +43,7 @@ _APPLICATION_FILES = frozenset(
     {*_APPLICATION_MARKS, "instances", "pipelines", "snapshots", ".lock", ".relocation.lock"}
 )
 _TASK_FILES = frozenset({".lock", "rocksdb", OFFSET_CHECKPOINT, "topics.json"})
+_GLOBAL = "global"
 _TRASH = (".wiped-", ".deleted-")
 _JOURNALS = (".relocation.json",)
 _Content = TypeVar("_Content")
@@ -96,8 +98,8 @@ def inspect_application(path: Path) -> ApplicationReport:
     """Look at one application's directory."""
     problems: list[Problem] = []
     folders = _read(path, lambda: list(_folders(path)), problems) or []
-    tasks = [inspect_task(folder) for folder in sorted(folders, key=_by_number) if _is_task(folder)]
-    known = _APPLICATION_FILES | {task.task_id for task in tasks}
+    tasks = [inspect_task(folder) for each in sorted(folders, key=_by_number) for folder in _task_folders(each)]
+    known = _APPLICATION_FILES | {task.task_id.partition("/")[0] for task in tasks}
     others = _read(path, lambda: tuple(_others(path, known)), problems) or ()
     return ApplicationReport(path.name, path, tuple(tasks), others, tuple(problems))
 
@@ -115,7 +117,7 @@ def inspect_task(path: Path) -> TaskReport:
     }
     known = {name for name in names if name in _TASK_FILES or name.endswith((".notice", ".position"))}
     return TaskReport(
-        path.name,
+        global_task(path.name) if path.parent.name == _GLOBAL else path.name,
         path,
         locked,
         owner_pid,
@@ -193,8 +195,15 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _is_task(folder: Path) -> bool:
-    """Kafka Streams keeps its global stores in `global`."""
-    return folder.name == "global" or TaskId.is_one(folder.name)
+    """Kafka Streams keeps its global stores in `global`, Stateline each worker's in a folder of that."""
+    return _GLOBAL in (folder.name, folder.parent.name) or TaskId.is_one(folder.name)
+
+
+def _task_folders(folder: Path) -> list[Path]:
+    """What this folder of an application has of tasks: itself, one for each worker with global stores, or none."""
+    if folder.name == _GLOBAL and not (folder / "rocksdb").is_dir():
+        return list(_folders(folder))
+    return [folder] if _is_task(folder) else []
 
 
 def _by_number(folder: Path) -> tuple[int, ...]:

@@ -101,9 +101,10 @@ def run(
     schema: StoreSchema,
     *,
     bound: PositionBound | None = None,
-    partition: int = 0,
+    partition: int | None = 0,
 ) -> QueryResult[Result]:
-    """Answer a query from one partition's state, as it is now. For the reader's thread.
+    """Answer a query from one partition's state, as it is now, or from that of a global store, whose `partition` is
+    None. For the reader's thread.
 
     Raises `UnknownQueryTypeError` when this kind of store cannot answer it, `InvalidArgumentError` for a value that
     cannot be used, `NotUpToBoundError` when the state is behind `bound` (ask again later), or what the reader raises.
@@ -120,8 +121,9 @@ def run(
         _check_key_or_times(query, schema)
     position = reader.position
     if bound is not None and not bound.is_met(position, partition):
+        which = "The store" if partition is None else f"Partition {partition}"
         raise NotUpToBoundError(
-            f"Partition {partition} is at {position.to_json()}, behind the bound {bound.position.to_json()}: ask again."
+            f"{which} is at {position.to_json()}, behind the bound {bound.position.to_json()}: ask again."
         )
     return QueryResult(answer(query, reader, schema), position)
 

@@ -19,6 +19,7 @@ from stateline_store import (
     StoreContext,
     clean,
 )
+from stateline_store.directory import global_task
 from stateline_store.relocation_journal import journal_path
 
 DELAY_MS = 600_000
@@ -86,13 +87,23 @@ def test_what_must_be_kept_is_asked_for_by_task(directory: StateDirectory) -> No
 
 
 def test_files_outside_of_tasks_are_never_touched(directory: StateDirectory) -> None:
-    with directory.lock_global():
-        (directory.global_directory / "file").touch()
+    (directory.application / "snapshots").mkdir()
+    (directory.application / "snapshots/file").touch()
     (directory.application / "topology.json").touch()
     age(directory.application)
     run(directory)
-    assert (directory.global_directory / "file").exists()
+    assert (directory.application / "snapshots/file").exists()
     assert (directory.application / "topology.json").exists()
+
+
+def test_global_stores_of_a_worker_that_is_gone_are_deleted_like_a_task(directory: StateDirectory) -> None:
+    for instance in ("here", "gone"):
+        with directory.lock_task(global_task(instance)) as lock:
+            (lock.path.parent / "file").touch()
+    age(directory.application)
+    with directory.lock_task(global_task("here")):
+        assert global_task("gone") in run(directory)
+    assert (directory.task(global_task("here")) / "file").exists()
 
 
 @pytest.mark.parametrize("held_here", [True, False])

@@ -21,6 +21,7 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
+from stateline_store.directory import global_task
 
 
 def test_paths_are_those_of_the_layout(tmp_path: Path) -> None:
@@ -229,21 +230,28 @@ def test_processes_that_start_at_once_agree_on_the_id(tmp_path: Path, damaged: b
 
 def test_global_stores_have_a_place_and_a_lock_of_their_own(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path, "app")
-    assert state.global_directory == tmp_path / "app/global"
-    with state.lock_global() as lock:
-        assert lock.path == tmp_path / "app/global/.lock"
-        with pytest.raises(LockedError, match=r"global/\.lock is held"):
-            state.lock_global()
+    assert state.global_tasks() == []
+    place = global_task("worker-0")
+    assert state.task(place) == tmp_path / "app/global/worker-0"
+    with state.lock_task(place) as lock:
+        assert lock.path == tmp_path / "app/global/worker-0/.lock"
+        with pytest.raises(LockedError, match=r"global/worker-0/\.lock is held"):
+            state.lock_task(place)
         state.lock_task("0_0").release()
-    state.lock_global().release()
-    assert state.tasks() == ["0_0"]
+        state.lock_task(global_task("worker-1")).release()
+    state.lock_task(place).release()
+    assert (state.tasks(), state.global_tasks()) == (["0_0"], ["global/worker-0", "global/worker-1"])
+    for other in ("global", "global/", "global/..", "global/a/b", "other/worker-0"):
+        with pytest.raises(InvalidArgumentError, match="is not a task id"):
+            state.task(other)
 
 
 def test_a_global_store_keeps_one_offset_per_partition(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path, "app")
     partitions = [TopicPartition("topic-1", n) for n in (0, 1, 2, 10)]
-    lock, store = state.lock_global(), KeyValueStore("g")
-    context = StoreContext("global", state.global_directory)
+    place = global_task("worker-0")
+    lock, store = state.lock_task(place), KeyValueStore("g")
+    context = StoreContext(place, state.task(place))
     store.init(context)
     store.put(b"a", b"1")
     store.commit({tp: 100 + tp.partition for tp in partitions})

@@ -165,7 +165,7 @@ def test_a_read_only_disk_is_named_and_works_again_when_it_is_writable(disk: Pat
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     for refused in (
         lambda: directory.lock_task("0_0"),
-        lambda: directory.lock_global(),
+        lambda: directory.lock_task("global/worker-0"),
         lambda: directory.process_id(),
         lambda: open_store(directory),
         lambda: settle_places(directory, {"s": 0}, automatic=True),

@@ -3,7 +3,8 @@
     {"instance", "process_id": UUID of the directory, "member_id": by which its consumer group knows it, or null,
      "generation": of the group when it was given the tasks, -1 of none, "pid",
      "socket": path where it answers queries,
-     "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"}}
+     "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"},
+     "global_tables": "restoring" | "running", or null of an application without any}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
 lives; one that was killed leaves its file.
@@ -21,11 +22,12 @@ from uuid import UUID
 import orjson
 
 from stateline.deployment.json_files import decoded
-from stateline.deployment.topology_file import unreadable
+from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
 from stateline_store import DamagedDataError
 
 STANDBY = "standby"
 """Of a task that another node has and that this worker follows. On disk: never change."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +43,15 @@ class Instance:
     pid: int
     socket: Path
     tasks: Mapping[str, str]
+    global_tables: str | None = None
+
+    def state_of(self, task_id: str) -> str | None:
+        """The state of this task, or of `GLOBAL_TABLES`; None of what it does not have."""
+        return self.global_tables if task_id == GLOBAL_TABLES else self.tasks.get(task_id)
 
     def has(self, task_id: str) -> bool:
         """Whether its group has given it this task; one that it follows as a standby is another worker's."""
-        return self.tasks.get(task_id, STANDBY) != STANDBY
+        return self.state_of(task_id) not in (None, STANDBY)
 
     @classmethod
     def decode(cls, content: bytes) -> Instance:

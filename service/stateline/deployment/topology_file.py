@@ -30,6 +30,12 @@ from stateline_store.task_id import TaskId
 _log = logging.getLogger(__name__)
 
 
+GLOBAL_TABLES = "global"
+"""Where an id of a task is asked for: what each worker has of all partitions."""
+GLOBAL = -1
+"""In place of a subtopology: of global tables, as in Kafka Streams' ids of tasks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Which task family holds a store, and in how many partitions. `changelog` is None without one. `refused` says why
@@ -41,8 +47,8 @@ class Placement:
     refused: str | None = None
 
     def task_id(self, partition: int) -> str:
-        """The text of the `TaskId` that has this partition, as in `Instance.tasks`."""
-        return str(TaskId(self.subtopology, partition))
+        """The text of the `TaskId` that has this partition, as in `Instance.tasks`; `GLOBAL_TABLES` of those."""
+        return GLOBAL_TABLES if self.subtopology == GLOBAL else str(TaskId(self.subtopology, partition))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
      "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
      "rocksdb": {task: {store: {property: value}}},
      "standbys": {task: {"records": that its copy lacks, "ms": for how long it has
-     lacked some; null when unknown}}}
+     lacked some; null when unknown}},
+     "stores": {task: {store: {"commit_rate", "commit_latency_avg_s", "commit_latency_max_s", "uncommitted_bytes"}}}}
 
 On disk: never change. Indented by two, replaced by rename once a second.
 """
@@ -77,9 +78,20 @@ class StandbyLag:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """Of a store of a task, KIP-892's: calls of `commit` per second, and what they took, of the last 30 seconds (None
+    without one); about how many bytes the next one frees, 0 for a store without transactions."""
+
+    commit_rate: float
+    commit_latency_avg_s: float | None
+    commit_latency_max_s: float | None
+    uncommitted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb` and `standbys` are by task; what is not
-    known is left out of them. `uncommitted_max_bytes` is -1 for no limit."""
+    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task; what
+    is not known is left out of them. `uncommitted_max_bytes` is -1 for no limit."""
 
     instance: str
     updated_at_ms: int
@@ -97,6 +109,7 @@ class WorkerFigures:
     dropped: Mapping[str, int]
     rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
     standbys: Mapping[str, StandbyLag] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, StoreFigures]] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, content: bytes) -> WorkerFigures:

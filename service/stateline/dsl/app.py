@@ -165,17 +165,26 @@ class App:
         return Table(self._declarations, root, table)
 
     def global_table(
-        self, topic: str | Topic, *, key: Serde | None = None, value: Serde | None = None, store: str | None = None
+        self,
+        topic: str | Topic,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        store: str | None = None,
+        persistent: bool = True,
     ) -> GlobalTable:
-        """The newest value of every key of a topic, all partitions of it, in the memory of every worker: rows of
-        streams can be joined with it by any key (`Stream.join` with `on`), whatever partition they are in.
+        """The newest value of every key of a topic, all partitions of it, at every worker: rows of streams can be
+        joined with it by any key (`Stream.join` with `on`), whatever partition they are in.
 
-        Each worker reads the whole topic when it starts, before it takes other records, and goes on reading. It is
-        named after the topic unless `store` says otherwise, and not served; a record that cannot be read ends the
-        worker, or is left out unless ``deserialization.exception.handler`` is `fail`.
+        Before it takes other records each worker reads the topic to its end, from where it was when it ended; without
+        `persistent`, in memory, from the beginning. Then it goes on reading. It is named after the topic unless `store`
+        says otherwise; a record that cannot be read ends the worker, or is left out unless
+        ``deserialization.exception.handler`` is `fail`.
         """
         source = self._declarations.topic("app.global_table", topic, key, value)
-        kept = stores.timestamped_key_value(store or source.name, key=source.key, value=source.value, persistent=False)
+        kept = stores.timestamped_key_value(
+            store or source.name, key=source.key, value=source.value, persistent=persistent
+        )
         return self._declarations.global_table(replace(kept, source=source))
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:

@@ -1,4 +1,4 @@
-"""GlobalTable: a topic that every worker has whole, in memory, to be looked up in (Kafka Streams' `GlobalKTable`)."""
+"""GlobalTable: a topic that every worker has whole, to be looked up in (Kafka Streams' `GlobalKTable`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stateline.model.store_definition import StoreDefinition
 
 @dataclass(frozen=True, slots=True)
 class GlobalTable:
-    """What `App.global_table` returns, for `Stream.join` and `Stream.left_join`. `store` is how it is kept: not with
-    tasks, and not served."""
+    """What `App.global_table` returns, for `Stream.join` and `Stream.left_join`. `store` is how it is kept: beside
+    tasks, not in one."""
 
     store: StoreDefinition

@@ -75,6 +75,11 @@ class Topology:
     pipelines: Mapping[str, Pipeline]
     global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
 
+    @property
+    def all_stores(self) -> Mapping[str, StoreDefinition]:
+        """Those of tasks, and global tables."""
+        return {**self.stores, **self.global_tables}
+
     def digest(self) -> str:
         """Equal of two applications whose tasks are the same and whose stores can be read by each other. 16 hex digits;
         other nodes compare it, so it stays what it is. On the wire and in topics: never change."""

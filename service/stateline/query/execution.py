@@ -52,15 +52,22 @@ _OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
 
 
 def execute(
-    query: Query[Any], reader: Reader, schema: StoreSchema, partition: int, terms: Terms, copy: CopyStatus
+    query: Query[Any],
+    reader: Reader,
+    schema: StoreSchema,
+    partition: int,
+    terms: Terms,
+    copy: CopyStatus,
+    *,
+    has_all_partitions: bool = False,
 ) -> Outcome:
     """Answer a query from one partition, or say why not. Synchronous: the reader must not move meanwhile. The schema is
     that of stored values (`StoreSchema.of_stored_values`): who shows them takes them apart.
 
     The bound is checked against the reader's own position: what it has committed, or, when it reads
-    uncommitted records, that merged with what is pending. A scan that has more to give is the asker's, as an
-    `OpenScan` in the rows' `rest`. Errors of the store itself pass through, and `UnknownQueryTypeError` and
-    `InvalidArgumentError` of `queries.run`.
+    uncommitted records, that merged with what is pending; of a global table, which `has_all_partitions`, for each
+    partition. A scan that has more to give is the asker's, as an `OpenScan` in the rows' `rest`. Errors of the store
+    itself pass through, and `UnknownQueryTypeError` and `InvalidArgumentError` of `queries.run`.
     """
     uncommitted_standby = copy.served_by == "standby" and terms.isolation_level is IsolationLevel.READ_UNCOMMITTED
     if uncommitted_standby or (terms.require_active and copy.served_by != "active"):
@@ -71,7 +78,8 @@ def execute(
     elif isinstance(query, VersionedRangeQuery) and schema.kind == "versioned" and _is_reversed(query):
         query = VersionedKeysQuery(())
     try:
-        answer = queries.run(query, reader, schema, bound=terms.bound, partition=partition)
+        bounded = None if has_all_partitions else partition
+        answer = queries.run(query, reader, schema, bound=terms.bound, partition=bounded)
     except NotUpToBoundError:
         return Failure(_behind(terms.store, partition), reader.position)
     return PartitionAnswer(_rows(query, answer.result, schema, terms.limit), answer.position, copy)

@@ -160,12 +160,13 @@ Outcome: TypeAlias = PartitionAnswer | Failure
 class HostedPartition:
     """A store partition that a worker hosts, and what state its task is in. Of a standby `offset` is the last one of
     its changelog that it has, and `lag_ms` the time since it was the owner's, which had everything; None where it was
-    not, or that is not known."""
+    not, or that is not known. `has_all_partitions` says that it is a global table: a bound is one of all partitions."""
 
     store: TransactionalStore
     state: StoreState
     offset: int | None = None
     lag_ms: int | None = None
+    has_all_partitions: bool = False
 
     def status(self) -> CopyStatus:
         """The status that goes with an answer; on the owner's thread."""

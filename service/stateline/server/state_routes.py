@@ -62,7 +62,7 @@ class StateRoutes:
                 "subtopologies": [_subtopology(s, request) for s in subtopologies],
                 "topics": [_topic(t) for t in _topics(subtopologies, pipelines)],
                 "stores": {
-                    name: described_definition(d) for name, d in topology.stores.items() if may_read(request, name)
+                    name: described_definition(d) for name, d in topology.all_stores.items() if may_read(request, name)
                 },
                 "pipelines": self.pipelines(request),
             }

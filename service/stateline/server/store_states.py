@@ -25,10 +25,11 @@ class StoreStates:
 
     def describe(self, name: str) -> dict[str, Any]:
         """A store that can be asked, and its partitions as they are now."""
-        definition = self._serving.topology.stores[name]
+        definition = self._serving.topology.all_stores[name]
         described = {
             "store": name,
             **described_definition(definition),
+            "global": name in self._serving.topology.global_tables,
             "columns": [asdict(column) for column in row_columns(definition)],  # as an Arrow stream has them
             "default_isolation_level": self._serving.config.default_state_isolation_level.value,
             "changelog": definition.changelog(self._serving.topology.application_id),
@@ -37,7 +38,7 @@ class StoreStates:
             store = self._serving.stores.get(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
             return described | {"partitions": {}, "not_ready": without_paths(error)}
-        partition = self._partition if self._view.has_others else self._here
+        partition = self._partition if self._view.has_others and not store.is_global else self._here
         return described | {"partitions": {str(p): partition(store, p) for p in store.partitions}}
 
     def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class StoreStates:
         if not store.definition.persistent:
             lives = owner is not None and workers.is_alive(owner)  # what was in memory has gone with one that does not
             if lives and owner is not None:
-                is_suspended = workers.instances[owner].tasks[task_id] == "suspended"
+                is_suspended = workers.instances[owner].state_of(task_id) == "suspended"
                 described["state"] = "standby" if is_suspended else self._serving.ownership.role(task_id)
             elif workers.follows(task_id):
                 described["state"] = "standby"

@@ -25,7 +25,8 @@ _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class DeploymentFiles:
     """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
 
-    `socket` is where it answers queries. Raises `LockedError` when a live worker of this name exists already.
+    `socket` is where it answers queries, `global_tables` the state that is told of those. Raises `LockedError` when a
+    live worker of this name exists already.
     """
 
     def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
@@ -39,6 +40,7 @@ class DeploymentFiles:
         self._drain = drain_path(directory.application, instance)
         self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
         self._drain_looks_s = 0.0
+        self.global_tables: str | None = None
 
     def client_id(self, prefix: str | None) -> str:
         """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
@@ -62,7 +64,7 @@ class DeploymentFiles:
         """Say which tasks this worker has, and in which state, and as whom its group knows it."""
         states = {str(task.id): str(task.state) for task in tasks}
         known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
-        self.registration.update(self.socket, states, self._process_id, *known)
+        self.registration.update(self.socket, states, self._process_id, *known, self.global_tables)
 
     def is_to_drain(self) -> bool:
         """Whether somebody wants this worker to hand over what it has (`stateline node drain`). Looks now and then."""

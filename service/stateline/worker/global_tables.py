@@ -1,27 +1,42 @@
-"""The tables that a worker has whole: all partitions of their topics, in memory, beside its tasks.
+"""The tables that a worker has whole: all partitions of their topics, beside its tasks.
 
 They are read with a consumer of their own, which is in no group. Before the first task runs, each has come to where its
-topic ended; then they follow it, without any order between them and the records of tasks. After a failure they are read
-anew, from the beginning.
+topic ended; then they follow it, without any order between them and the records of tasks.
+
+A table on disk has its offsets beside its rows, one for each partition, in the same commit: it goes on from there after
+a stop, a failure or a crash (Kafka Streams: its global stores' `.checkpoint`). What is in memory is read anew from the
+beginning. What a worker is to do with what it finds at its start is said in `global_table_store`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from pathlib import Path
 
-from stateline.log.interface import Consumer, Log
-from stateline.model.table_topics import beginning_is_lost
+from stateline.config.settings import Config
+from stateline.log.interface import Admin, Consumer, Log, TopicInfo
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
-from stateline.processing.changelog import stage
 from stateline.processing.event_times import EventTimes
-from stateline.processing.failures import FailureHandler, Policy
+from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable
+from stateline.query.values import HostedPartition
+from stateline.worker.global_table_store import GlobalTableStore
 from stateline.worker.polled_records import by_partition
-from stateline_store import DoesNotExistError, StoreContext, TopicPartition, TransactionalStore
+from stateline.worker.topic_ids import recreated, remember
+from stateline_store import (
+    DoesNotExistError,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    TaskLock,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.directory import global_task
+from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)
 
@@ -30,49 +45,79 @@ _LOOK_S = 0.01  # so much later than it is read may a record be seen
 
 
 class GlobalTables:
-    """One worker's, on its thread. `stores`, by name, are those of all tables: only to be read."""
+    """One worker's, on its thread. `stores`, by name, are those of all tables: only to be read. `place` is where those
+    on disk are, an id of the `StateDirectory`'s."""
 
-    def __init__(self, log: Log, topology: Topology, directory: Path, reading: Policy) -> None:
-        """`directory` is what stores are told that have no files."""
-        self._log, self._directory = log, directory
-        # Every worker reads every record, and again at each start: none of them is one dead letter.
+    def __init__(
+        self,
+        log: Log,
+        topology: Topology,
+        directory: StateDirectory,
+        config: Config,
+        instance: str,
+        announce: Callable[[], None],
+    ) -> None:
+        """`announce` is called when they were committed."""
+        self._log, self._directory, self._announce = log, directory, announce
+        self.place = global_task(instance)
+        # Every worker reads every record, and in memory again at each start: none of them is one dead letter.
+        reading = config.deserialization_exception_handler
         self._failures = FailureHandler("fail" if reading == "fail" else "skip", "fail", None)
-        self._tables = [(d, d.source) for d in topology.global_tables.values() if d.source is not None]
+        self._sync = config.statestore_sync
+        self._commit_s, self._most_staged = config.commit_interval_ms / 1000, config.worker_uncommitted_max_bytes
+        self._definitions = [d for d in topology.global_tables.values() if d.source is not None]
+        self._topics: dict[str, Topic] = {d.source.name: d.source for d in self._definitions if d.source is not None}
         self.stores: dict[str, TransactionalStore] = {}
-        self._topics: dict[str, Topic] = {topic.name: topic for _, topic in self._tables}
-        self._times = EventTimes(self._topics.values())
-        self._stores_of: dict[str, list[TransactionalStore]] = {}
+        self._tables: list[GlobalTableStore] = []
+        self._times = EventTimes(())
+        self._lock: TaskLock | None = None
         self._consumer: Consumer | None = None
         self._ends: dict[TopicPartition, int] = {}  # where topics ended that have not been read so far yet
-        self._look_s = 0.0
+        self._read = 0
+        self._look_s = self._commit_due_s = 0.0
 
     def open(self) -> None:
-        """Begin to read, from the first records on. Raises `LogUnavailableError`, and `DoesNotExistError` for a topic
-        that is not there."""
+        """Begin to read, each table from where it is. Raises `LogUnavailableError`, `DoesNotExistError` for a topic
+        that is not there, and of files on disk as a task's stores do."""
         self.close()
-        if not self._tables:
+        if not self._definitions:
             return
-        firsts: dict[TopicPartition, int] = {}
-        self._times = EventTimes(self._topics.values())
+        if any(definition.persistent for definition in self._definitions):
+            self._lock = self._directory.lock_task(self.place)
         with closing(self._log.admin()) as admin:
-            there = admin.topics()
-            for name in self._topics:
-                if name not in there:
-                    raise DoesNotExistError(f"There is no topic {name}, of which a global table is kept: create it.")
-                for number in range(there[name].partitions):
-                    source = TopicPartition(name, number)
-                    firsts[source], self._ends[source] = admin.watermarks(source)
-        for definition, topic in self._tables:
-            lost = {source: first for source, first in firsts.items() if source.topic == topic.name and first > 0}
-            if lost:
-                logger.warning("%s", beginning_is_lost(definition.name, lost))
-            store = definition.build()
-            assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
-            store.init(StoreContext("global", self._directory))
-            self.stores[definition.name] = store
-            self._stores_of.setdefault(topic.name, []).append(store)
+            topics = self._found(admin)
+            places = [place for info in topics.values() for place in info.places]
+            bounds, ends = admin.bounds(places), {place: admin.watermarks(place)[1] for place in places}
+        self._open_tables(topics, bounds)
+        starts = _least(table.next_offsets for table in self._tables)
+        self._times = EventTimes(
+            self._topics.values(), partition_times=_least(t.partition_times() for t in self._tables)
+        )
+        self._ends = {place: end for place, end in ends.items() if starts[place] < end}
         self._consumer = self._log.consumer()
-        self._consumer.assign(firsts)
+        self._consumer.assign(starts)
+        self._commit_due_s = time.monotonic() + self._commit_s
+        self._say(self.state)
+
+    def _found(self, admin: Admin) -> dict[str, TopicInfo]:
+        there = admin.topics()
+        for name in self._topics:
+            if name not in there:
+                raise DoesNotExistError(f"There is no topic {name}, of which a global table is kept: create it.")
+        return {name: there[name] for name in self._topics}
+
+    def _open_tables(self, topics: Mapping[str, TopicInfo], bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        folder, ids = self._directory.task(self.place), {name: info.topic_id for name, info in topics.items()}
+        anew = recreated(folder, ids)
+        for definition in self._definitions:
+            context = StoreContext(self.place, folder, sync=self._sync, types=definition.types)
+            table = GlobalTableStore(definition, context)
+            self._tables.append(table)
+            source = table.topic.name
+            table.open(bounds={place: bounds[place] for place in topics[source].places}, is_anew=source in anew)
+            self.stores[definition.name] = table.store
+        if self._lock is not None:
+            remember(folder, ids)
 
     def look_now(self) -> None:
         """Let the next `advance` look for records, however short ago the last one did."""
@@ -85,23 +130,77 @@ class GlobalTables:
         if self._consumer is None or (not self._ends and now_s < self._look_s):
             return True
         self._look_s = now_s + _LOOK_S
-        consumer = self._consumer
-        for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if self._ends else 0.0)).items():
+        consumer, is_loading = self._consumer, bool(self._ends)
+        for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if is_loading else 0.0)).items():
             timed = self._times.admitted(self._times.stamped(records), self._failures)
             readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
-            for store in self._stores_of[source.topic]:
-                stage(store, readables)
-        for store in self.stores.values():
-            store.commit({})
+            for table in self._tables:
+                if table.topic.name == source.topic:
+                    table.stage(source, readables, records[-1].offset)
+            self._read += len(records)
         self._ends = {source: end for source, end in self._ends.items() if (consumer.next_offset(source) or 0) < end}
+        if is_loading or now_s >= self._commit_due_s or self._is_full():
+            self.commit()
+        if is_loading and not self._ends:
+            logger.info("Global tables are whole: %d records read", self._read)
+            self._say(self.state)
         return not self._ends
 
+    @property
+    def state(self) -> StoreState:
+        """What they are: restoring until everything has been read once."""
+        return StoreState.RESTORING if self._ends else StoreState.ACTIVE
+
+    @property
+    def told(self) -> str | None:
+        """The same as in `Instance.global_tables`."""
+        if not self.stores:
+            return None
+        return "restoring" if self._ends else "running"
+
+    def hosted(self, store: str, partition: int) -> HostedPartition | None:
+        """What queries read of a table, which is one partition of a store; None of another one."""
+        found = self.stores.get(store) if partition == 0 else None
+        return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
+
+    def commit(self) -> None:
+        """Commit what was read, if anything was."""
+        consumer = self._consumer
+        if consumer is None:
+            return
+        self._commit_due_s = time.monotonic() + self._commit_s
+        before = [table.store.commit_number for table in self._tables]
+        for table in self._tables:
+            table.commit(consumer, self._times.partition_times)
+            reached("global-tables:table-committed")
+        if before != [table.store.commit_number for table in self._tables]:
+            self._announce()
+
     def close(self) -> None:
-        """Let go of everything that was read."""
+        """Let go of everything; what was not committed is read again."""
         if self._consumer is not None:
             self._consumer.close()
-        for store in self.stores.values():
-            store.close()
-        self._consumer, self._ends = None, {}
+        for table in self._tables:
+            table.store.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._consumer, self._lock, self._ends, self._read = None, None, {}, 0
         self.stores.clear()
-        self._stores_of.clear()
+        self._tables.clear()
+
+    def _is_full(self) -> bool:
+        staged = sum(table.store.approximate_num_uncommitted_bytes for table in self._tables)
+        return 0 <= self._most_staged < staged
+
+    def _say(self, state: StoreState) -> None:
+        for table in self._tables:
+            table.store.set_state(state)
+
+
+def _least(found: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    """Of each partition the least number that any of these has."""
+    least: dict[TopicPartition, int] = {}
+    for each in found:
+        for place, number in each.items():
+            least[place] = min(number, least.get(place, number))
+    return least

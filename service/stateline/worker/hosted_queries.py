@@ -36,7 +36,10 @@ class HostedQueries:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
-            outcome = execute(request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status())
+            outcome = execute(
+                request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status(),
+                has_all_partitions=hosted.has_all_partitions,
+            )  # fmt: skip
             if isinstance(outcome, PartitionAnswer):
                 outcome.offset = hosted.offset
             return outcome
@@ -52,6 +55,12 @@ class HostedQueries:
         if hosted is None or request.terms.isolation_level is IsolationLevel.READ_COMMITTED:
             return None
         return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
+
+    def is_behind(self, request: WireRequest, position: Position) -> bool:
+        """Whether a place of this position does not meet the bound."""
+        hosted = self._lookup(request.terms.store, request.partition)
+        is_of_all = hosted is not None and hosted.has_all_partitions
+        return not request.terms.bound.is_met(position, None if is_of_all else request.partition)
 
     def standing(self, place: Place) -> Standing:
         """How far this place has come by now."""

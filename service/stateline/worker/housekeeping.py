@@ -44,20 +44,23 @@ class Housekeeping:
         except RetryLaterError as error:
             _log.warning("Snapshots are not tidied up: %s", error)
 
-    def clean_if_due(self, live: Collection[TaskId]) -> None:
+    def clean_if_due(self, live: Collection[TaskId], global_tables: str) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
 
-        `live` are the tasks that this worker has. A task that holds a store that nothing can rebuild stays, and so does
-        one that holds a store that the topology does not have there: nobody knows whether it could be rebuilt.
+        `live` are the tasks that this worker has, `global_tables` is where it has those. A task that holds a store that
+        nothing can rebuild stays, and so does one that holds a store that the topology does not have there: nobody
+        knows whether it could be rebuilt.
         """
         if time.monotonic() - self._last_clean < self._delay_s:
             return
         self._last_clean = time.monotonic()
         self.sweep_snapshots()
-        tasks = {str(task) for task in live}
+        tasks = {global_tables, *map(str, live)}
         clean(self._directory, tasks, int(self._delay_s * 1000), now_ms(), self._must_stay)
 
     def _must_stay(self, task_id: str) -> bool:
+        if not TaskId.is_one(task_id):
+            return False  # global tables: their topics have them
         subtopology = self._subtopologies.get(TaskId.parse(task_id).subtopology)
         if subtopology is None:
             return True

@@ -70,12 +70,14 @@ class Registration:
         process_id: UUID,
         member_id: str | None = None,
         generation: int = -1,
+        global_tables: str | None = None,
     ) -> None:
-        """Say which tasks this worker has, in which state, on which directory (`StateDirectory.process_id`), and as
-        whom its group knows it in which generation."""
+        """Say which tasks and global tables this worker has, in which state, on which directory
+        (`StateDirectory.process_id`), and as whom its group knows it in which generation."""
         found = Instance(
             instance=self.instance, process_id=process_id, member_id=member_id, generation=generation,
             pid=os.getpid(), socket=socket, tasks=dict(tasks),
+            global_tables=global_tables,
         )  # fmt: skip
         publish(self._path, found.encode())
 

@@ -75,6 +75,7 @@ class Reporter:
             dropped={str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
             rocksdb={str(task.id): _properties(task) for task in opened},
             standbys=self.standby_lags(),
+            stores={str(task.id): task.stores.figures(now_s) for task in opened},
         )
 
 

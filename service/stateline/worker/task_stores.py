@@ -23,8 +23,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stateline.deployment.worker_figures import StoreFigures
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
+from stateline.worker.store_commits import StoreCommits
 from stateline.worker.store_formats import StoreFormats
 from stateline.worker.write_stall import WriteStall
 from stateline_store import (
@@ -73,6 +75,7 @@ class TaskStores:
             task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
         )
         self._stall = WriteStall()
+        self._commits = {name: StoreCommits(time.monotonic()) for name in self.by_name}
         self._task_id = task_id
         self._directory = directory
         self._changelogs = changelogs
@@ -140,12 +143,10 @@ class TaskStores:
         failures: list[StatelineError] = []
         for name, store in self.by_name.items():
             rows = store.staged_records if isinstance(store, TransactionalStore) else 0
-            began_s = time.perf_counter()
             try:
-                self.offsets.commit(name, offsets.get(name, {}))
+                self._stall.learn(rows, self._commit(name, offsets.get(name, {})))
             except StatelineError as error:
                 failures.append(error)
-            self._stall.learn(rows, time.perf_counter() - began_s)
             reached("commit:store-committed")
         if failures:
             raise failures[0]
@@ -154,9 +155,16 @@ class TaskStores:
 
     def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit one store, while it is being restored or because nothing can rebuild it."""
-        self.offsets.commit(name, offsets)
+        self._commit(name, offsets)
         if self._checkpoint.is_needed_by(name):
             self._checkpoint.write()
+
+    def figures(self, now_s: float) -> dict[str, StoreFigures]:
+        """Each store's, as `StoreCommits.sample`."""
+        return {
+            name: self._commits[name].sample(now_s, store.approximate_num_uncommitted_bytes)
+            for name, store in self.by_name.items()
+        }
 
     def announce(self) -> None:
         """Let readers in other processes see the newest commits."""
@@ -184,6 +192,14 @@ class TaskStores:
             store.close()
         if offsets is not None:
             self._checkpoint.write(offsets)
+
+    def _commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> float:
+        """How many seconds it took."""
+        began_s = time.perf_counter()
+        self.offsets.commit(name, offsets)
+        took_s = time.perf_counter() - began_s
+        self._commits[name].committed(took_s)
+        return took_s
 
     def _open_one(self, name: str, noted: Mapping[TopicPartition, int], *, is_standby: bool) -> None:
         store, changelog = self.by_name[name], self._changelogs.get(name)

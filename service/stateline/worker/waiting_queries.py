@@ -81,7 +81,7 @@ class WaitingQueries:
     def _waits_on(self, waiting: _Waiting, standing: Standing, now_s: float) -> bool:
         """Whether it was not answered: its time is not up and its partition still behind."""
         request, in_time = waiting.request, now_s < waiting.deadline_s
-        if in_time and (standing == waiting.standing or _is_behind(request, standing)):
+        if in_time and (standing == waiting.standing or self._is_behind(request, standing)):
             waiting.standing = standing
             return True
         outcome = self._queries.run(request)
@@ -90,13 +90,12 @@ class WaitingQueries:
         self._answer(waiting.client, request, outcome)
         return False
 
+    def _is_behind(self, request: WireRequest, standing: Standing) -> bool:
+        """Whether `HostedQueries.run` would say so too; what it may refuse for another reason, it has to look at."""
+        if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
+            return False
+        return self._queries.is_behind(request, standing[0])
+
 
 def _place(request: WireRequest) -> Place:
     return request.terms.store, request.partition, request.terms.isolation_level
-
-
-def _is_behind(request: WireRequest, standing: Standing) -> bool:
-    """Whether `HostedQueries.run` would say so too; what it may refuse for another reason, it has to look at."""
-    if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
-        return False
-    return not request.terms.bound.is_met(standing[0], request.partition)

@@ -89,8 +89,9 @@ class Worker:
         reporter = Reporter(self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes)
         self._topics = TopicWatch(self._admin, topology, config)
         self._epochs = EpochGate(log, topology)
-        handler = config.deserialization_exception_handler
-        self._global_tables = GlobalTables(log, topology, directory.application, handler)
+        self._global_tables = GlobalTables(
+            log, topology, directory, config, instance, lambda: self._queries.announce_commit()
+        )
         self._housekeeping = Housekeeping(directory, topology, config)
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
@@ -106,10 +107,11 @@ class Worker:
         )  # fmt: skip
 
         def hosted(store: str, partition: int) -> HostedPartition | None:
-            return self._tasks.hosted(store, partition) or followed.hosted(store, partition)
+            of_a_task = self._tasks.hosted(store, partition) or followed.hosted(store, partition)
+            return of_a_task or self._global_tables.hosted(store, partition)
 
         snapshots = SnapshotMaker(directory, topology, hosted)
-        declared = {name: definition.description for name, definition in topology.stores.items()}
+        declared = {name: definition.description for name, definition in topology.all_stores.items()}
         self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease, copies)
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures, clock)
         self._commits = CommitSchedule(
@@ -192,7 +194,7 @@ class Worker:
     def open_tasks(self) -> None:
         """Join the group and restore what it gives, without a record being processed. Raises as `run`, and
         `RetryLaterError` where `run` would start over."""
-        while not (self._global_tables.advance(_IDLE_S) and self._group.subscribe() and self._is_settled()):
+        while not (self._advance_global_tables() and self._group.subscribe() and self._is_settled()):
             self._manager.open_waiting()
             self._group.poll(0, 0.0)
             self._group.run_restored(_IDLE_S)
@@ -211,6 +213,7 @@ class Worker:
         """Commit what was processed; whether there was anything. Raises what the log or a store raises."""
         is_dirty = bool(self._tasks.dirty())
         self._commits.commit(self._group.consumer)
+        self._global_tables.commit()
         return is_dirty
 
     def answer_queries(self, wait_s: float) -> None:
@@ -232,7 +235,7 @@ class Worker:
 
     def _turn(self, most_rest_s: float = math.inf) -> None:
         """One round: poll, process in slices, restore a slice, commit when due. Rests at most so long."""
-        if not self._global_tables.advance(_IDLE_S):
+        if not self._advance_global_tables():
             self._queries.serve_pending()
             return
         if self._is_drained():
@@ -259,7 +262,16 @@ class Worker:
         self._manager.advance_upgrades()
         self._commits.commit_if_due(consumer)
         self._executor.between_slices(consumer, min(self._rests_s(), most_rest_s))
-        self._housekeeping.clean_if_due([*self._tasks.all, *(task.id for task in self._standbys.tasks)])
+        self._housekeeping.clean_if_due(
+            [*self._tasks.all, *(task.id for task in self._standbys.tasks)], self._global_tables.place
+        )
+
+    def _advance_global_tables(self) -> bool:
+        is_whole = self._global_tables.advance(_IDLE_S)
+        if self._deployment.global_tables != (told := self._global_tables.told):
+            self._deployment.global_tables = told
+            self._group.say_tasks()
+        return is_whole
 
     def _rests_s(self) -> float:
         """How long it may do nothing but answer queries: they wait for nobody then, and records a moment longer."""

@@ -80,6 +80,8 @@ FIGURES = orjson.dumps(
         "uncommitted_bytes": 3, "uncommitted_max_bytes": -1, "block_cache_usage": 4, "lag": {"0_0": {"orders": 5}},
         "dropped": {"0_0": 6}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 7}}},
         "standbys": {"0_1": {"records": 3, "ms": None}},
+        "stores": {"0_0": {"totals": {"commit_rate": 0.5, "commit_latency_avg_s": None, "commit_latency_max_s": None,
+                                      "uncommitted_bytes": 8}}},
     },
     option=orjson.OPT_INDENT_2,
 )  # fmt: skip
@@ -193,8 +195,8 @@ def test_another_version_of_a_declaration_is_a_newer_format_and_one_without_topi
     assert PipelineDeclaration.decode(orjson.dumps(tree)).topics is None
 
 
-def test_figures_of_a_build_that_had_no_standbys_are_read() -> None:
+def test_figures_of_a_build_that_had_no_standbys_and_none_of_stores_are_read() -> None:
     tree = orjson.loads(FIGURES)
-    del tree["standbys"], tree["totals"]["followed"], tree["rates"]["followed"]
+    del tree["standbys"], tree["stores"], tree["totals"]["followed"], tree["rates"]["followed"]
     found = WorkerFigures.decode(orjson.dumps(tree))
-    assert (found.standbys, found.totals.followed, found.rates.followed) == ({}, None, None)
+    assert (found.standbys, found.stores, found.totals.followed, found.rates.followed) == ({}, {}, None, None)

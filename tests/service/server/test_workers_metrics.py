@@ -37,6 +37,8 @@ TOLD: dict[str, Any] = {
     "dropped": {"0_0": 2}, "rocksdb": {"0_0": {"totals": {"estimate-num-keys": 11}},
                                         "0_1": {"totals": {"estimate-num-keys": 31}}},
     "standbys": {"0_2": {"records": 3, "ms": 500}, "0_3": {"records": None, "ms": None}},
+    "stores": {"0_0": {"totals": {"commit_rate": 1.25, "commit_latency_avg_s": 0.03, "commit_latency_max_s": 0.15,
+                                  "uncommitted_bytes": 590}}},
 }  # fmt: skip
 _LABELS = ("worker", "task", "topic", "store")
 
@@ -98,13 +100,18 @@ def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
         ("dropped_records_total", "worker-0", "0_0"): 2,
         ("input_lag_records", "worker-0", "0_0", "orders"): 8,
         ("rocksdb_estimate_num_keys", "worker-0", "totals"): 11 + 31,
+        ("store_commit_rate", "worker-0", "0_0", "totals"): 1.25,
+        ("store_commit_latency_avg_seconds", "worker-0", "0_0", "totals"): 0.03,
+        ("store_commit_latency_max_seconds", "worker-0", "0_0", "totals"): 0.15,
+        ("store_uncommitted_bytes", "worker-0", "0_0", "totals"): 590,
         ("standby_lag_records", "worker-0", "0_2"): 3,
         ("standby_lag_seconds", "worker-0", "0_2"): 0.5,
     }
 
 
 def test_before_the_first_commit_its_latency_is_left_out(instances: Path) -> None:
-    tell(instances, commit_latency={"avg_s": None, "max_s": None})
+    store = {"commit_rate": 0.0, "commit_latency_avg_s": None, "commit_latency_max_s": None, "uncommitted_bytes": 0}
+    tell(instances, commit_latency={"avg_s": None, "max_s": None}, stores={"0_0": {"totals": store}})
     with living(instances):
         names = {name for name, *_ in shown(instances)}
     assert not any("latency" in name for name in names)
@@ -113,12 +120,31 @@ def test_before_the_first_commit_its_latency_is_left_out(instances: Path) -> Non
 
 def test_of_an_older_worker_what_it_does_not_tell_is_left_out(instances: Path) -> None:
     tell(instances, totals={"commits": 12}, rates={"commits": 1.5}, ratios={}, commit_latency={})
+    path = instances / "worker-0.figures"
+    path.write_text(json.dumps({name: what for name, what in json.loads(path.read_text()).items() if name != "stores"}))
     with living(instances):
         found = shown(instances)
     assert found["commit_rate", "worker-0"] == 1.5
     assert found["commit_total", "worker-0"] == 12
     untold = {"process_total", "commit_seconds_total", "process_rate", "commit_ratio", "commit_latency_avg_seconds"}
     assert not untold & {name for name, *_ in found}
+
+
+def test_of_many_store_partitions_each_store_is_shown_as_one(instances: Path) -> None:
+    def store(rate: float, avg_s: float | None, max_s: float | None) -> dict[str, object]:
+        latencies = {"commit_latency_avg_s": avg_s, "commit_latency_max_s": max_s}
+        return {"totals": {"commit_rate": rate, **latencies, "uncommitted_bytes": 2}}
+
+    idle = {f"0_{n}": store(0.0, None, None) for n in range(2, 600)}
+    tell(instances, stores={"0_0": store(3.0, 0.1, 0.5), "0_1": store(1.0, 0.5, 0.6), **idle})
+    with living(instances):
+        found = {name: value for name, value in shown(instances).items() if name[0].startswith("store_")}
+    assert found == {
+        ("store_commit_rate", "worker-0", "", "totals"): 4,
+        ("store_commit_latency_avg_seconds", "worker-0", "", "totals"): pytest.approx(0.2),
+        ("store_commit_latency_max_seconds", "worker-0", "", "totals"): 0.6,
+        ("store_uncommitted_bytes", "worker-0", "", "totals"): 1_200,
+    }
 
 
 def test_each_worker_that_lives_is_shown_and_a_killed_one_is_not(instances: Path) -> None:

@@ -71,6 +71,20 @@ def test_commits_and_records_are_told_as_they_were(place: Place) -> None:
     assert not told(config.state_dir, instance="watched"), "a worker that leaves takes its figures along"
 
 
+def test_of_each_store_its_commits_are_told_and_what_it_has_staged(place: Place) -> None:
+    app = counting()
+    config = place.config(app)
+    place.send(entries(KEYS, 4))
+    found = told_when(lambda f: f["totals"]["processed"] == 200 and f["totals"]["commits"] > 0, place, config, app)
+    store = found["stores"]["0_0"]["counts"]
+    assert store["commit_rate"] == pytest.approx(found["rates"]["commits"], rel=0.5)
+    assert 0 < store["commit_latency_avg_s"] <= store["commit_latency_max_s"] <= found["commit_latency"]["max_s"]
+    config = place.config(app, commit__interval__ms=NEVER_MS)
+    place.send(entries(KEYS))
+    found = told_when(lambda f: f["uncommitted_bytes"] > 0, place, config, app)
+    assert found["stores"]["0_0"]["counts"]["uncommitted_bytes"] == found["uncommitted_bytes"]
+
+
 def test_a_forced_commit_is_told_as_one(place: Place) -> None:
     app = counting()
     config = place.config(app, commit__interval__ms=NEVER_MS, statestore__uncommitted__max__bytes=2_000)

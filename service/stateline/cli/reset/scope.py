@@ -71,21 +71,22 @@ def scope_of(topology: Topology, asked: Asked) -> Scope:
     """What is asked for. Raises `DoesNotExistError` for a name or number that the application does not have,
     `InvalidArgumentError` for a store that cannot be alone, and for pipelines or tables that are not to begin at the
     beginning."""
+    stores = {**topology.stores, **topology.global_tables}
     if asked.everything:
         pipelines = tuple(topology.pipelines.values())
         _refuse_late_pipelines(topology, pipelines, asked.to)
-        return Scope(True, topology.subtopologies, tuple(topology.stores.values()), pipelines)
+        return Scope(True, topology.subtopologies, tuple(stores.values()), pipelines)
     _refuse_unknown("subtopology", asked.subtopologies, [s.ordinal for s in topology.subtopologies])
-    _refuse_unknown("store", asked.stores, topology.stores)
+    _refuse_unknown("store", asked.stores, stores)
     _refuse_unknown("pipeline", asked.pipelines, topology.pipelines)
     chosen = set(asked.subtopologies) | {
-        topology.subtopology_of(name).ordinal for name in asked.stores if topology.stores[name].source is None
+        topology.subtopology_of(name).ordinal for name in asked.stores if stores[name].source is None
     }
     replayed = tuple(s for s in topology.subtopologies if s.ordinal in chosen)
     for subtopology in replayed:
         if subtopology.ordinal not in asked.subtopologies:
             _refuse_others(subtopology, asked.stores)
-    tables = [topology.stores[name] for name in asked.stores if topology.stores[name].source is not None]
+    tables = [stores[name] for name in asked.stores if stores[name].source is not None]
     if asked.to.kind != "earliest" and tables and not replayed:
         raise InvalidArgumentError(
             f"Table {tables[0].name!r} is what its topic says: it is always made anew from the topic's beginning. "

@@ -251,6 +251,11 @@ def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:
 def changes_topic(serving: Serving, store: ServedStore) -> str:
     """The topic that a store's changes are read from. Raises `UnknownQueryTypeError` when there is none."""
     topic = store.definition.changelog(serving.topology.application_id)
+    if store.is_global:
+        raise UnknownQueryTypeError(
+            f"{store.name!r} is a global table: its changes are the records of its topic {topic}. Read that, or ask "
+            "for its state (range)."
+        )
     if topic is None:
         raise UnknownQueryTypeError(
             f"The store {store.name!r} has no changelog, so there is nothing to read its changes from: declare it with "

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Collection, Mapping
 
+from stateline.deployment.topology_file import GLOBAL_TABLES
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
@@ -56,6 +57,7 @@ class OwnMap:
     def _tasks(self) -> dict[str, HeldTask]:
         held = dict.fromkeys(task for task, _, _ in self._partitions.opened())
         held |= dict.fromkeys(task for each in self._workers.instances.values() for task in each.tasks)
+        held.pop(GLOBAL_TABLES, None)  # every node has its own
         return {task: self._held(task) for task in held}
 
     def _held(self, task: str) -> HeldTask:

@@ -205,6 +205,8 @@ class PointReads:
         arguments = Arguments(from_query_string(query_string))
         arguments.refuse_others(COMMON)
         read = self._requests.read(store, arguments)
+        if store.is_global and not read.terms.bound.is_unbounded():
+            return None  # which is one of all partitions of its topic
         return read if read.partitions == store.partitions else None
 
 

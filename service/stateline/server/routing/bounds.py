@@ -27,6 +27,8 @@ class PositionBounds:
         """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
         store cannot have, `NotUpToBoundError` for one of another topic.
         """
+        if store.is_global:
+            return  # which names partitions of its topic, however many that has
         count = store.placement.partitions
         for topic, offsets in bound.position.offsets.items():
             beyond = next((p for p in offsets if p >= count), None)
@@ -42,11 +44,13 @@ class PositionBounds:
     def why_never_met(self, store: ServedStore, bound: PositionBound, partition: int) -> NotUpToBoundError | None:
         """What to say where the bound names, for this partition, a topic that is no input of the store; else None."""
         for topic, offsets in bound.position.offsets.items():
-            if partition in offsets and topic not in self._inputs(store):
+            if (partition in offsets or store.is_global) and topic not in self._inputs(store):
                 return self._never_met(store, topic)
         return None
 
     def _inputs(self, store: ServedStore) -> list[str]:
+        if store.is_global:
+            return [] if store.definition.source is None else [store.definition.source.name]
         return [topic.name for topic in self._topology.subtopology_of(store.name).sources]
 
     def _never_met(self, store: ServedStore, topic: str) -> NotUpToBoundError:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from stateline.query.values import Failure, Outcome, Terms
+from stateline.query.values import Failure, Outcome, Terms, answers_of
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.nodes import Nodes
@@ -60,6 +60,11 @@ class ClusterCopies:
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
         """As `Copies.ask`, of whichever node may answer."""
+        if store.is_global:  # each node has its own copy
+            outcomes = await self._copies.ask(store, terms, queries, deadline_s)
+            for answer in answers_of(outcomes).values():
+                answer.node = self._nodes.shown
+            return outcomes
         away = {p for p in queries if self._is_away(store, terms, p)}
         here = {p: query for p, query in queries.items() if p not in away}
         outcomes = await self._copies.ask(store, terms, here, deadline_s) if here else {}

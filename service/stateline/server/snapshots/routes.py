@@ -229,6 +229,11 @@ class SnapshotRoutes:
 
     def _persistent(self, name: str) -> ServedStore:
         store = self._serving.stores.get(name)
+        if store.is_global:
+            raise InvalidArgumentError(
+                f"stores: {name!r} is a global table, and only stores of tasks can be in a snapshot: read it with a "
+                "query, as a stream."
+            )
         if not store.definition.persistent:
             raise InvalidArgumentError(
                 f"stores: {name!r} is a store in memory, and only stores on disk can be in a snapshot: read it with a "

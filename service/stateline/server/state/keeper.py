@@ -95,7 +95,7 @@ class Keeper:
         await self._workers.refresh()
         self._workers.look_after()
         self._ownership.look_at_group()
-        for store in self._stores:
+        for store in (*self._stores, *self._stores.global_tables):
             for partition in store.partitions:
                 if store.definition.persistent:
                     self._open_quietly(store, partition)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stateline.deployment.topology_file import GLOBAL_TABLES
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.query.values import CopyStatus, ServedBy, Terms
@@ -83,7 +84,9 @@ class Ownership:
     def may_be_elsewhere(self, task_id: str, *, given_back: bool = False, is_complete: bool = False) -> bool:
         """Whether a worker of another directory may have this task, or has gone on with it. `given_back`: the one that
         had it here has said that others may; `is_complete`: the copy here has all that anybody has committed."""
-        if self._group is None or (not given_back and self._workers.lease_holds(task_id)):
+        if self._group is None or task_id == GLOBAL_TABLES:
+            return False  # of a global table each node has its own copy
+        if not given_back and self._workers.lease_holds(task_id):
             return False
         # A worker gives a task back when another has joined: whoever asks from then on finds that one. So does who asks
         # when the group has decided: what a worker keeps then it gives nobody back.
@@ -95,6 +98,8 @@ class Ownership:
     def _has_been_elsewhere(self, task_id: str) -> bool:
         """Whether another directory has workers, or has gone on with this task before all of them left, or may have."""
         group, since_ms = self._group, self._workers.assigned_at_ms
+        if task_id == GLOBAL_TABLES:
+            return False
         return group is not None and (group.has_others(since_ms) or group.was_elsewhere(self.sources(task_id)))
 
     def look_at_group(self) -> None:
@@ -135,7 +140,9 @@ class Ownership:
             )
 
     def changelog(self, store: StoreDefinition, partition: int) -> TopicPartition | None:
-        """What this partition of a store can be rebuilt from; None without."""
+        """What this partition of a store can be rebuilt from; None without one, and of a global table."""
+        if store.name in self._topology.global_tables:
+            return None
         topic = store.changelog(self._topology.application_id)
         return None if topic is None else TopicPartition(topic, partition)
 

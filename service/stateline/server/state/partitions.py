@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stateline.deployment.epoch_marker import LOADING
-from stateline.deployment.topology_file import unreadable
+from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.execution import execute
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Terms, served_by
@@ -42,7 +42,7 @@ from stateline_store import (
     TopologyError,
 )
 from stateline_store.commit_notice import NoticeStatus
-from stateline_store.directory import holds_database
+from stateline_store.directory import global_task, holds_database
 from stateline_store.plain_values import PlainValuesReader
 from stateline_store.task_id import TaskId
 
@@ -54,10 +54,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Open:
-    """One secondary: `shown` is what queries see of it, of `plain` files through what makes them timestamped; `schema`
-    is of the layout that it was made for."""
+    """One secondary, of the files at `place`, as `StateDirectory.task` has it: `shown` is what queries see of it, of
+    `plain` files through what makes them timestamped; `schema` is of the layout that it was made for."""
 
     reader: SecondaryReader
+    place: str
     plain: bool
     shown: Reader
     layout: Layout
@@ -158,7 +159,7 @@ class Partitions:
         """What this answer, given just now, is of; None where each answer is to be looked at anew."""
         place = (store.placement.task_id(partition), store.name)
         found = self._open.get(place)
-        if found is None or found.plain or found.status is None or store.name in self._epochs:
+        if found is None or found.plain or found.status is None or store.name in self._epochs or store.is_global:
             return None
         still = Still(place, found, self._open, self._ownership)
         # The worker may have said more since.
@@ -208,7 +209,7 @@ class Partitions:
 
     def is_plain(self, store: ServedStore, partition: int) -> bool:
         """Whether this partition of a store that is declared with timestamps has plain files here still."""
-        if not store.definition.timestamped or not store.definition.persistent:
+        if not store.definition.timestamped or not store.definition.persistent or store.is_global:
             return False
         task_id = store.placement.task_id(partition)
         found = self._open.get((task_id, store.name))
@@ -263,7 +264,7 @@ class Partitions:
             why = self._ownership.refusal(task_id, terms, partition, copy, given_back=given_back, is_whole=is_whole)
             if why is not None:
                 return Failure(why, found.shown.position)
-        outcome = execute(query, found.shown, found.schema, partition, terms, copy)
+        outcome = execute(query, found.shown, found.schema, partition, terms, copy, has_all_partitions=store.is_global)
         if store.name in self._epochs and isinstance(outcome, PartitionAnswer):
             outcome.epochs = self._whole_epochs(store.name, partition, found.reader)
             outcome.worker = self._ownership.worker(task_id)
@@ -292,7 +293,7 @@ class Partitions:
             raise self._absent(store, task_id) from error
         if found.reader.layout is not found.layout:  # the store was opened anew
             timestamped = store.definition.timestamped and not found.plain
-            path = self._directory.store(task_id, store.name, timestamped=timestamped)
+            path = self._directory.store(found.place, store.name, timestamped=timestamped)
             _check_declared(store.definition, found.reader, path)
             found.layout = found.reader.layout
             found.schema = store_schema(store.definition, found.layout)
@@ -352,34 +353,49 @@ class Partitions:
 
     def _opened(self, store: ServedStore, task_id: str) -> _Open:
         found = self._open.get((task_id, store.name))
+        place = self._place(task_id, found)
+        if found is not None and found.place != place:  # another worker's copy is the one to read now
+            found.reader.close()
+            found = None
         if found is None:
             try:
-                found = self._open[task_id, store.name] = self._open_now(store.definition, task_id)
+                found = self._open[task_id, store.name] = self._open_now(store.definition, place)
             except NotPresentError as error:
                 raise self._absent(store, task_id) from error
         return found
 
+    def _place(self, task_id: str, found: _Open | None) -> str:
+        """Where the files of this task are: of global tables those of the worker that has them, else what was read
+        last, else whichever there are."""
+        if task_id != GLOBAL_TABLES:
+            return task_id
+        if (owner := self._ownership.worker(task_id)) is not None:
+            return global_task(owner)
+        return found.place if found is not None else next(iter(self._directory.global_tasks()), global_task("none"))
+
     def _absent(self, store: ServedStore, task_id: str) -> NotPresentError:
         """What to say instead of which file is missing."""
-        which, place = f"Partition {TaskId.parse(task_id).partition} of {store.name!r}", self._ownership.place
+        which, place = f"Global table {store.name!r}", self._ownership.place
+        if not store.is_global:
+            which = f"Partition {TaskId.parse(task_id).partition} of {store.name!r}"
         if self._ownership.is_owned(task_id):
             return NotPresentError(f"{which} is just being opened {place}: ask again in a moment (wait_ms waits).")
         return NotPresentError(f"{which} is not {place}: no worker of it has opened it. Ask again in a moment.")
 
-    def _open_now(self, definition: StoreDefinition, task_id: str) -> _Open:
-        plain_files = self._directory.store(task_id, definition.name, timestamped=False)
+    def _open_now(self, definition: StoreDefinition, place: str) -> _Open:
+        plain_files = self._directory.store(place, definition.name, timestamped=False)
         if definition.timestamped and holds_database(plain_files):
             with contextlib.suppress(NotPresentError):  # being deleted just now
-                plain = self._new_reader(task_id, definition, timestamped=False)
-                return _open(plain, definition, plain=True)
-        reader = self._new_reader(task_id, definition, timestamped=definition.timestamped)
-        return _open(reader, definition, plain=False)
+                plain = self._new_reader(place, definition, timestamped=False)
+                return _open(plain, place, definition, plain=True)
+        reader = self._new_reader(place, definition, timestamped=definition.timestamped)
+        return _open(reader, place, definition, plain=False)
 
-    def _new_reader(self, task_id: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
-        store = self._directory.store(task_id, definition.name, timestamped=timestamped)
-        notice = self._directory.notice(task_id, definition.name, timestamped=timestamped)
+    def _new_reader(self, place: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
+        store = self._directory.store(place, definition.name, timestamped=timestamped)
+        notice = self._directory.notice(place, definition.name, timestamped=timestamped)
         with _reading(store):
-            reader = SecondaryReader(store, notice, self._scratch / task_id / definition.name)
+            reader = SecondaryReader(store, notice, self._scratch / place / definition.name)
         self.opened_count += 1
         try:
             _check_declared(definition, reader, store)
@@ -389,9 +405,9 @@ class Partitions:
         return reader
 
 
-def _open(reader: SecondaryReader, definition: StoreDefinition, *, plain: bool) -> _Open:
+def _open(reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
     shown = PlainValuesReader(reader) if plain else reader
-    return _Open(reader, plain, shown, reader.layout, store_schema(definition, reader.layout))
+    return _Open(reader, place, plain, shown, reader.layout, store_schema(definition, reader.layout))
 
 
 def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:

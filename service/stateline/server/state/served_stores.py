@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateline.deployment.topology_file import Placement, read_placements
+from stateline.deployment.topology_file import GLOBAL, Placement, read_placements
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.serde.plain import shown
@@ -19,6 +19,11 @@ class ServedStore:
 
     definition: StoreDefinition
     placement: Placement
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it is a global table: one partition, at each worker, of all partitions of its topic."""
+        return self.placement.subtopology == GLOBAL
 
     @property
     def name(self) -> str:
@@ -40,29 +45,36 @@ class ServedStores:
 
     def __init__(self, topology: Topology, application: Path) -> None:
         self._declared = topology.stores
+        placement = Placement(GLOBAL, 1, None)
+        self._global = {name: ServedStore(each, placement) for name, each in topology.global_tables.items()}
         self._application = application
         self._served: dict[str, ServedStore] = {}
 
     def __iter__(self) -> Iterator[ServedStore]:
-        """Those that workers have placed, as of the last `read`."""
+        """Those of tasks that workers have placed, as of the last `read`."""
         return iter(list(self._served.values()))
+
+    @property
+    def global_tables(self) -> Collection[ServedStore]:
+        """Those that each worker has whole."""
+        return self._global.values()
 
     @property
     def names(self) -> list[str]:
         """The stores that can be asked: all but those of the user's own kinds."""
-        return [name for name, definition in self._declared.items() if definition.kind != "custom"]
+        return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
 
     def get(self, name: str) -> ServedStore:
         """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
         yet, or any more.
         """
-        served = self._served.get(name)
+        served = self._served.get(name) or self._global.get(name)
         if served is not None:
             if served.placement.refused is not None:
                 raise NotReadyError(served.placement.refused)
             return served
         if name not in self._declared:
-            known = ", ".join(sorted(self._declared)) or "none"
+            known = ", ".join(sorted([*self._declared, *self._global])) or "none"
             raise DoesNotExistError(f"There is no store {shown(name)}; there are: {known}.")
         if self._declared[name].kind == "custom":
             raise UnknownQueryTypeError(f"{name!r} is a store of the application's own kind: only processors ask it.")
@@ -75,7 +87,7 @@ class ServedStores:
 
     def read(self) -> None:
         """Read anew what the workers have left. Raises `NotReadyError` when there was none yet."""
-        names, placements = self.names, read_placements(self._application)
+        names, placements = set(self.names), read_placements(self._application)
         self._served = {name: self._unless_known(name, placements[name]) for name in placements if name in names}
 
     def _unless_known(self, name: str, placement: Placement) -> ServedStore:

@@ -92,6 +92,8 @@ class Workers:
         None when none did.
         """
         owners = [name for name, instance in self.instances.items() if instance.has(task_id)]
+        if len(owners) > 1:  # of a global table, mostly
+            owners.sort(key=lambda name: self.instances[name].state_of(task_id) != "running")
         for is_good in (self.answers, self.is_connected):
             if (best := next(filter(is_good, owners), None)) is not None:
                 return best
@@ -122,7 +124,7 @@ class Workers:
             connection = self._connections.get(name)
             if connection is None or not connection.alive or not connection.holds_lease:
                 continue
-            if instance.tasks.get(task_id) == "running":
+            if instance.state_of(task_id) == "running":
                 self._runs[task_id] = connection
                 return True
         return False

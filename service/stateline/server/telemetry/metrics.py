@@ -65,7 +65,7 @@ class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
 
     def __init__(self, serving: Serving, snapshots: SnapshotKeeper, changes: ChangeRoutes) -> None:
-        self.stores = frozenset(serving.topology.stores)
+        self.stores = frozenset(serving.topology.all_stores)
         self.snapshots, self.changes = snapshots, changes
         self.in_progress = 0
         self.lines_dropped = 0

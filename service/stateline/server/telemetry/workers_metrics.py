@@ -19,7 +19,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stateline.deployment.instance_file import instances_directory, lock_path
-from stateline.deployment.worker_figures import WorkerFigures, figures_path, instance_of
+from stateline.deployment.worker_figures import StoreFigures, WorkerFigures, figures_path, instance_of
+from stateline.server.telemetry.store_metrics import MAX_PARTITIONS
 from stateline_store import DamagedDataError
 from stateline_store.inspection import lock_holder
 
@@ -136,6 +137,7 @@ class WorkerCollector(Collector):
         yield _lag(found)
         yield from _standbys(found)
         yield _dropped(found)
+        yield from _stores(found)
         yield from _rocksdb(found)
 
     def describe(self) -> Iterable[Metric]:
@@ -185,6 +187,44 @@ def _dropped(found: _FiguresByWorker) -> Metric:
         for task, dropped in figures.dropped.items():
             counter.add_metric([worker, task], dropped)
     return counter
+
+
+def _stores(found: _FiguresByWorker) -> Iterator[Metric]:
+    """KIP-892's, of each store of each task; of more than `MAX_PARTITIONS` of each store, with `task` empty."""
+    figures = [
+        (worker, task, store, each)
+        for worker, told in found.items()
+        for task, stores in told.stores.items()
+        for store, each in stores.items()
+    ]
+    if len(figures) > MAX_PARTITIONS:
+        figures = _by_store(figures)
+    rate = _gauge("store_commit_rate", "Commits of a store per second, of the last 30 s.", "task", "store")
+    average = _gauge("store_commit_latency_avg_seconds", "How long one took, of the last 30 s.", "task", "store")
+    slowest = _gauge("store_commit_latency_max_seconds", "The slowest one of the last 30 s.", "task", "store")
+    uncommitted = _gauge("store_uncommitted_bytes", "About how much the store's next commit frees.", "task", "store")
+    for worker, task, store, each in figures:
+        rate.add_metric([worker, task, store], each.commit_rate)
+        uncommitted.add_metric([worker, task, store], each.uncommitted_bytes)
+        if each.commit_latency_avg_s is not None and each.commit_latency_max_s is not None:
+            average.add_metric([worker, task, store], each.commit_latency_avg_s)
+            slowest.add_metric([worker, task, store], each.commit_latency_max_s)
+    yield from (rate, average, slowest, uncommitted)
+
+
+def _by_store(figures: list[tuple[str, str, str, StoreFigures]]) -> list[tuple[str, str, str, StoreFigures]]:
+    by_store: dict[tuple[str, str], list[StoreFigures]] = {}
+    for worker, _, store, each in figures:
+        by_store.setdefault((worker, store), []).append(each)
+    return [(worker, "", store, _as_one(partitions)) for (worker, store), partitions in by_store.items()]
+
+
+def _as_one(partitions: list[StoreFigures]) -> StoreFigures:
+    """Sums, the average over all commits, and the slowest one."""
+    rate = sum(each.commit_rate for each in partitions)
+    seconds = sum(each.commit_rate * (each.commit_latency_avg_s or 0.0) for each in partitions)
+    slowest_s = max((each.commit_latency_max_s for each in partitions if each.commit_latency_max_s), default=None)
+    return StoreFigures(rate, seconds / rate if rate else None, slowest_s, sum(p.uncommitted_bytes for p in partitions))
 
 
 def _rocksdb(found: _FiguresByWorker) -> Iterator[Metric]:
