@@ -323,7 +323,7 @@ def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
         "alarms": 3,
     }
     table = stateline("topics", TARGET).stdout
-    assert table.splitlines()[0].split() == ["topic", "role", "partitions", "records", "state"]
+    assert table.splitlines()[0].split() == ["topic", "role", "partitions", "offsets", "state"]
     assert "flights-hops-changelog         changelog" in table
 
 
@@ -412,8 +412,8 @@ def test_listing_topics_beside_a_writer_sees_what_it_wrote(project: Path) -> Non
     producer = log.producer()
     producer.produce("departures", b"a", b"1", timestamp_ms=0)
     producer.flush()
-    rows = {row["topic"]: row["records"] for row in json.loads(stateline("topics", TARGET, "--json").stdout)}
-    assert rows["departures"] == 1
+    rows = {row["topic"]: row for row in json.loads(stateline("topics", TARGET, "--count", "--json").stdout)}
+    assert (rows["departures"]["offsets"], rows["departures"]["records"]) == (1, 1)
     producer.close()
     log.close()
 
