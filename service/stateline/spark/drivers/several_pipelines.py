@@ -28,7 +28,7 @@ from stateline.log import Log
 from stateline.log.interface import Admin
 from stateline.model.pipeline import Pipeline
 from stateline.model.topology import Topology
-from stateline.processes.supervisor import RestartPolicy
+from stateline.processes.child import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
 from stateline.spark.drivers.leases import begin_anew, leased
