@@ -39,7 +39,7 @@ from stateline_store import InvalidArgumentError
 ABORT = "stateline.abort"
 
 # How long a connection that has sent no request may still do so when the server takes no more.
-_LAST_REQUEST_S = 2.0
+_LAST_REQUEST_S = 5.0
 
 _AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 _AROUND_HEADER = 4  # bytes: ": " and the end of its line
