@@ -128,7 +128,7 @@ class DrainingServer(uvicorn.Server):
             self._acceptor.close()
         for server in self.servers:
             server.close()
-        self._serving.leave()
+        self._serving.hand_over()
         asyncio.get_running_loop().call_later(_WAITS_END_S, self._serving.stop)
         self.should_exit = True
 
