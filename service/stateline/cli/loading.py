@@ -44,6 +44,26 @@ def load_app(target: str) -> App:
     return found
 
 
+def own_files(target: str) -> list[Path]:
+    """The files of this App's module and of the modules that are loaded from the same folder, or below it. Libraries
+    are none of them, wherever they lie. After `load_app`."""
+    root = _root_of(sys.modules[target.partition(":")[0].partition(".")[0]])
+    found = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    return sorted(path for path in found if root is not None and _is_in(path, root))
+
+
+def _root_of(module: ModuleType) -> Path | None:
+    if module.__file__ is None:
+        return next((Path(folder).parent for folder in module.__path__), None)
+    path = Path(module.__file__)
+    return path.parent.parent if path.name == "__init__.py" else path.parent
+
+
+def _is_in(path: Path, root: Path) -> bool:
+    library = str(path).startswith(_NOT_THE_USERS) or {"site-packages", "dist-packages"} & set(path.parts)
+    return path.is_relative_to(root) and not library
+
+
 def _a_folder(name: str, module: ModuleType) -> ConfigurationError:
     folder = next(iter(module.__path__), "unknown")
     last = name.rpartition(".")[2]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,38 +17,74 @@ from stateline.processes.logging import write_json_line
 
 if TYPE_CHECKING:
     from stateline.config.settings import Config
+    from stateline.processes.child import Child
 
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
 
-def run(target: Target, settings: Settings = None, config_file: ConfigFile = None) -> None:
+def run(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="While developing: take over code and settings when they change.")
+    ] = False,
+    plan: Annotated[
+        Path | None, typer.Option(hidden=True, help="Start nothing; write to this file what would be.")
+    ] = None,
+) -> None:
     """Run a whole application on this machine.
 
     Its pipelines, workers and server are a process each, started again when one ends. Ctrl-C stops all in
-    order, a second Ctrl-C at once.
+    order, a second Ctrl-C at once. SIGHUP takes over changed code: the workers start anew one after the
+    other, and a new server is ready before the old one goes. --reload does that at each change.
 
     Example: stateline run flights:app --set num.workers=2
     """
     from stateline.config.extras import need_extra
-    from stateline.processes.application import application_children, only_run
+    from stateline.processes.application import application_children, listening_child, only_run
+    from stateline.processes.renewal import Renewal
+    from stateline.processes.run_plan import RunPlan, fixed_settings
+    from stateline.processes.source_files import SourceFiles
     from stateline.processes.supervisor import SAYS, Supervisor
+    from stateline.server.listeners import listening
     from stateline.server.nodes.keys import node_keys
-    from stateline.server.start_checks import check_start
+    from stateline.server.start_checks import check_files
 
+    if reload:  # Python takes compiled code for new that was written in the same second as the source
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     app, config = loaded(target, config_file, settings)
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
+    children = application_children(app, config, target, passed_on(config_file, settings))
+    planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
+    if plan is not None:
+        check_files(config)
+        planned.write(plan)
+        return
     with only_run(config):
-        check_start(config)
+        check_files(config)
         if node_keys(config) is not None:
             from stateline.server.nodes.acceptance import check_accepted
 
             check_accepted(config, app.topology())
-        children = application_children(app, config, target, passed_on(config_file, settings))
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
-        Supervisor(children, emit=emit).run()
+        with listening(config) as (clients, nodes):
+            descriptors = clients.fileno(), None if nodes is None else nodes.fileno()
+
+            def listens(child: Child) -> Child:
+                return listening_child(child, *descriptors)
+
+            sockets = [each for each in (clients, nodes) if each is not None]
+            supervisor = Supervisor([listens(child) for child in children], emit=emit, listeners=sockets)
+            load = _load_command(target, passed_on(config_file, settings))
+            sources = SourceFiles() if reload else None
+            renewal = Renewal(supervisor, load, lambda path: RunPlan.read(path, planned.fixed, listens), sources)
+            renewal.watch(planned.files)
+            supervisor.run(renewal)
 
 
 def worker(
@@ -76,10 +114,8 @@ def serve(
     settings: Settings = None,
     config_file: ConfigFile = None,
     process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
-    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: where.")] = None,
-    for_nodes: Annotated[
-        int | None, typer.Option(hidden=True, help="Set by server.processes: where nodes ask.")
-    ] = None,
+    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where.")] = None,
+    for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where nodes ask.")] = None,
 ) -> None:
     """Answer queries over HTTP.
 
@@ -89,14 +125,15 @@ def serve(
     """
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
+        from stateline.server import Listening, serve_inherited
         from stateline.server import serve as run_server
-        from stateline.server import serve_inherited
 
-    if process is not None and listener is not None:
-        serve_inherited(app, config, process, listener, for_nodes)
+    inherited = None if listener is None else Listening(listener, for_nodes)
+    if process is not None and inherited is not None:
+        serve_inherited(app, config, process, inherited)
         return
     again = [sys.executable, "-m", "stateline", "serve", target, *passed_on(config_file, settings)]
-    run_server(app, config, again)
+    run_server(app, config, again, _load_command(target, passed_on(config_file, settings)), inherited)
 
 
 def pipeline(
@@ -137,6 +174,19 @@ def pipeline(
     else:
         children = pipeline_children(config, chosen, target, passed_on(config_file, settings))
         Supervisor(children, emit=_output_of(config)).run()
+
+
+def run_files(target: str, config_file: Path | None) -> list[Path]:
+    """What a loaded application, and its settings, come from."""
+    from stateline.cli.loading import own_files
+    from stateline.config.loading import DEFAULT_FILE
+
+    return [*own_files(target), Path.cwd() / (config_file or DEFAULT_FILE)]
+
+
+def _load_command(target: str, options: list[str]) -> list[str]:
+    """What loads code and settings, and says what there is to run: the name of a file for that is its last argument."""
+    return [sys.executable, "-m", "stateline", "run", target, *options, "--plan"]
 
 
 @contextmanager

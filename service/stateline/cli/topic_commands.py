@@ -23,11 +23,15 @@ def topics(
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
     ] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count the records of each: reads all of them, so it takes its time.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the application's topics, create missing ones, delete some.
 
-    Shows what each is for, its partitions and records. Stateline creates its own topics when it starts;
+    Shows what each is for, its partitions, and how many offsets it has: on Kafka transactions take some, too, so
+    --count tells how many records there are. Stateline creates its own topics when it starts;
     source topics are yours, and --create creates them for you. `stateline reset` starts over what is
     made of them.
 
@@ -36,7 +40,9 @@ def topics(
     from stateline.cli import topics as cli_topics
 
     app, config = loaded(target, config_file, settings, to_write=create or bool(delete))
-    said = cli_topics.topics(app, config, create=create, delete=delete or (), partitions=partitions, as_json=as_json)
+    said = cli_topics.topics(
+        app, config, create=create, delete=delete or (), partitions=partitions, count=count, as_json=as_json
+    )
     typer.echo(said)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 
@@ -12,12 +12,13 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.topics import report_other_settings, settings_that_differ
 from stateline.dsl.app import App
-from stateline.log.interface import Admin, NewTopic, TopicInfo
+from stateline.log.committed_records import records_between
+from stateline.log.interface import Admin, Log, NewTopic, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics, required_topics
 from stateline.model.pipeline import epochs_topic
 from stateline.model.table_topics import kept_for_ever, table_settings
 from stateline.model.topology import Topology
-from stateline_store import DoesNotExistError, InvalidArgumentError
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -25,18 +26,27 @@ DEFAULT_PARTITIONS = 4
 
 
 def topics(
-    app: App, config: Config, *, create: bool, delete: Sequence[str], partitions: int | None, as_json: bool
+    app: App,
+    config: Config,
+    *,
+    create: bool,
+    delete: Sequence[str],
+    partitions: int | None,
+    count: bool = False,
+    as_json: bool,
 ) -> str:
-    """The listing as text, after deleting these topics, and creating missing source topics, if that is wanted.
+    """The listing as text, after deleting these topics, and creating missing source topics, if that is wanted. With
+    `count` each topic is read from its beginning to its end.
 
     Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
-    `DoesNotExistError`, and deletes nothing, for one that the application does not have.
+    `DoesNotExistError`, and deletes nothing, for one that the application does not have; `LogUnavailableError` when
+    what is counted does not come.
     """
     topology, configured = app.topology(), ConfiguredTopics.of(config)
     roles = topic_roles(topology, config.dead_letter_topic)
     if not create and not log_exists(config):
         refuse_to_delete(topology, roles, {}, delete)
-        return as_text(topic_rows(roles, {}, {}), as_json=as_json)  # a listing makes no file
+        return as_text(topic_rows(roles, {}, {}, {} if count else None), as_json=as_json)  # a listing makes no file
     is_written = create or bool(delete)
     with closing(configured_log(config, read_only=not is_written)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
@@ -51,8 +61,10 @@ def topics(
             create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
             existing = admin.topics()
         differ = settings_that_differ(topology, admin, configured)
-        counts = {name: _records(admin, existing[name]) for name in roles if name in existing}
-    return as_text(topic_rows(roles, existing, counts, differ), as_json=as_json)
+        marks = {name: dict(_marks(admin, existing[name])) for name in roles if name in existing}
+        counts = {name: _records(log, marks[name]) for name in marks} if count else None
+    offsets = {name: sum(end - first for first, end in bounds.values()) for name, bounds in marks.items()}
+    return as_text(topic_rows(roles, existing, offsets, counts, differ), as_json=as_json)
 
 
 USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of the other roles
@@ -116,17 +128,19 @@ def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicIn
 def topic_rows(
     roles: Mapping[str, str],
     existing: Mapping[str, TopicInfo],
-    counts: Mapping[str, int],
+    offsets: Mapping[str, int],
+    counts: Mapping[str, int] | None = None,
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType({}),
 ) -> list[Row]:
-    """One row per topic; of a missing one partitions and records are None. `differ`: topic → setting → (found,
-    wanted)."""
+    """One row per topic; of a missing one partitions, offsets and records are None. Without `counts` no row has
+    records. `differ`: topic → setting → (found, wanted)."""
     return [
         {
             "topic": name,
             "role": role,
             "partitions": existing[name].partitions if name in existing else None,
-            "records": counts.get(name),
+            "offsets": offsets.get(name),
+            **({} if counts is None else {"records": counts.get(name)}),
             "state": _state(role, name in existing, differ.get(name, {})),
         }
         for name, role in roles.items()
@@ -142,7 +156,15 @@ def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]]) -> s
     return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
 
 
-def _records(admin: Admin, topic: TopicInfo) -> int:
-    """Offsets from the first kept to the end: the records, and what compaction and transactions left out."""
-    marks = map(admin.watermarks, topic.places)
-    return sum(end - first for first, end in marks)
+def _marks(admin: Admin, topic: TopicInfo) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
+    """Of each partition the first offset kept and the one after the last: between them are the records, and what
+    compaction, markers of transactions and aborted records left there."""
+    for place in topic.places:
+        yield place, admin.watermarks(place)
+
+
+def _records(log: Log, marks: Mapping[TopicPartition, tuple[int, int]]) -> int:
+    """How many committed records there are: nothing but reading tells."""
+    bounds = {place: (first, end) for place, (first, end) in marks.items() if first < end}
+    found = records_between(log, bounds, "count again when the log answers")
+    return sum(record.offset < bounds[TopicPartition(record.topic, record.partition)][1] for record in found)

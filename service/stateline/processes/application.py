@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from stateline.config.directory import make_state_directory
 from stateline.config.settings import Config
 from stateline.dsl.app import App
+from stateline.processes.child import HAND_OVER, Child
 from stateline.processes.spark_submit import is_submitted
-from stateline.processes.supervisor import Child
 from stateline_store.directory import TaskLock
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
 
@@ -18,6 +19,7 @@ from stateline_store.errors import ConfigurationError, DoesNotExistError, Locked
 # workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
 # are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
 _FIRST, _LAST = 0, 1
+SERVER = "server"
 ALL_PIPELINES = "pipelines"  # the name of the process that runs several
 _RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
 
@@ -59,9 +61,26 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
         name = f"worker-{number}"
         static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
         command = _command("worker", target, "--instance", name, *passed_on, *static)
-        children.append(Child(name, command, stop_order=_LAST))
-    children.append(Child("server", _command("serve", target, *passed_on), stop_order=_FIRST))
+        children.append(Child(name, command, stop_order=_LAST, says_ready=True))
+    children.append(Child(SERVER, _command("serve", target, *passed_on), stop_order=_FIRST))
     return children
+
+
+def listening_child(child: Child, clients: int, nodes: int | None) -> Child:
+    """The server as one that inherits the sockets of these descriptors, and so can take over from another one; any
+    other child as it is."""
+    if child.name != SERVER:
+        return child
+    others = () if nodes is None else (nodes,)
+    where = ("--listener", str(clients), *(part for fd in others for part in ("--for-nodes", str(fd))))
+    return replace(
+        child,
+        command=(*child.command, *where),
+        pass_fds=(clients, *others),
+        says_ready=True,
+        takes_over=True,
+        leaves_by=HAND_OVER,
+    )
 
 
 def pipeline_children(config: Config, names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:

@@ -19,20 +19,23 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import FrameType
+from typing import Protocol
 
 from stateline.processes import guard as supervisor_guard
+from stateline.processes.child import HAND_OVER, Child, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
+from stateline.processes.readiness import ReadyPipe
+from stateline.processes.terminal import Terminal
 from stateline_store.errors import ConfigurationError
 
-CALLERS_MISTAKE = 2  # the exit code of the command line for errors that a restart cannot cure
 STOP_TIMEOUT_S = 30.0  # what a Kubernetes pod gets, too
 _POLL_S = 0.05  # between two looks at the children
 SAYS = "stateline"  # the name before the supervisor's own lines
@@ -40,61 +43,17 @@ SAYS = "stateline"  # the name before the supervisor's own lines
 Emit = Callable[[str, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A process to keep running. Children of a lower `stop_order` are stopped, and gone, before others."""
+class Renewing(Protocol):
+    """Brings new code to the children while they run: `stateline.processes.renewal`."""
 
-    name: str
-    command: Sequence[str]
-    stop_order: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the supervisor's own."""
-    pass_fds: Sequence[int] = ()
-    """Open files of the supervisor's that the child inherits, under the same numbers."""
-    fails_alone: bool = False
-    """Its mistakes stop nothing but itself, as long as there are others."""
+    def begin(self, why: str) -> None:
+        """Start it, or start it anew when it is under way."""
 
+    def advance(self) -> None:
+        """Go on, as far as that goes at once. Raises nothing of the code's."""
 
-@dataclass(slots=True)
-class RestartPolicy:
-    """When an ended child starts again. Pure: it is told how long the child lived."""
-
-    first_delay_s: float = 0.5
-    max_delay_s: float = 30.0
-    worked_after_s: float = 20.0  # restarts so far apart cost little
-    stable_after_s: float = 60.0  # longer than a Spark driver takes to find a mistake of the caller's
-    _failures: int = 0
-    _was_stable: bool = False
-
-    def ended(self, exit_code: int, life_s: float) -> float | None:
-        """Seconds until the next start; None when there must be none, because the caller has to act first."""
-        if life_s >= self.stable_after_s:
-            self._was_stable = True
-        if exit_code == CALLERS_MISTAKE and not self._was_stable:
-            return None
-        return self.delay_after(life_s)
-
-    def delay_after(self, life_s: float) -> float:
-        """Seconds until the next start of what can be started again."""
-        if life_s >= self.worked_after_s:
-            self._failures = 0
-        delay_s = min(math.ldexp(self.first_delay_s, self._failures), self.max_delay_s)
-        self._failures = min(self._failures + 1, 30)  # far beyond the maximum already, and no overflow
-        return delay_s
-
-
-@dataclass(slots=True)
-class _Supervised:
-    """A child and its current process, if any; `restart_at` counts only while there is none."""
-
-    child: Child
-    policy: RestartPolicy
-    process: subprocess.Popen[bytes] | None = None
-    reader: threading.Thread | None = None
-    started_at: float = 0.0
-    restart_at: float = 0.0
-    stopping_since: float = 0.0
-    last_line: str = ""
+    def close(self) -> None:
+        """Leave it."""
 
 
 def write_line(name: str, line: str) -> None:
@@ -107,7 +66,9 @@ class Supervisor:
     """Runs these children until `stop`. Use it as a context manager, or call `stop` yourself, come what may.
 
     `emit` gets (name, line) for each line of the children's output and for the supervisor's own messages,
-    from several threads, one call at a time.
+    from several threads, one call at a time. `listeners` are sockets that children inherit: a stop closes them first,
+    else connections would queue up for nobody when the last child stops. With `awaited`, the first start of the
+    children is waited for (`is_ready`); with `hands_over`, HAND_OVER ends it, and is what children are told then.
     """
 
     def __init__(
@@ -117,8 +78,17 @@ class Supervisor:
         emit: Emit = write_line,
         policy: Callable[[], RestartPolicy] = RestartPolicy,
         stop_timeout_s: float = STOP_TIMEOUT_S,
+        listeners: Sequence[socket.socket] = (),
+        awaited: bool = False,
+        hands_over: bool = False,
     ) -> None:
-        self._all = [_Supervised(child, policy()) for child in children]
+        self._policy = policy
+        self._all = [Supervised(child, policy()) for child in children]
+        self._listeners = listeners
+        self._is_awaited = awaited
+        self._hands_over = hands_over
+        self._stop_signal = signal.SIGTERM
+        self._hangups = 0
         self._write = emit
         self._writing = threading.Lock()  # guards _write: each child's reader thread calls it
         self._stop_timeout_s = stop_timeout_s
@@ -146,7 +116,47 @@ class Supervisor:
         self._start_guard()
         for one in self._all:
             if one.process is None:
-                self._start(one)
+                self._start(one, awaited=self._is_awaited)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every child has said that it does its work, of those that were waited for."""
+        return all(one.is_ready for one in self._all)
+
+    def of(self, name: str) -> Supervised | None:
+        """The child of this name, the one that stays where there are two."""
+        return next((one for one in self._all if one.child.name == name and not one.is_leaving), None)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the children that are to stay, in order."""
+        return [one.child.name for one in self._all if not one.is_leaving]
+
+    def add(self, child: Child) -> Supervised:
+        """Start one more child, which is waited for if it says when it is ready; its mistakes stop nothing but it."""
+        one = Supervised(child, self._policy(), is_renewed=True)
+        self._all.append(one)
+        self._start(one, awaited=child.says_ready)
+        return one
+
+    def let_go(self, one: Supervised) -> None:
+        """End this child, and forget it when it has ended: `has`."""
+        one.is_leaving = True
+        if one.process is None:
+            self._all.remove(one)
+        else:
+            self._terminate([one], one.child.leaves_by)
+
+    def has(self, one: Supervised) -> bool:
+        """Whether it is one of the children. Kills one that was let go and takes too long."""
+        if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stop_timeout_s:
+            self._kill(one)
+            self._all.remove(one)
+        return one in self._all
+
+    def say(self, line: str) -> None:
+        """A line of the supervisor's own."""
+        self._emit(SAYS, line)
 
     def poll(self) -> None:
         """Notice children that ended, and start those whose time has come. Returns at once.
@@ -156,28 +166,46 @@ class Supervisor:
         """
         if self._guard is not None and self._guard.poll() is not None:
             self._start_guard()
-        for one in self._all:
+        for one in list(self._all):
             if one.process is None:
                 if time.monotonic() >= one.restart_at:
-                    self._start(one)
+                    self._start(one, awaited=one.pipe is not None)
+            elif one.process.poll() is not None and one.is_leaving:
+                self._all.remove(one)
+                self._emit(SAYS, f"{one.child.name} stopped ({_ending(self._reap(one))}).")
             elif one.process.poll() is not None:
                 self._schedule_restart(one)
 
-    def run(self) -> None:
+    def run(self, renewal: Renewing | None = None) -> None:
         """`start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. Call it on the main thread.
 
-        Raises `ConfigurationError` as `poll` does, after everything was stopped.
+        With a `renewal`, SIGHUP begins that, unless it comes because the terminal is gone. Raises `ConfigurationError`
+        as `poll` does, after everything was stopped.
         """
-        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *([HAND_OVER] if self._hands_over else [])]
         before = {number: signal.signal(number, self._interrupted) for number in wanted}
+        terminal = Terminal()
         try:
             with self:
                 while not self._interrupts:
                     self.poll()
+                    self._heed_hangups(renewal, terminal)
+                    if renewal is not None:
+                        renewal.advance()
                     time.sleep(_POLL_S)
         finally:
+            terminal.close()
+            if renewal is not None:
+                renewal.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _heed_hangups(self, renewal: Renewing | None, terminal: Terminal) -> None:
+        hangups, self._hangups = self._hangups, 0
+        if hangups and (renewal is None or terminal.is_gone()):
+            self._interrupts += 1
+        elif hangups and renewal is not None:
+            renewal.begin("SIGHUP")
 
     def stop(self) -> None:
         """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all are gone.
@@ -185,40 +213,59 @@ class Supervisor:
         An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
         all the same. A second signal during `run` kills at once.
         """
+        for listener in self._listeners:
+            listener.close()
         deadline = time.monotonic() + self._stop_timeout_s
         orders = sorted({one.child.stop_order for one in self._all})
         for order in orders:
             group = [one for one in self._all if one.child.stop_order == order]
-            self._terminate(group)
+            self._terminate([one for one in group if not one.is_leaving], self._stop_signal)
             now = time.monotonic()
             self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
         self._await_end(self._all, deadline)
         for one in self._all:
             if one.process is not None:
                 self._kill(one)
+            one.forget_pipe()
         self._stop_guard()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
+        if number == signal.SIGHUP:
+            self._hangups += 1
+            return
+        if number == HAND_OVER:
+            self._stop_signal = HAND_OVER
         self._interrupts += 1
 
-    def _start(self, one: _Supervised) -> None:
-        one.process = subprocess.Popen(
-            one.child.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **one.child.environment, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-            pass_fds=one.child.pass_fds,
-        )
+    def _start(self, one: Supervised, *, awaited: bool = False) -> None:
+        one.forget_pipe()
+        one.pipe = pipe = ReadyPipe() if awaited else None
+        try:
+            one.process = subprocess.Popen(
+                one.child.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    **one.child.environment,
+                    **(pipe.environment if pipe else {}),
+                    "PYTHONUNBUFFERED": "1",
+                },
+                start_new_session=True,
+                pass_fds=[*one.child.pass_fds, *([pipe.write_end] if pipe else [])],
+            )
+        finally:
+            if pipe is not None:
+                pipe.started()
         self._tell_guard("+", one.process.pid)
         one.started_at = time.monotonic()
         one.last_line = ""
         one.reader = threading.Thread(target=self._forward, args=(one, one.process), daemon=True)
         one.reader.start()
 
-    def _forward(self, one: _Supervised, process: subprocess.Popen[bytes]) -> None:
+    def _forward(self, one: Supervised, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for data in lines:
@@ -226,21 +273,22 @@ class Supervisor:
                 one.last_line = line or one.last_line
                 self._emit(one.child.name, line)
 
-    def _schedule_restart(self, one: _Supervised) -> None:
+    def _schedule_restart(self, one: Supervised) -> None:
         life_s = time.monotonic() - one.started_at
         code = self._reap(one)
         delay_s = one.policy.ended(code, life_s)
         if delay_s is None:
             one.restart_at = math.inf
             why = f"{one.child.name} cannot run: {last_words(one.last_line)}"
-            if not one.child.fails_alone or all(other.restart_at == math.inf for other in self._all):
+            others_work = any(other.restart_at != math.inf for other in self._all)
+            if not (one.is_renewed or (one.child.fails_alone and others_work)):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)
             return
         one.restart_at = time.monotonic() + delay_s
         self._emit(SAYS, f"{one.child.name} ended ({_ending(code)}); it starts again in {delay_s:g} s.")
 
-    def _reap(self, one: _Supervised) -> int:
+    def _reap(self, one: Supervised) -> int:
         """The exit code of an ended process, once what it started was ended and its output forwarded."""
         process, one.process = one.process, None
         assert process is not None
@@ -252,13 +300,13 @@ class Supervisor:
             one.reader.join(timeout=2.0)  # a process that left the group may still hold the pipe open
         return code
 
-    def _terminate(self, group: Sequence[_Supervised]) -> None:
+    def _terminate(self, group: Sequence[Supervised], number: signal.Signals) -> None:
         for one in group:
             if one.process is not None:
-                one.process.terminate()
+                one.process.send_signal(number)
                 one.stopping_since = time.monotonic()
 
-    def _await_end(self, group: Sequence[_Supervised], until: float) -> None:
+    def _await_end(self, group: Sequence[Supervised], until: float) -> None:
         running = [one for one in group if one.process is not None]
         while running and time.monotonic() < until and self._interrupts < 2:
             for one in [one for one in running if one.process is None or one.process.poll() is not None]:
@@ -266,7 +314,7 @@ class Supervisor:
                 self._emit(SAYS, f"{one.child.name} stopped ({_ending(self._reap(one))}).")
             time.sleep(_POLL_S / 5)
 
-    def _kill(self, one: _Supervised) -> None:
+    def _kill(self, one: Supervised) -> None:
         since_s = round(time.monotonic() - one.stopping_since, 1)
         why = "interrupted twice" if self._interrupts >= 2 else f"still running {since_s:g} s after it was told to stop"
         self._emit(SAYS, f"{one.child.name} is killed: {why}.")

@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateline.server.main import create_app, serve, serve_inherited
+    from stateline.server.main import Listening, create_app, serve, serve_inherited
 
-__all__ = ["create_app", "serve", "serve_inherited"]
+__all__ = ["Listening", "create_app", "serve", "serve_inherited"]
 
 
 def __getattr__(name: str) -> Any:

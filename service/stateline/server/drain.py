@@ -4,6 +4,9 @@
    sends requests until its next look at /readyz has failed, and would take refused connections for errors.
 2. The listener is closed, queries that wait end with `NOT_READY`, answers that have begun are finished.
 3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
+
+Where another process has begun to answer at the same listener (`HAND_OVER`), it takes no more at once, and what waits
+has nearly all of the grace.
 """
 
 from __future__ import annotations
@@ -11,16 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from stateline.processes.child import HAND_OVER
+from stateline.processes.readiness import Readiness
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.
 GRACE_S = 10
+_WAITS_END_S = GRACE_S - 1.0  # in order, while there is time to say so
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +35,23 @@ _log = logging.getLogger(__name__)
 class DrainingServer(uvicorn.Server):
     """uvicorn, stopped as above: uvicorn itself would wait for queries that wait.
 
-    With `counts` it is one of several processes, which share the connections of its first socket.
+    With `counts` it is one of several processes, which share the connections of its first socket. `readiness` is told
+    when it takes connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends it.
     """
 
     def __init__(
-        self, settings: uvicorn.Config, serving: Serving, drain_ms: int, counts: ConnectionCounts | None = None
+        self,
+        settings: uvicorn.Config,
+        serving: Serving,
+        drain_ms: int,
+        counts: ConnectionCounts | None = None,
+        *,
+        readiness: Readiness,
+        hands_over: bool = False,
     ) -> None:
         super().__init__(settings)
+        self._readiness = readiness
+        self._hands_over = hands_over
         self._serving = serving
         self._counts = counts
         self._acceptor: FairAcceptor | None = None
@@ -48,12 +65,15 @@ class DrainingServer(uvicorn.Server):
         self.server_state.default_headers = list(
             self.config.encoded_headers
         )  # before the first tick, which adds `date`
+        if self._hands_over and threading.current_thread() is threading.main_thread():
+            self._loop.add_signal_handler(HAND_OVER, self._hand_over)
         if self._counts is None or not sockets:
             await super().startup(sockets)
-            return
-        shared, *own = sockets
-        await super().startup(own)
-        self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
+        else:
+            shared, *own = sockets
+            await super().startup(own)
+            self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
+        self._readiness.say()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: connections that were closed are told here, those that are taken at once."""
@@ -97,6 +117,20 @@ class DrainingServer(uvicorn.Server):
             asyncio.get_running_loop().call_later(self._drain_s, self._end)
         else:
             self._end()
+
+    def _hand_over(self) -> None:
+        """Others take what waits in the queue. Connections that this process has taken get their answers."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        _log.info("Another process answers from now on: this one ends what it has begun.")
+        if self._acceptor is not None:
+            self._acceptor.close()
+        for server in self.servers:
+            server.close()
+        self._serving.hand_over()
+        asyncio.get_running_loop().call_later(_WAITS_END_S, self._serving.stop)
+        self.should_exit = True
 
     def _end(self) -> None:
         self._serving.stop()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from typing import NamedTuple
 
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
@@ -12,6 +15,22 @@ from stateline.server.nodes.keys import why_alone
 from stateline_store import ConfigurationError
 
 _BACKLOG = 2048  # connections that may wait to be taken; uvicorn's number
+
+
+class Listeners(NamedTuple):
+    """Both; that for other nodes is None where nobody can reach this one."""
+
+    clients: socket.socket
+    nodes: socket.socket | None
+
+
+@contextmanager
+def listening(config: Config) -> Iterator[Listeners]:
+    """Both within the block, for servers that inherit them. Raises `ConfigurationError` as the two below."""
+    with closing(http_listener(config)) as clients:
+        nodes = peer_listener(config)
+        with nodes or nullcontext():
+            yield Listeners(clients, nodes)
 
 
 def http_listener(config: Config) -> socket.socket:

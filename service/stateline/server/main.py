@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
@@ -25,6 +26,7 @@ from stateline.config.settings import Config
 from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
+from stateline.processes.readiness import Readiness
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.console.page import ConsolePage
@@ -77,6 +79,8 @@ OPERATIONS = (
 
 # A server that starts looks for other nodes for so long before it answers.
 _LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
+# And one that takes over from another so long until every store can be queried: that one answers meanwhile.
+_TAKES_OVER_WITHIN_S = 15.0
 
 _log = logging.getLogger(__name__)
 
@@ -96,11 +100,19 @@ class _KeyConvertor(Convertor[str]):
 register_url_convertor("stateline_key", _KeyConvertor())
 
 
-def create_app(app: App, config: Config, *, announces: bool = True, for_nodes: socket.socket | None = None) -> FastAPI:
+def create_app(
+    app: App,
+    config: Config,
+    *,
+    announces: bool = True,
+    for_nodes: socket.socket | None = None,
+    takes_over: bool = False,
+) -> FastAPI:
     """The HTTP application that answers for `app`. It runs once: a server that was shut down is made anew.
 
     `announces`: it tells other nodes of this one, as one process of a node does. `for_nodes` is the socket at which
-    they reach it (`peer_listener`), None where they do not.
+    they reach it (`peer_listener`), None where they do not. `takes_over`: another process answers until this one does,
+    so it begins when every store can be queried, or after a while.
 
     Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
     declared, `RetryLaterError` when the state directory cannot be created.
@@ -119,7 +131,7 @@ def create_app(app: App, config: Config, *, announces: bool = True, for_nodes: s
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch, announces, for_nodes),
+        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch, announces, for_nodes, takes_over),
         routes=[*_routes(serving, queries, changes, metrics), *SnapshotRoutes(serving, snapshots, limits).routes()],
         openapi_url=None,
         docs_url=None,
@@ -144,55 +156,82 @@ def create_app(app: App, config: Config, *, announces: bool = True, for_nodes: s
     return api
 
 
-def serve(app: App, config: Config, command: Sequence[str] = ()) -> None:
+class Listening(NamedTuple):
+    """Sockets that a server process inherits, by their descriptors; that for other nodes is None where none is."""
+
+    clients: int
+    nodes: int | None
+
+
+def serve(
+    app: App,
+    config: Config,
+    command: Sequence[str] = (),
+    load: Sequence[str] = (),
+    inherited: Listening | None = None,
+) -> None:
     """Answer HTTP for `app` until SIGTERM or SIGINT.
 
     With `server.processes` above 1 that many processes do, each started by `command`, which has to come to
-    `serve_inherited`. Raises `ConfigurationError` when its host or port cannot be listened on, or not without tokens,
-    when certificate or key cannot be used, and when there is no command for several processes; and what `create_app`
-    raises.
+    `serve_inherited`, and anew by SIGHUP when `load` ends with 0. With `inherited` sockets another process can answer
+    at them as well: HAND_OVER ends this one then.
+
+    Raises `ConfigurationError` when its host or port cannot be listened on, or not without tokens, when certificate or
+    key cannot be used, and when there is no command for several processes; and what `create_app` raises.
     """
+    readiness = Readiness()
     check_files(config)
     several = config.server_processes > 1
     if several and not command:
         raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
-    with http_listener(config) as listener:
+    with http_listener(config) if inherited is None else socket.socket(fileno=inherited.clients) as listener:
         host, port = listener.getsockname()[:2]
         _log.info("Answering at %s://%s:%d", "http" if config.server_tls_key_file is None else "https", host, port)
-        with peer_listener(config) or contextlib.nullcontext() as for_nodes:
+        others = peer_listener(config) if inherited is None else _socket(inherited.nodes)
+        with others or contextlib.nullcontext() as for_nodes:
             if several:
-                run_processes(config, listener, for_nodes, command)
+                told, hands_over = readiness, inherited is not None
+                run_processes(config, listener, for_nodes, command, load, readiness=told, hands_over=hands_over)
             else:
-                _answer(app, config, listener, for_nodes=for_nodes)
+                _answer(app, config, listener, readiness, for_nodes=for_nodes, hands_over=inherited is not None)
 
 
-def serve_inherited(app: App, config: Config, number: int, descriptor: int, for_nodes: int | None = None) -> None:
-    """Answer HTTP for `app` as process number `number` of several, at the listeners that the parent has bound; that
-    for other nodes is None where there is none."""
-    listener, counts = inherit(number, descriptor)
+def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
+    """Answer HTTP for `app` as process number `number` of several, at the listeners that the parent has bound."""
+    readiness = Readiness()
+    listener, counts = inherit(number, inherited.clients)
     with listener:
-        others = None if for_nodes is None else socket.socket(fileno=for_nodes)
-        _answer(app, config, listener, counts, announces=number == 0, for_nodes=others)
+        others = _socket(inherited.nodes)
+        _answer(app, config, listener, readiness, counts, announces=number == 0, for_nodes=others, hands_over=True)
+
+
+def _socket(descriptor: int | None) -> socket.socket | None:
+    return None if descriptor is None else socket.socket(fileno=descriptor)
 
 
 def _answer(
     app: App,
     config: Config,
     listener: socket.socket,
+    readiness: Readiness,
     counts: ConnectionCounts | None = None,
     *,
     announces: bool = True,
     for_nodes: socket.socket | None = None,
+    hands_over: bool = False,
 ) -> None:
     allow_many()
     settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
-    api = create_app(app, config, announces=announces, for_nodes=for_nodes)
+    api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=readiness.is_awaited)
     settings = uvicorn_settings(api, config)
     serving: Serving = api.state.serving
     for_siblings = serving.siblings.listener()
     sockets = [listener] if for_siblings is None else [listener, for_siblings]
-    DrainingServer(settings, serving, config.server_drain_ms, counts).run(sockets=sockets)
+    server = DrainingServer(
+        settings, serving, config.server_drain_ms, counts, readiness=readiness, hands_over=hands_over
+    )
+    server.run(sockets=sockets)
 
 
 def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
@@ -224,6 +263,7 @@ async def _lifespan(
     scratch: Path,
     announces: bool,
     for_nodes: socket.socket | None,
+    takes_over: bool,
 ) -> AsyncIterator[None]:
     kept = serving.keeper.keep(), serving.follower.follow(), snapshots.keep()
     keepers = [asyncio.create_task(each) for each in kept]
@@ -240,6 +280,11 @@ async def _lifespan(
                 with contextlib.suppress(TimeoutError):  # whoever is asked first would refuse what others have
                     async with asyncio.timeout(_LINKED_WITHIN_S):
                         while not serving.nodes.is_settled:
+                            await asyncio.sleep(_LOOK_AGAIN_S)
+            if takes_over:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TAKES_OVER_WITHIN_S):
+                        while await serving.reasons_not_ready():
                             await asyncio.sleep(_LOOK_AGAIN_S)
             yield
     finally:

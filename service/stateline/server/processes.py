@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stateline.config.settings import Config
-from stateline.processes.supervisor import SAYS, Child, Supervisor
+from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.readiness import Readiness
+from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.supervisor import SAYS, Supervisor
 from stateline.server.drain import GRACE_S
 from stateline.server.telemetry.metrics import SHARED_DIRECTORY, share_metrics
 from stateline.server.wire.accepting import ConnectionCounts
@@ -35,18 +38,29 @@ _log = logging.getLogger(__name__)
 
 
 def run_processes(
-    config: Config, listener: socket.socket, for_nodes: socket.socket | None, command: Sequence[str]
+    config: Config,
+    listener: socket.socket,
+    for_nodes: socket.socket | None,
+    command: Sequence[str],
+    load: Sequence[str],
+    *,
+    readiness: Readiness,
+    hands_over: bool,
 ) -> None:
     """Keep `server.processes` processes answering at `listener` until SIGTERM or SIGINT, which stops all of them, and
     other nodes at `for_nodes`, if there is such a socket.
 
     `command` starts one; it gets ``--process NUMBER --listener FD`` behind it, and ``--for-nodes FD`` if there is that,
-    and calls `inherit`. Closes the listener. Raises `ConfigurationError` when a process finds a mistake of the
-    caller's.
+    and calls `inherit`. SIGHUP starts one after the other anew, when `load` has found that the code can be loaded
+    (`Renewal`). `readiness` is told when all of them answer; with `hands_over` HAND_OVER ends this process.
+
+    Closes the listener. Raises `ConfigurationError` when a process finds a mistake of the caller's.
     """
     with tempfile.TemporaryDirectory(prefix="stateline-server-") as directory:
         ConnectionCounts.create(Path(directory) / _COUNTS, config.server_processes)
-        _Processes(listener, _children(config, listener, for_nodes, command, directory), config).run()
+        children = _children(config, listener, for_nodes, command, directory)
+        processes = _Processes(listener, children, config, readiness, hands_over=hands_over)
+        processes.run(Renewal(processes, load, lambda _: NewCode(children, ())) if load else None)
 
 
 class Inherited(NamedTuple):
@@ -79,21 +93,38 @@ def _children(
             (*command, "--process", str(number), *where),
             environment={SHARED_DIRECTORY: directory},
             pass_fds=(descriptor, *others),
+            says_ready=True,
+            leaves_by=HAND_OVER,  # the others take its share meanwhile
         )
         for number in range(config.server_processes)
     ]
 
 
 class _Processes(Supervisor):
-    def __init__(self, listener: socket.socket, children: Sequence[Child], config: Config) -> None:
-        timeout_s = config.server_drain_ms / 1000 + GRACE_S + _SLACK_S
-        super().__init__(children, emit=_emit, stop_timeout_s=timeout_s)
-        self._listener = listener
+    def __init__(
+        self,
+        listener: socket.socket,
+        children: Sequence[Child],
+        config: Config,
+        readiness: Readiness,
+        *,
+        hands_over: bool,
+    ) -> None:
+        super().__init__(
+            children,
+            emit=_emit,
+            stop_timeout_s=config.server_drain_ms / 1000 + GRACE_S + _SLACK_S,
+            listeners=[listener],
+            awaited=readiness.is_awaited,
+            hands_over=hands_over,
+        )
+        self._readiness = readiness
 
-    def stop(self) -> None:
-        """Let go of the listener first: else connections would queue up for nobody when the last process stops."""
-        self._listener.close()
-        super().stop()
+    def poll(self) -> None:
+        """Besides, tell who waits when all of them answer."""
+        super().poll()
+        if self._readiness.is_awaited and self.is_ready:
+            self._readiness.say()
 
 
 def _emit(name: str, line: str) -> None:

@@ -218,6 +218,12 @@ class Serving:
         """Answer queries as before, but be ready no more: nobody is to be sent here from now on."""
         self._leaving = True
 
+    def hand_over(self) -> None:
+        """`leave`, and another process of this node goes on."""
+        self.leave()
+        if self.nodes is not None:
+            self.nodes.is_handed_over = True
+
     def stop(self) -> None:
         """Refuse queries from now on and end those that wait, here or at a worker, with `NotReadyError`."""
         self.commits.close()

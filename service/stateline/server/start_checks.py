@@ -1,5 +1,6 @@
 """What would keep a server from starting, found out before any process is started: a worker that has joined its group
-has taken tasks from others, and nobody can ask for them where the server does not start.
+has taken tasks from others, and nobody can ask for them where the server does not start. Whether its addresses can be
+listened at shows `listeners.listening`.
 
 It loads nothing of the server but what it looks with.
 """
@@ -9,18 +10,8 @@ from __future__ import annotations
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.server.guard.exposure import check_tokens
-from stateline.server.listeners import http_listener, peer_listener
 from stateline.server.nodes.keys import check_certificate, node_keys
 from stateline.server.wire.tls import check_tls
-
-
-def check_start(config: Config) -> None:
-    """Raise `ConfigurationError` for a file that cannot be used, and for an address that cannot be listened at."""
-    check_files(config)
-    http_listener(config).close()
-    for_nodes = peer_listener(config)
-    if for_nodes is not None:
-        for_nodes.close()
 
 
 def check_files(config: Config) -> None:

@@ -11,6 +11,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
+from stateline.processes.readiness import Readiness
 from stateline.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
 
     Raises what `Worker.run` raises; nothing that was committed is lost by it.
     """
+    readiness = Readiness()
     allow_many()
     gc.freeze()  # modules and classes live as long as the process
     gc.set_threshold(_GC_THRESHOLD)
@@ -35,6 +37,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
     log = configured_log(config)
     try:
         worker = Worker(app, config, log, instance=instance)
+        worker.on_settled = readiness.say
 
         def stop(number: int, frame: FrameType | None) -> None:
             del frame

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -80,6 +80,7 @@ class Worker:
 
     def __init__(self, app: App, config: Config, log: Log, *, instance: str, clock: Clock = MACHINE_CLOCK) -> None:
         """`clock`: what its functions and records go by."""
+        self.on_settled: Callable[[], object] | None = None  # called once, when it has tasks and all of them run
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
         self._topology = topology
         self._settle_resets = partial(settle_resets, config, log)
@@ -158,6 +159,7 @@ class Worker:
             while not self._executor.stopping:
                 try:
                     self._turn()
+                    self._note_settled()
                 except LockedError:
                     raise
                 except RetryLaterError as error:  # what starting over mends; everything else ends the worker
@@ -229,6 +231,11 @@ class Worker:
     def global_stores(self) -> Mapping[str, TransactionalStore]:
         """Those of global tables, by name: only to be read."""
         return self._global_tables.stores
+
+    def _note_settled(self) -> None:
+        if self.on_settled is not None and self._is_settled():
+            self.on_settled()
+            self.on_settled = None
 
     def _is_settled(self) -> bool:
         return self._tasks.are_settled or not self._topology.subtopologies

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.cli.loading import load_app
+from stateline.cli.loading import load_app, own_files
 from stateline.cli.run_commands import nothing_collected
 from stateline_store.errors import ConfigurationError
 
@@ -46,6 +46,24 @@ def refusal(target: str) -> str:
 
 def test_a_module_of_the_working_directory_is_found(write: Write) -> None:
     assert load_app(f"{write(APP)}:app").application_id == "flights"
+
+
+def test_its_own_files_are_those_that_it_was_loaded_from_and_no_librarys(write: Write, tmp_path: Path) -> None:
+    helper, beside = write("FACTOR = 2\n"), write("")
+    name = write(f"{APP}import httpx\nimport {helper}\n")
+    load_app(name)
+    assert own_files(name) == sorted([tmp_path / f"{name}.py", tmp_path / f"{helper}.py"])
+    assert (tmp_path / f"{beside}.py").exists()
+
+
+def test_an_environment_in_the_applications_folder_is_none_of_its_files(write: Write, tmp_path: Path) -> None:
+    folder = tmp_path / ".venv" / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    library = f"library_{uuid4().hex}"
+    (folder / f"{library}.py").write_text("")
+    name = write(f"import sys\nsys.path.append({str(folder)!r})\nimport {library}\n{APP}")
+    load_app(name)
+    assert own_files(name) == [tmp_path / f"{name}.py"]
 
 
 def test_the_attribute_is_app_unless_said(write: Write) -> None:

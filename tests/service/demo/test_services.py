@@ -8,7 +8,8 @@ from pathlib import Path
 from stateline.config.loading import read_config
 from stateline.demo.flights import app
 from stateline.demo.services import OutputFile, Services, demo_settings
-from stateline.processes.supervisor import SAYS, Child, Supervisor
+from stateline.processes.child import Child
+from stateline.processes.supervisor import SAYS, Supervisor
 
 
 def test_lines_go_to_the_file_and_the_last_ones_are_shown_when_a_process_ends(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from stateline.demo.nodes.cluster import Cluster, DemoNode
 from stateline.demo.nodes.questions import Ledger, Question
 from stateline.demo.nodes.run import MONTH
 from stateline.demo.services import OutputFile
-from stateline.processes.supervisor import Child, Supervisor
+from stateline.processes.child import Child
+from stateline.processes.supervisor import Supervisor
 from stateline.serde.partitioner import home_partition
 from stateline_store import NotReadyError, Position, TooManyRequestsError
 from support.processes.query_server import wait_until

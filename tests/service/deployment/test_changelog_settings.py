@@ -114,7 +114,7 @@ def test_a_changelog_that_is_there_keeps_its_settings_and_the_listing_shows_what
         assert admin.topic_settings([name])[name] == before["kept-changelog"]
         differ = settings_that_differ(app.topology(), admin, configured)
     assert differ[name] == {"segment.ms": ("50000", "60000")}
-    (row,) = topic_rows({name: "changelog"}, {name: TopicInfo(name, 2, "")}, {name: 0}, differ)
+    (row,) = topic_rows({name: "changelog"}, {name: TopicInfo(name, 2, "")}, {name: 0}, differ=differ)
     assert row["state"] == "exists: segment.ms is 50000, declared 60000"
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.processes.supervisor import Child, RestartPolicy, Supervisor
+from stateline.processes.child import Child, RestartPolicy
+from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.run.patience import HANGING_S
 
@@ -236,7 +237,8 @@ def supervised(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]
             textwrap.dedent(
                 f"""
                 import os, sys
-                from stateline.processes.supervisor import Child, Supervisor
+                from stateline.processes.child import Child
+                from stateline.processes.supervisor import Supervisor
                 script = {script!r}.replace("'up'", "'up', __import__('os').getpid()")
                 command = (sys.executable, "-I", "-S", "-c", script)
                 Supervisor([Child("a", command)]).run()

@@ -59,6 +59,21 @@ def rest(client: socket.socket) -> bytes:
     return bytes(received)
 
 
+def test_a_connection_that_was_taken_before_the_stop_gets_its_answer_after_it(state_dir: Path) -> None:
+    with served(state_dir) as one:
+        until_ready(one)
+        with socket.create_connection(("127.0.0.1", httpx.URL(one.url).port or 0), timeout=PATIENCE_S) as taken:
+            assert one.fresh(KEY).status_code == 200  # came after it, and was taken after it
+            one.process.terminate()
+            wait_until(lambda: status_of(one, "/healthz") is None)
+            taken.sendall(f"GET {KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            answer = rest(taken)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"connection: close" in answer
+        assert b'"NOT_READY"' in answer
+        assert one.process.wait(timeout=PATIENCE_S) == 0
+
+
 def test_it_is_not_ready_at_once_and_still_answers_new_connections(state_dir: Path) -> None:
     with served(state_dir, FOREVER) as one:
         until_ready(one)

@@ -105,6 +105,17 @@ def test_sigterm_to_the_parent_ends_all_of_them(two: Served) -> None:
     assert not two.lines("Traceback")
 
 
+def test_sighup_starts_each_of_them_anew_while_another_one_answers(two: Served) -> None:
+    before = set(two.children())
+    two.process.send_signal(signal.SIGHUP)
+    told = set()
+    while not two.lines("Everything runs the new code."):
+        told.add(two.fresh(KEY).status_code)
+    assert told == {200}
+    assert len(two.children()) == 2
+    assert before.isdisjoint(two.children())
+
+
 def test_no_process_outlives_a_parent_that_was_killed(two: Served) -> None:
     children = two.children()
     two.process.kill()

@@ -48,6 +48,7 @@ class Node:
     def __init__(self, application: Application, name: str, directory: str) -> None:
         self.told: dict[str, str] = {}
         self.heard: set[str] = set()  # directories of all nodes
+        self.left: list[str] = []  # what was said to have left
         self.faults: list[str] = []
         config = load_config(application.name, environment={}, overrides=[f"bootstrap.servers={application.servers}"])
         entry = NodeEntry("", f"127.0.0.1:1{len(directory)}", directory, "1.0", "t")
@@ -59,6 +60,7 @@ class Node:
     def _told(self, node: str, entry: NodeEntry | None) -> None:
         if entry is None:
             self.told.pop(node, None)
+            self.left.append(node)
         else:
             self.told[node] = entry.directory
             self.heard.add(entry.directory)
@@ -106,6 +108,20 @@ def test_a_node_goes_on_when_one_of_its_name_leaves(application: Application) ->
     second.stop()
     late = application.node("three", "d3")
     until(lambda: late.told == first.told == {"one": "d1", "two": "d9", "three": "d3"})
+
+
+def test_a_process_that_hands_over_to_another_one_of_its_node_does_not_say_that_the_node_leaves(
+    application: Application,
+) -> None:
+    first, watcher = application.node("one", "d1"), application.node("two", "d9")
+    until(lambda: watcher.told.get("one") == "d1")
+    successor = application.node("one", "d1")
+    until(lambda: successor.told == watcher.told)
+    first.registry.stop(leaves=False)
+    application.node("late", "d3")
+    until(lambda: "late" in watcher.told)  # all that was said before is read
+    assert watcher.told == {"one": "d1", "two": "d9", "late": "d3"}
+    assert watcher.left == []
 
 
 def test_a_server_that_cannot_write_its_directory_is_a_node_when_a_worker_has(

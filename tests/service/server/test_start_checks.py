@@ -14,8 +14,8 @@ from stateline.cli.certificates import make_authority, make_certificate
 from stateline.cli.main import cli
 from stateline.config.settings import Config
 from stateline.processes import supervisor
-from stateline.server.listeners import http_listener
-from stateline.server.start_checks import check_start
+from stateline.server.listeners import http_listener, listening
+from stateline.server.start_checks import check_files
 from stateline_store import ConfigurationError
 from support.processes.linked_nodes import node_config, with_secret
 
@@ -35,6 +35,13 @@ def with_certificate(
         f"node.peer.tls.key.file={made.key}",
         f"node.peer.tls.ca.file={folder / ca}",
     )
+
+
+def check_start(config: Config) -> None:
+    """What `stateline run` does before it starts a process."""
+    check_files(config)
+    with listening(config):
+        pass
 
 
 @pytest.fixture

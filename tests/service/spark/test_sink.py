@@ -25,7 +25,7 @@ from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.kafka import KafkaLog
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
-from stateline.processes.supervisor import RestartPolicy
+from stateline.processes.child import RestartPolicy
 from stateline.spark.drivers.one_pipeline import row_receiver
 from stateline.spark.operators.packing import struct_type
 from stateline.spark.sink import large_results

@@ -19,7 +19,8 @@ from stateline.demo.flights import app
 from stateline.demo.place import free_port
 from stateline.demo.services import TARGET, OutputFile, demo_settings, written_settings
 from stateline.processes.application import application_children
-from stateline.processes.supervisor import Child, Supervisor
+from stateline.processes.child import Child
+from stateline.processes.supervisor import Supervisor
 
 SESSION_S = 6
 """How long the group waits for a worker that is gone, before others get its tasks."""

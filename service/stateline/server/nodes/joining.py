@@ -104,7 +104,7 @@ async def joined(
     finally:
         joining.cancel()
         for registry in registries:
-            await asyncio.to_thread(registry.stop)
+            await asyncio.to_thread(registry.stop, leaves=not nodes.is_handed_over)
         keeping.cancel()
         await asyncio.gather(joining, keeping, return_exceptions=True)
 

@@ -91,6 +91,8 @@ class Nodes:
         self.traffic = Traffic()
         self.namesake: str | None = None
         """Where another directory says that it is this node, if one does."""
+        self.is_handed_over = False
+        """Whether another process is this node from now on."""
         self.registry_fault = ""
         """Why other nodes cannot be looked for; empty when they can."""
         self.app: ASGIApp = _no_app

@@ -61,6 +61,7 @@ class Registry:
         self._is_unsaid = False  # what was said last of this node is not its own
         self._is_seen = False  # what it has said itself was read
         self._rivals: set[str] = set()  # directories of that name that were there before, or were answered
+        self._leaves = True
         self._stopping = threading.Event()
         self._fault = ""
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
@@ -69,8 +70,10 @@ class Registry:
         """Begin; returns at once."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Leave in order, if this process is the one that says so; waits for it."""
+    def stop(self, *, leaves: bool = True) -> None:
+        """End; waits for it. The node `leaves` in order, if this process is the one that says so, unless another one of
+        it goes on."""
+        self._leaves = leaves
         self._stopping.set()
         self._thread.join(_LEAVE_S + 2 * _WAIT_S)
 
@@ -116,7 +119,7 @@ class Registry:
         try:
             follow_nodes(log, self._application_id, on_record, _WAIT_S)
         finally:
-            if self._entry is not None and self._stopping.is_set():
+            if self._entry is not None and self._stopping.is_set() and self._leaves:
                 with log.patience.for_all(_LEAVE_S):
                     say_node(log, self._application_id, self._node, None)
 

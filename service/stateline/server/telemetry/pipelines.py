@@ -70,7 +70,7 @@ def _gauges(written: _Statuses) -> Iterator[Metric]:
         if status["batch_at_ms"] is not None:
             age.add_metric([name], max(0.0, time.time() - status["batch_at_ms"] / 1000))
     yield age
-    lag = _gauge("lag_records", "Records of a topic behind the newest micro-batch.", "topic")
+    lag = _gauge("lag_records", "Offsets of a topic behind the newest micro-batch.", "topic")
     for name, status in written.items():
         for topic, records in (status["lag_by_topic"] or {}).items():
             lag.add_metric([name, topic], records)

@@ -74,7 +74,9 @@ class StoreCollector(Collector):
             "commit_number": _gauge("commit_number", "Number of the newest commit."),
             "staged_records": _gauge("staged_records", "Records staged and not committed."),
             "staged_bytes": _gauge("staged_bytes", "Bytes staged and not committed."),
-            "restore_remaining": _gauge("restore_remaining", "Records that a restore still has to apply."),
+            "restore_remaining": _gauge(
+                "restore_remaining", "Offsets of the changelog that a restore still has to read."
+            ),
             "state": _gauge("state", "0 closed, 1 restoring, 2 active, 3 standby."),
         }
         age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")

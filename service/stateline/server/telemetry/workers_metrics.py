@@ -169,7 +169,7 @@ def _lag(found: _FiguresByWorker) -> Metric:
 
 
 def _standbys(found: _FiguresByWorker) -> Iterator[Metric]:
-    records = _gauge("standby_lag_records", "Changelog records that a standby lacks.", "task")
+    records = _gauge("standby_lag_records", "Offsets of its changelogs that a standby lacks.", "task")
     seconds = _gauge("standby_lag_seconds", "For how long a standby has lacked some.", "task")
     for worker, figures in found.items():
         for task, lag in figures.standbys.items():

@@ -38,6 +38,9 @@ from stateline_store import InvalidArgumentError
 # end: it is cut when the client sends what cannot be read.
 ABORT = "stateline.abort"
 
+# How long a connection that has sent no request may still do so when the server takes no more.
+_LAST_REQUEST_S = 5.0
+
 _AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 _AROUND_HEADER = 4  # bytes: ": " and the end of its line
 
@@ -58,6 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._hosts = 0  # headers of that name
         self._reads_no_more = self._is_refused = False
         self._is_endless = False  # the answer
+        self._is_last = False  # the next answer
         self._in_message = False  # the parser
         self._in_head = False  # of the message
         self._size = 0  # of what the parser is given now
@@ -165,9 +169,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
             self._reads_no_more = True
 
+    def shutdown(self) -> None:
+        """As uvicorn's; but a connection that has been taken, and whose request is on its way, gets its answer: uvicorn
+        would close it, and the client find it reset."""
+        is_idle = self.cycle is not None and not self._in_message
+        if is_idle or (self.cycle is not None and not self.cycle.response_complete):
+            super().shutdown()
+        else:
+            self._is_last = True
+            self.loop.call_later(_LAST_REQUEST_S, self._close_unasked)
+
+    def _close_unasked(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
     def _begin_answer(self) -> None:
         """What is asked is known, but for its body."""
         super().on_headers_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
 
     def _check_head(self) -> None:
         """Raise what refuses a request whose headers are all there."""

@@ -200,6 +200,7 @@ class ProblemProtocol(BoundedProtocol):
         parser = self.parser
         return (
             self._left > 0
+            and not self._is_last
             and (self.cycle is None or self.cycle.response_complete)
             and self._can_write()
             and parser.get_method() == b"GET"

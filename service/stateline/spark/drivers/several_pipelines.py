@@ -29,7 +29,7 @@ from stateline.log.interface import Admin
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.pipeline import Pipeline
 from stateline.model.topology import Topology
-from stateline.processes.supervisor import RestartPolicy
+from stateline.processes.child import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
 from stateline.spark.drivers.leases import begin_anew, leased

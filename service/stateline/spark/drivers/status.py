@@ -172,7 +172,7 @@ class StatusListener(StreamingQueryListener):
 
 
 def lag_of(sources: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
-    """Topic → records that it has behind what was read, from each source's (end, latest) offsets as JSON.
+    """Topic → offsets that it has behind what was read, from each source's (end, latest) offsets as JSON.
 
     A source that does not say, or that reads no topics, is left out. The largest, where several read one topic.
     """

@@ -13,13 +13,13 @@ import orjson
 
 from stateline.config.settings import Config
 from stateline.log import Log
+from stateline.log.committed_records import records_between
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.processing.failures import dead_letter
 from stateline.processing.records import OutputRecord
 from stateline.spark.sink.checkpoint import ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
-from stateline.spark.sink.topic_records import records_between
 from stateline.spark.sources.embedded_offsets import OffsetsJson
 from stateline.spark.sources.frames import TopicFrames
 from stateline_store import InvalidArgumentError, TopicPartition

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.log import Log
-from stateline.spark.sink.topic_records import records_between
+from stateline.log.committed_records import records_between
 from stateline_store import TopicPartition
 
 LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted

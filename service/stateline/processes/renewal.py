@@ -1,0 +1,168 @@
+"""New code, or other settings, in place of what runs, and nobody is refused meanwhile.
+
+1. A process of its own loads the new code. When it cannot, that is said, with file and line, and everything goes on.
+2. Processes that keep stores stop and start, one after the other: the servers go on answering from disk.
+3. Then pipelines, for which nobody waits.
+4. At last the servers: a new one begins at the same listening socket, and when it is ready the old one takes nothing
+   more, ends what it has begun, and goes. Both answer in between, each by its code.
+
+When one of the new processes finds a mistake of the caller's, such as a store that is on disk with another type, it
+ends there: what was not reached yet goes on with the code that it has.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stateline.processes.child import Child, Supervised
+from stateline.processes.logging import last_words
+from stateline.processes.source_files import SourceFiles
+from stateline.processes.supervisor import Supervisor
+from stateline_store.errors import ConfigurationError
+
+_LOADED_WITHIN_S = 120.0
+# Who is not ready by then may have much to restore: the next ones have their turn, because all have to.
+_READY_WITHIN_S = 60.0
+
+Steps = Generator[None, None, str]  # ends with why not; empty when it was done
+
+
+@dataclass(frozen=True, slots=True)
+class NewCode:
+    """What there is to run by the new code, and the files that it was loaded from."""
+
+    children: Sequence[Child]
+    files: Sequence[Path]
+
+
+class Renewal:
+    """Of one supervisor's children. `load` is a command that loads the code and writes to the file whose name it gets
+    as its last argument; `read` makes `NewCode` of that, or raises `ConfigurationError` for what a renewal cannot
+    bring. With `sources`, a change of one of these files begins it. For the supervisor's thread.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        load: Sequence[str],
+        read: Callable[[Path], NewCode],
+        sources: SourceFiles | None = None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._load, self._read = load, read
+        self._sources = sources
+        self._files: Sequence[Path] = ()
+        self._steps: Steps | None = None
+        self._is_wanted = False
+
+    def watch(self, files: Sequence[Path]) -> None:
+        """What runs was loaded from these."""
+        self._files = files
+        if self._sources is not None:
+            self._sources.watch(files)
+
+    def begin(self, why: str) -> None:
+        """Begin, or as soon as the one that is under way is through."""
+        self._is_wanted = True
+        self._supervisor.say(f"{why}: loading the code anew.")
+
+    def advance(self) -> None:
+        """Go on, as far as that goes at once."""
+        if self._sources is not None and (changed := self._sources.changed()):
+            self.begin(f"{_listed(changed)} changed")
+        if self._steps is None and self._is_wanted:
+            self._is_wanted, self._steps = False, self._renew()
+        if self._steps is None:
+            return
+        try:
+            next(self._steps)
+        except StopIteration as ended:
+            self._steps = None
+            self._supervisor.say(ended.value or "Everything runs the new code.")
+
+    def close(self) -> None:
+        """Leave it: who was started stays the supervisor's."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def _renew(self) -> Steps:
+        found: list[NewCode] = []
+        why = yield from self._loaded(found)
+        if why:
+            if self._sources is not None:
+                self._sources.watch(self._files, with_new=True)
+            return f"What runs goes on as it was: {why}"
+        (new,) = found
+        self.watch(new.files)
+        names = {child.name for child in new.children}
+        for gone in [name for name in self._supervisor.names if name not in names]:
+            yield from _gone(self._supervisor, self._supervisor.of(gone))
+        for child in sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over)):
+            why = yield from _replaced(self._supervisor, child)
+            if why:
+                return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
+        return ""
+
+    def _loaded(self, found: list[NewCode]) -> Steps:
+        with TemporaryDirectory(prefix="stateline-new-code-") as folder:
+            told, said = Path(folder, "told"), Path(folder, "said")
+            with said.open("wb") as errors:
+                command = [*self._load, str(told)]
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+            until_s = time.monotonic() + _LOADED_WITHIN_S
+            try:
+                while process.poll() is None and time.monotonic() < until_s:
+                    yield
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            if time.monotonic() >= until_s:
+                return f"the new code was not loaded within {_LOADED_WITHIN_S:g} s."
+            if process.returncode:
+                lines = said.read_text(errors="replace").splitlines()
+                return last_words(lines[-1]) if lines else f"loading it ended with {process.returncode}."
+            try:
+                found.append(self._read(told))
+            except ConfigurationError as error:
+                return str(error)
+        return ""
+
+
+def _replaced(supervisor: Supervisor, child: Child) -> Steps:
+    old = supervisor.of(child.name)
+    if not child.takes_over:
+        yield from _gone(supervisor, old)
+    one = supervisor.add(child)
+    until_s = time.monotonic() + _READY_WITHIN_S
+    while not one.is_ready and not one.has_given_up and time.monotonic() < until_s:
+        yield
+        if child.takes_over and old is not None and one.process is None:  # the old one answers: no second try
+            supervisor.let_go(one)
+            return f"{child.name} has ended with the new code: {last_words(one.last_line)}"
+    if one.has_given_up:
+        return f"{child.name} does not run with the new code."
+    if not one.is_ready:
+        supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
+    if child.takes_over:
+        yield from _gone(supervisor, old)
+    return ""
+
+
+def _gone(supervisor: Supervisor, one: Supervised | None) -> Generator[None, None, None]:
+    if one is not None:
+        supervisor.let_go(one)
+        while supervisor.has(one):
+            yield
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    names = [os.path.relpath(path) for path in paths]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,54 @@
+"""`RunPlan`: what `stateline run` starts, as a process that has loaded the code tells the one that supervises.
+
+The supervisor has loaded the application once, and a module that is imported stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from stateline.config.settings import Config
+from stateline.processes.child import Child
+from stateline.processes.renewal import NewCode
+from stateline_store.errors import ConfigurationError
+
+# What the supervisor itself has: its lock, its sockets, the form of its lines.
+_FIXED = ("application.id", "state.dir", "server.host", "server.port", "node.peer.listen", "log.format")
+# Of a child what an application decides; the rest is the supervisor's.
+_TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """`files` are those that the application and its settings were loaded from, `fixed` the settings that only a start
+    of `stateline run` takes over."""
+
+    children: Sequence[Child]
+    files: Sequence[Path]
+    fixed: Mapping[str, str]
+
+    def write(self, path: Path) -> None:
+        """For `read`, of the same version: it is not kept."""
+        children = [{name: getattr(child, name) for name in _TOLD} for child in self.children]
+        told = {"children": children, "files": list(map(str, self.files)), "fixed": self.fixed}
+        path.write_bytes(orjson.dumps(told))
+
+    @staticmethod
+    def read(path: Path, fixed: Mapping[str, str], listens: Callable[[Child], Child]) -> NewCode:
+        """What was written, each child as it `listens`. Raises `ConfigurationError` when a setting is another than the
+        `fixed` one of the supervisor."""
+        told = orjson.loads(path.read_bytes())
+        found = told["fixed"]
+        others = [f"{name} = {found[name]} instead of {was}" for name, was in fixed.items() if found[name] != was]
+        if others:
+            raise ConfigurationError(f"{', '.join(others)}: stop `stateline run` and start it for that.")
+        return NewCode([listens(Child(**child)) for child in told["children"]], [Path(file) for file in told["files"]])
+
+
+def fixed_settings(config: Config) -> dict[str, str]:
+    """The settings that a running `stateline run` keeps, as text."""
+    return {name: str(getattr(config, name.replace(".", "_"))) for name in _FIXED}

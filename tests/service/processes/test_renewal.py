@@ -1,0 +1,154 @@
+"""New code takes the place of what runs, over real processes, and stays out when it cannot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.supervisor import Supervisor
+from stateline_store.errors import ConfigurationError
+from support.processes.query_server import wait_until
+
+SETUP = """
+import os, signal, sys, time
+from stateline.processes.readiness import Readiness
+readiness = Readiness()
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'ends\\n'), os._exit(0)))
+signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exit(0)))
+"""
+WORKS = SETUP + "print('works', flush=True)\nreadiness.say()\ntime.sleep(3600)"
+NEVER_READY = SETUP + "print('begins', flush=True)\ntime.sleep(3600)"
+MISTAKEN = SETUP + "sys.stderr.write('error: a mistake\\n')\nsys.exit(2)"
+LOADS = (sys.executable, "-S", "-c", "")
+FAILS = (sys.executable, "-S", "-c", "import sys; sys.exit('error: it has a mistake in line 3')")
+
+
+def worker(name: str, script: str = WORKS) -> Child:
+    return Child(name, (sys.executable, "-c", script), stop_order=1, says_ready=True)
+
+
+def server(script: str = WORKS) -> Child:
+    return replace(worker("server", script), stop_order=0, takes_over=True, leaves_by=HAND_OVER)
+
+
+class Scene:
+    """A supervisor, and what it and its children say."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.lines: list[str] = []
+        self.supervisor = Supervisor(children, emit=lambda name, line: self.lines.append(f"{name} | {line}"))
+        self.supervisor.start()
+        wait_until(lambda: self.said("| works") == len(children))
+
+    def renew(self, children: Sequence[Child], load: Sequence[str] = LOADS) -> list[str]:
+        """Bring them, up to the end; what was said since."""
+        before, renewal = len(self.lines), Renewal(self.supervisor, load, lambda _: NewCode(children, ()))
+        renewal.begin("SIGHUP")
+        self.until(renewal, self.is_through)
+        return self.lines[before + 1 :]
+
+    def until(self, renewal: Renewal, condition: Callable[[], bool]) -> None:
+        def holds() -> bool:
+            self.supervisor.poll()
+            renewal.advance()
+            return condition()
+
+        wait_until(holds)
+
+    def is_through(self) -> bool:
+        last = self.lines[-1]
+        return last.endswith((" the new code.", " do this again.")) or "goes on as it was:" in last
+
+    def said(self, text: str) -> int:
+        return sum(text in line for line in self.lines)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene([worker("worker-0"), worker("worker-1"), server()])
+    yield made
+    made.supervisor.stop()
+
+
+def test_workers_end_before_they_start_anew_one_after_the_other_and_a_server_ends_after(scene: Scene) -> None:
+    said = scene.renew([server(), worker("worker-0"), worker("worker-1")])
+    assert said == [
+        "worker-0 | ends",
+        "stateline | worker-0 stopped (exit code 0).",
+        "worker-0 | works",
+        "worker-1 | ends",
+        "stateline | worker-1 stopped (exit code 0).",
+        "worker-1 | works",
+        "server | works",
+        "server | hands over",
+        "stateline | server stopped (exit code 0).",
+        "stateline | Everything runs the new code.",
+    ]
+
+
+def test_what_runs_goes_on_when_the_code_cannot_be_loaded(scene: Scene) -> None:
+    before = scene.supervisor.processes
+    assert scene.renew([], FAILS) == ["stateline | What runs goes on as it was: it has a mistake in line 3"]
+    assert scene.supervisor.processes == before
+
+
+def test_what_the_supervisor_cannot_take_over_is_said_and_changes_nothing(scene: Scene) -> None:
+    def refused(path: Path) -> NewCode:
+        raise ConfigurationError("server.port = 2 instead of 1: start it anew for that.")
+
+    before, renewal = scene.supervisor.processes, Renewal(scene.supervisor, LOADS, refused)
+    renewal.begin("SIGHUP")
+    scene.until(renewal, lambda: scene.said("What runs goes on as it was: server.port = 2") == 1)
+    assert scene.supervisor.processes == before
+
+
+def test_a_mistake_that_a_worker_finds_leaves_the_others_and_the_server_as_they_are(scene: Scene) -> None:
+    before = scene.supervisor.processes
+    said = scene.renew([worker("worker-0", MISTAKEN), worker("worker-1"), server()])
+    assert "stateline | worker-0 cannot run: a mistake" in said
+    assert said[-1].startswith("stateline | worker-0 does not run with the new code.")
+    after = scene.supervisor.processes
+    assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
+    scene.lines.clear()
+    assert scene.renew([worker("worker-0"), server()])[-1] == "stateline | Everything runs the new code."
+    assert set(scene.supervisor.processes) == {"worker-0", "server"}
+
+
+def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene) -> None:
+    before = scene.supervisor.processes["server"]
+    said = scene.renew([worker("worker-0"), worker("worker-1"), server(MISTAKEN)])
+    assert "server has ended with the new code: a mistake" in said[-1]
+    assert scene.supervisor.processes["server"] == before
+    assert not scene.said("hands over")
+
+
+def test_children_that_the_new_code_does_not_have_end_and_others_come(scene: Scene) -> None:
+    scene.renew([worker("worker-0"), worker("worker-2"), server()])
+    assert set(scene.supervisor.processes) == {"worker-0", "worker-2", "server"}
+
+
+def test_a_stop_in_the_middle_ends_the_new_ones_and_the_old_ones(scene: Scene) -> None:
+    renewal = Renewal(scene.supervisor, LOADS, lambda _: NewCode([server(NEVER_READY)], ()))
+    renewal.begin("SIGHUP")
+    scene.until(renewal, lambda: scene.said("server | begins") == 1)
+    renewal.close()
+    scene.supervisor.stop()
+    assert scene.said("server | ends") == 2
+    assert not scene.supervisor.processes
+
+
+def test_what_was_asked_for_meanwhile_comes_afterwards(scene: Scene) -> None:
+    renewal = Renewal(
+        scene.supervisor, LOADS, lambda _: NewCode([worker("worker-0"), worker("worker-1"), server()], ())
+    )
+    renewal.begin("SIGHUP")
+    scene.until(renewal, lambda: scene.said("worker-0 | works") == 2)
+    renewal.begin("SIGHUP")
+    scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 2)
+    assert scene.said("worker-0 | works") == 3

@@ -1,0 +1,36 @@
+"""What there is to run comes from the process that has loaded the code to the one that supervises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stateline.config.loading import load_config
+from stateline.processes.application import listening_child
+from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.run_plan import RunPlan, fixed_settings
+from stateline_store.errors import ConfigurationError
+
+CHILDREN = [Child("worker-0", ("run", "it"), stop_order=1, says_ready=True), Child("server", ("serve", "it"))]
+
+
+def settings(*overrides: str) -> dict[str, str]:
+    return fixed_settings(load_config("flights", environment={}, overrides=list(overrides)))
+
+
+def test_children_come_as_they_are_but_for_the_server_which_gets_the_sockets(tmp_path: Path) -> None:
+    RunPlan(CHILDREN, [tmp_path / "flights.py"], settings()).write(tmp_path / "plan")
+    found = RunPlan.read(tmp_path / "plan", settings(), lambda child: listening_child(child, 5, 6))
+    worker, server = found.children
+    assert worker == Child("worker-0", ["run", "it"], stop_order=1, says_ready=True)
+    assert list(server.command) == ["serve", "it", "--listener", "5", "--for-nodes", "6"]
+    assert server.takes_over
+    assert (server.pass_fds, server.leaves_by) == ((5, 6), HAND_OVER)
+    assert list(found.files) == [tmp_path / "flights.py"]
+
+
+def test_a_setting_that_the_supervisor_itself_has_is_not_taken_over_and_said(tmp_path: Path) -> None:
+    RunPlan(CHILDREN, [], settings("server.port=9000")).write(tmp_path / "plan")
+    with pytest.raises(ConfigurationError, match=r"server\.port = 9000 instead of 8000: stop `stateline run`"):
+        RunPlan.read(tmp_path / "plan", settings(), lambda child: child)

@@ -1,0 +1,52 @@
+"""A SIGHUP of somebody who asks is told from that of a terminal that has gone."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import closing
+
+from stateline.processes.terminal import Terminal
+from support.run.patience import HANGING_S
+
+SCRIPT = """
+import signal, sys
+from stateline.processes.terminal import Terminal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+terminal = Terminal()
+print(terminal.is_gone(), flush=True)
+sys.stdin.readline()
+print(terminal.is_gone(), flush=True)
+"""
+# Leads a session whose terminal is that of a descriptor, then runs a script.
+IN_SESSION = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(int(sys.argv[2]), termios.TIOCSCTTY, 0)
+os.close(int(sys.argv[2]))
+exec(sys.argv[1])
+"""
+
+
+def test_a_terminal_is_gone_once_it_has_hung_up() -> None:
+    ours, its = pty.openpty()
+    command = [sys.executable, "-c", IN_SESSION, SCRIPT, str(its)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[its], text=True) as process:
+        os.close(its)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "False\n"
+        os.close(ours)
+        said, _ = process.communicate("\n", timeout=HANGING_S)
+        assert said == "True\n"
+
+
+def test_who_has_no_terminal_loses_none() -> None:
+    script = "from stateline.processes.terminal import Terminal; print(Terminal().is_gone())"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=True)
+    assert done.stdout == "False\n"
+    with closing(Terminal()) as terminal:
+        assert not terminal.is_gone()
