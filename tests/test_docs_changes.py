@@ -80,3 +80,14 @@ def test_a_new_store_gets_its_history_as_the_page_says(tmp_path: Path) -> None:
     with worker(tmp_path, tmp_path / "fourth"):
         pass
     assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
+
+
+def test_a_check_says_what_the_page_shows(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0])
+    command, _, shown = blocks(PAGE, "text")[0].partition("\n")
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command[2:])],
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANGING_S, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (shown, 1)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["hello.py"]
