@@ -109,3 +109,14 @@ def test_blue_and_green_change_places_while_orders_come_in(tmp_path: Path) -> No
     with worker(tmp_path, tmp_path / "later", "hello2:app", "hello-2"):
         pass
     assert entries(tmp_path, "totals", "hello-2") == {"alice": 84, "bob": 10}
+
+
+def test_a_check_says_what_the_page_shows(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0])
+    command, _, shown = blocks(PAGE, "text")[0].partition("\n")
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command[2:])],
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANGING_S, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (shown, 1)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["hello.py"]
