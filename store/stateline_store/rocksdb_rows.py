@@ -11,7 +11,7 @@ On disk: never change.
                               ``committed_at``   → u64 BE         when the newest was made, ms since the epoch
                               ``layout``         → JSON           how rows are written (`layout.py`)
                               ``types``          → JSON           what their bytes mean (`layout.py`)
-                              ``stream_time``    → i64 BE         ms; only in stores with a retention
+                              ``stream_time``    → i64 BE         ms; only with a retention or time to live
                               ``sequence``       → i64 BE         only in stores that retain duplicates
 
 Names of Stateline's own rows hold no ``-``, so no ``topic-partition`` can be equal to one.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from stateline import serdes
+from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.dsl.streams import GroupedStream, Stream, Table
 from stateline.model.event_time import OnInvalid
 from stateline.model.windows import AnyWindows, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows
 from stateline.processing.records import InputRecord
+from stateline.processing.store_views import StoreView
 from support.kafka.java_streams import ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
@@ -65,6 +66,10 @@ class Kept:
     def streamjoin(self) -> None:
         self._events().join(self._table("left"), _joined).to_table("streamjoin")
 
+    def processed(self) -> None:
+        numbers = self._app.store(stores.key_value("numbers", key=serdes.string, value=serdes.int64))
+        self._events().process_values(_numbered, stores=[numbers]).to_table("processed")
+
     def _table(self, topic: str) -> Table:
         if topic not in self._tables:
             self._tables[topic] = self._app.ktable(self._app.table(f"{self._prefix}{topic}", **TEXTS))
@@ -87,12 +92,23 @@ STORES: dict[str, Callable[[Kept], None]] = {
     "skipped": partial(Kept.timed, store="skipped", policy="skip"),
     "tablejoin": Kept.tablejoin,
     "streamjoin": Kept.streamjoin,
+    "processed": Kept.processed,
 }
 
 
 def _time_in_front(record: InputRecord, partition_time_ms: int) -> int | None:
     digits = (record.value or "").partition("-")[0]
     return int(digits) if digits.isdigit() else None
+
+
+def _numbered(event: InputRecord, numbers: StoreView) -> Iterator[str]:
+    if event.key is None:
+        return
+    number = (numbers.get(event.key) or 0) + 1
+    numbers.put(event.key, number)
+    yield f"{number}:{'null' if event.value is None else event.value}"
+    if number % 2 == 0:
+        yield str(number)
 
 
 def _joined(one: str, other: str) -> str:

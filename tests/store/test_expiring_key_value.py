@@ -20,7 +20,6 @@ from stateline_store import (
     store_path,
 )
 from stateline_store.timestamped_rows import join
-from support.run.length import long_or_short
 
 TTL = 100
 CHANGELOG = TopicPartition("changelog", 0)
@@ -60,7 +59,7 @@ def opened(folder: Path, *, persistent: bool = True, ttl: int = TTL) -> Expiring
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("seed", range(long_or_short(12, 4)))
+@pytest.mark.parametrize("seed", range(4))
 def test_what_is_there_is_what_a_dict_has_through_commits_rollbacks_savepoints_and_openings(
     tmp_path: Path, seed: int, persistent: bool
 ) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from service.worker.operators.operator_scene import Scene
 from stateline import App
+from stateline.log import Log
 from stateline.testing import Record, TestDriver
 from stateline_store import InvalidArgumentError
 from support.apps import ttl_app
 from support.apps.ttl_app import TEXTS, TTL, TTL_MS, Row, alive, given
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
 
@@ -87,6 +91,28 @@ def test_what_is_alive_is_there_after_kills_at_every_kind_of_step(tmp_path: Path
     scene.work_off()
     for store in ("newest", "kept", "upper"):
         assert {key.decode(): value.decode().lower() for key, (value, _) in scene.rows(store).items()} == alive(rows)
+
+
+def test_on_either_log_a_lost_disk_is_restored_to_what_is_alive(log: Log, tmp_path: Path) -> None:
+    prefix = f"{uuid4().hex[:8]}-"
+    app, rows = ttl_app.build(f"{prefix}alive", prefix), given(200)
+    create(log, {f"{prefix}in": 1, f"{prefix}out": 1})
+    config = configured(app, tmp_path / "state", **{"processing.guarantee": "exactly_once_v2"})
+    for part in (rows[:150], rows[150:]):
+        produce(log, f"{prefix}in", [(key.encode(), value and value.encode(), at) for key, value, at in part])
+        done = rows[: rows.index(part[-1]) + 1]
+        seen = Stores(app, config, tmp_path / f"seen-{len(done)}")
+        with running(app, config, log):
+            wanted = dict.fromkeys(("newest", "kept", "upper"), alive(done))
+            eventually(partial(has, seen, wanted), "the stores have what is alive")
+        seen.close()
+        shutil.rmtree(config.state_dir)
+
+
+def has(seen: Stores, wanted: dict[str, dict[str, str]]) -> bool:
+    """Whether these are the stores' rows, but for the case of letters."""
+    rows = {store: seen.rows(store, 1) for store in wanted}
+    return wanted == {store: {k.decode(): v.decode().lower() for k, v in rows[store].items()} for store in rows}
 
 
 def test_each_partition_goes_by_its_own_time() -> None:

@@ -13,15 +13,16 @@ TTL, TTL_MS = timedelta(seconds=10), 10_000
 Row = tuple[str, str | None, int]
 
 
-def build() -> App:
-    """A table, a table made of it, its changes in a topic, and a store of a processor's: each with what is alive."""
-    app = App("alive")
-    table = app.table("in", **TEXTS, store="newest", ttl=TTL)
+def build(application_id: str = "alive", prefix: str = "") -> App:
+    """A table, a table made of it, its changes in a topic, and a store of a processor's: each with what is alive.
+    Topics begin with the prefix."""
+    app = App(application_id)
+    table = app.table(f"{prefix}in", **TEXTS, store="newest", ttl=TTL)
     changes = app.ktable(table)
-    changes.map_values(lambda key, value: value.upper(), "upper").to_stream().to(app.topic("out", **TEXTS))
+    changes.map_values(lambda key, value: value.upper(), "upper").to_stream().to(app.topic(f"{prefix}out", **TEXTS))
     kept = app.store(stores.timestamped_key_value("kept", **TEXTS, ttl=TTL))
 
-    @app.process("in", stores=[kept])
+    @app.process(f"{prefix}in", stores=[kept])
     def keep(record: InputRecord, kept: StoreView) -> None:
         kept.put(record.key, record.value)
 

@@ -23,6 +23,8 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp;
 import org.apache.kafka.streams.processor.TimestampExtractor;
 import org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp;
+import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
@@ -40,7 +42,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * timestamps · <code>timed</code>, <code>skipped</code> tumbling counts of a topic of the same name, by the times that
  * values begin with · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
  * <code>tablejoin</code> left and right ·
- * <code>streamjoin</code> events and left · <code>duplicates</code> events joined with themselves within 20 s, whose
+ * <code>streamjoin</code> events and left · <code>processed</code> events with their number, from a processor's store ·
+ * <code>duplicates</code> events joined with themselves within 20 s, whose
  * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
  */
 final class KeptStores {
@@ -104,11 +107,34 @@ final class KeptStores {
                     .join(left(), (one, other) -> one + "|" + other, Joined.with(
                             Serdes.String(), Serdes.String(), Serdes.String()))
                     .toTable(strings(store));
+            case "processed" -> {
+                builder.addStateStore(Stores.keyValueStoreBuilder(
+                        Stores.persistentKeyValueStore("numbers"), Serdes.String(), Serdes.Long()));
+                events().processValues(Numbering::new, "numbers").toTable(strings(store));
+            }
             default -> {
                 return windows(store);
             }
         }
         return StoreDump.Kind.KEY_VALUE;
+    }
+
+    /** Each event of a key with its number, once more with that alone when it is even. */
+    private static final class Numbering extends ContextualFixedKeyProcessor<String, String, String> {
+        @Override
+        public void process(FixedKeyRecord<String, String> event) {
+            if (event.key() == null) {
+                return;
+            }
+            KeyValueStore<String, Long> numbers = context().getStateStore("numbers");
+            Long before = numbers.get(event.key());
+            long number = before == null ? 1 : before + 1;
+            numbers.put(event.key(), number);
+            context().forward(event.withValue(number + ":" + event.value()));
+            if (number % 2 == 0) {
+                context().forward(event.withValue("" + number));
+            }
+        }
     }
 
     private StoreDump.Kind windows(String store) {
