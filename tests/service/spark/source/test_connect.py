@@ -23,14 +23,14 @@ _JOB = TESTS / "support" / "spark" / "connect_job.py"
 
 
 @pytest.fixture(scope="module")
-def found(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, python_of_spark: None) -> dict[str, Any]:
     """What a job has found, which is a process of its own: one that has a Connect session has no classic one."""
     if missing := [name for name in _NEEDED if not _is_there(name)]:
         why = f"pyspark's client of Spark Connect needs {', '.join(missing)}: pip install 'pyspark[connect]'"
         pytest.fail(why) if missing_is_a_failure() else pytest.skip(why)
     place = tmp_path_factory.mktemp("connect")
     # A port that is free, as for Spark's own tests.
-    own = {"SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    own = {"SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, str(_JOB), kinds.url, str(place / "found"), str(place / "checkpoint")]
     job = subprocess.run(command, env=os.environ | own, cwd=place, capture_output=True, text=True, timeout=HANGING_S)
     assert job.returncode == 0, job.stderr[-4000:]
