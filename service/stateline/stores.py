@@ -116,14 +116,15 @@ def custom(
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
-    """A store of your own: `factory` makes it from its name, one for each task.
+    """A store of your own: `factory` makes it from its name, one for each task, and one here, which is never opened.
 
     It implements `stateline_store.StateStore`, whose documentation says what the worker does with what it declares;
-    processors get it as it is. A logged one overrides `staged_changes` and `restore`. Over HTTP it cannot be asked.
+    processors get it as it is. A logged one overrides `staged_changes` and `restore`. Over HTTP a subclass of a kind of
+    Stateline's is asked as that kind is, by its rows: methods that it overrides are not called. Others are not.
     """
     name = checked_store_name(name)
     check_function(f"Store {name!r}", factory, "name", role="factory")
-    return StoreDefinition(name, "custom", key, value, persistent, logged, factory=factory)
+    return StoreDefinition(name, "custom", key, value, persistent, logged, factory=factory).of_kind_made()
 
 
 def _milliseconds(what: str, duration: timedelta) -> int:

@@ -25,9 +25,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from stateline_store.errors import TopologyError
+from stateline_store.errors import TopologyError, UnknownQueryTypeError
 from stateline_store.layout import StoreTypes
 from stateline_store.position import TopicPartition
 
@@ -124,6 +124,18 @@ class StateStore(ABC):
         """
         del changes
         raise TopologyError(f"Store {self.name!r} has no `restore`: define it, or declare the store with logged=False.")
+
+    def query(self, query: Any, isolation_level: IsolationLevel) -> Any:
+        """Answer a query of the application's own, which somebody has asked over HTTP (`"type": "custom"`). `query` and
+        what comes back are JSON, as Python has it; `READ_COMMITTED` is only asked of a store that is `transactional`,
+        and wants nothing that is staged.
+
+        The owner's thread calls it between slices of its work, once for each partition that is asked: whatever it takes
+        holds the worker up. It must not write. `InvalidArgumentError` is for a query that makes no sense. The default
+        raises `UnknownQueryTypeError`.
+        """
+        del query, isolation_level
+        raise UnknownQueryTypeError(f"Store {self.name!r} answers no custom query: its class does not define `query`.")
 
     def flush(self) -> None:
         """Deprecated since KIP-892: `commit` replaces it. Does nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import stateline_store
 from stateline.config.settings import as_text
@@ -26,6 +26,12 @@ DeclaredKind: TypeAlias = (
 )
 """A kind of store with or without timestamps (`Layout.declared_kind`), or a user's own."""
 
+_KINDS = (
+    stateline_store.KeyValueStore,
+    stateline_store.WindowStore,
+    stateline_store.SessionStore,
+    stateline_store.VersionedStore,
+)
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 DAY_MS = 24 * 60 * 60 * 1000
 """Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
@@ -92,6 +98,21 @@ class StoreDefinition:
     def build(self) -> StateStore:
         """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
         return self._own() if self.factory is None else self._of_the_users(self.factory(self.name))
+
+    def of_kind_made(self) -> StoreDefinition:
+        """The same, and where its factory makes subclasses of a kind of Stateline's, of that kind: its rows are that
+        kind's, and are read as such. Raises what the factory raises."""
+        made = None if self.factory is None else self.factory(self.name)
+        if not isinstance(made, _KINDS):
+            return self
+        schema = made.schema
+        return replace(
+            self,
+            kind=cast(DeclaredKind, made.layout.declared_kind),
+            retention_ms=0 if schema.segments is None else schema.segments.retention_ms,
+            window_size_ms=schema.window_size_ms,
+            retain_duplicates=schema.retain_duplicates,
+        )
 
     @property
     def timestamped(self) -> bool:

@@ -8,7 +8,7 @@
              | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
-    query   := {"type": name of a class of `stateline_store.query_types`, …: its fields}
+    query   := {"type": name of a class of `stateline_store.query_types`, or "CustomQuery", …: its fields}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": status}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
@@ -39,6 +39,7 @@ from typing import Any
 
 import orjson
 
+from stateline.query.custom_query import CustomQuery
 from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
 from stateline_store import (
     CursorExpiredError,
@@ -67,6 +68,7 @@ from stateline_store import (
 LENGTH = struct.Struct(">I")
 # Holds the largest scan (query.MAX_RESULT_BYTES, a third more in base64) and the largest request body.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+_QUERIES: Mapping[str, type[Any]] = {**queries.QUERIES, CustomQuery.__name__: CustomQuery}
 COMMIT_EVENT = {"event": "commit"}
 
 # Errors that keep their meaning on the other side, those that HTTP has a reason for; every other one arrives as a plain
@@ -296,7 +298,7 @@ def _entry_in(fields: Any) -> Entry:
 
 
 def _query_out(query: Query[Any]) -> dict[str, Any]:
-    name, of_query = type(query).__name__, fields(queries.QUERIES[type(query).__name__])
+    name, of_query = type(query).__name__, fields(_QUERIES[type(query).__name__])
     return {"type": name, **{field.name: _field_out(getattr(query, field.name)) for field in of_query}}
 
 
@@ -312,7 +314,7 @@ def _field_out(value: Any) -> Any:
 
 
 def _query_in(value: Mapping[str, Any]) -> Query[Any]:
-    kind = queries.QUERIES.get(value["type"])
+    kind = _QUERIES.get(value["type"])
     if kind is None:
         raise InvalidArgumentError(f"No query is of type {value['type']!r}.")
     query: Query[Any] = kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})

@@ -9,8 +9,10 @@
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
 | standbys                              | `standby_assignment`, `standby_tasks`, `standby_store`, `copied_tasks`      |
-| queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`                         |
-| what it writes for other processes    | `registration`, `deployment_files`, `reporting`, `figures`, `snapshots`     |
+| global tables                         | `global_tables`, `global_table_store`                                       |
+| queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`, `custom_queries`       |
+| what it writes for other processes    | `registration`, `deployment_files`, `snapshots`; `reporting`, whose numbers |
+|                                       | are `figures` and `store_commits`                                           |
 """
 
 from stateline.processing.records import InputRecord, Output

@@ -6,15 +6,18 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
+from stateline.query.custom_query import CustomQuery
 from stateline.query.execution import execute
 from stateline.query.open_scans import Pinned
 from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer
 from stateline.query.wire import WireRequest
-from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StoreState
+from stateline.worker.custom_queries import custom_answer
+from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StateStore, StoreState
 
 _log = logging.getLogger(__name__)
 
 Lookup = Callable[[str, int], HostedPartition | None]
+Owned = Callable[[str, int], StateStore | None]
 Place: TypeAlias = tuple[str, int, IsolationLevel]
 """A store, a partition of it, and how its rows are seen."""
 Standing: TypeAlias = tuple[Position, StoreState] | None
@@ -22,14 +25,16 @@ Standing: TypeAlias = tuple[Position, StoreState] | None
 
 
 class HostedQueries:
-    """One worker's. `lookup(store, partition)` says what it has now, or None."""
+    """One worker's. `lookup(store, partition)` says what it has now, or None; `owned` is as `Tasks.owned`."""
 
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
+    def __init__(self, lookup: Lookup, owned: Owned = lambda store, partition: None) -> None:
+        self._lookup, self._owned = lookup, owned
 
     def run(self, request: WireRequest) -> Outcome:
         """The result, or why there is none. Raises nothing: a query must not end the worker."""
         terms, partition = request.terms, request.partition
+        if isinstance(request.query, CustomQuery):
+            return custom_answer(request.query, self._owned(terms.store, partition), partition, terms)
         hosted = self._lookup(terms.store, partition)
         if hosted is None or not hosted.store.is_open:
             message = f"Partition {partition} of {terms.store!r} is not on this worker now: ask again in a moment."

@@ -38,7 +38,7 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker.copied_tasks import CopiedTasks
-from stateline.worker.hosted_queries import HostedQueries, Lookup
+from stateline.worker.hosted_queries import HostedQueries, Lookup, Owned
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
 from stateline.worker.unix_listener import listen
@@ -68,7 +68,7 @@ class QuerySocket:
 
     `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
     is `StoreDefinition.description` by store: who subscribes compares it with its own. Without a `lease` nobody else
-    can have what is hosted here; without `copies` it wants none.
+    can have what is hosted here; without `copies` it wants none. `owned` is as `Tasks.owned`.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -82,9 +82,10 @@ class QuerySocket:
         declared: Mapping[str, str] = MappingProxyType({}),
         lease: Lease | None = None,
         copies: CopiedTasks | None = None,
+        owned: Owned = lambda store, partition: None,
     ) -> None:
         self._path = path
-        self._queries = HostedQueries(lookup)
+        self._queries = HostedQueries(lookup, owned)
         self._snapshots = snapshots
         self._declared = dict(declared)
         self._lease = lease

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stateline.deployment.lease import Lease
 from stateline.query.values import HostedPartition
 from stateline.worker.task import Task, TaskState
-from stateline_store import StoreState, TopicPartition, TransactionalStore
+from stateline_store import StateStore, StoreState, TopicPartition, TransactionalStore
 from stateline_store.clock import boot_ms
 from stateline_store.task_id import TaskId
 
@@ -75,6 +75,14 @@ class Tasks:
         if offset is None:
             return HostedPartition(found, StoreState.RESTORING)
         return HostedPartition(found, StoreState.STANDBY, offset, self._since_left_ms(task))
+
+    def owned(self, store: str, partition: int) -> StateStore | None:
+        """This partition of a store of any kind, which this worker runs and nobody else can have; None of another."""
+        task = self._by_store.get((store, partition))
+        if task is None or _SERVED.get(task.state) is not StoreState.ACTIVE or not self._lease.holds:
+            return None
+        found = task.stores.by_name[store]
+        return found if found.is_open else None
 
     def _since_left_ms(self, task: Task) -> int | None:
         """For how long this task, if it has run here, may have been another's; None where that is not known."""

@@ -113,7 +113,9 @@ class Worker:
 
         snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.all_stores.items()}
-        self._queries = QuerySocket(self._deployment.socket, hosted, snapshots, declared, self._lease, copies)
+        self._queries = QuerySocket(
+            self._deployment.socket, hosted, snapshots, declared, self._lease, copies, self._tasks.owned
+        )
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures, clock)
         self._commits = CommitSchedule(
             config.commit_interval_ms, self._tasks, self._committer, self._epochs, self._topics,

@@ -67,7 +67,8 @@ INSTANCE = b"""{
   "socket": "/srv/hello/instances/worker-0.sock",
   "tasks": {
     "0_0": "running"
-  }
+  },
+  "global_tables": null
 }"""
 FIGURES = orjson.dumps(
     {

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from stateline import App, serdes
+from stateline.deployment.instance_file import Instance
+from stateline.query.values import PartitionAnswer, Terms
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStores
+from stateline.server.state.workers import Workers
+from stateline.server.wire.time_limits import TimeLimits
 from stateline.testing import Record, TestDriver
+from stateline_store import (
+    IsolationLevel,
+    KeyQuery,
+    Position,
+    StateDirectory,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+)
+from stateline_store.directory import global_task
+
+READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
 COUNTS = {"codes": 3, "rows": 2, "out": 1}
 
@@ -117,6 +137,46 @@ def test_it_is_described_as_other_stores_are_and_as_global(driver: TestDriver) -
     asked(driver, "/keys/c01")
     metrics = driver.client.get("/metrics", headers={"accept-encoding": "identity"}).text
     assert 'stateline_store_requests_total{outcome="ok",store="codes"}' in metrics
+
+
+def test_the_copy_of_a_worker_that_has_all_of_it_is_read_and_without_one_the_last_that_was(tmp_path: Path) -> None:
+    topology, directory = declared(persistent=True).topology(), StateDirectory(tmp_path, "codes-app")
+    for instance in ("one", "two"):
+        store, place = TimestampedKeyValueStore("codes"), global_task(instance)
+        with directory.lock_task(place):
+            store.init(StoreContext(place, directory.task(place)))
+            store.put_with_timestamp(b"k", instance.encode(), 1)
+            store.commit({}, position=Position.of({TopicPartition("codes", 2): 7}))
+            store.close()
+    workers = Workers(directory.application, lambda: None, TimeLimits())
+    ownership = Ownership(topology, workers, None, exactly_once=False)
+    partitions = Partitions(directory, tmp_path / "scratch", ownership)
+    served, terms = ServedStores(topology, directory.application).get("codes"), Terms("codes", READ_COMMITTED)
+
+    def found() -> bytes:
+        answer = partitions.ask(served, terms, 0, KeyQuery(b"k"))
+        assert isinstance(answer, PartitionAnswer)
+        ((_, stored),) = answer.rows.entries
+        assert isinstance(stored, bytes)
+        return stored[8:]
+
+    def tell(**states: str | None) -> None:
+        workers.instances = {
+            name: Instance(instance=name, pid=1, socket=tmp_path, tasks={}, global_tables=state)
+            for name, state in states.items()
+        }
+
+    assert found() == b"one"
+    for states, wanted in (
+        ({"one": "restoring", "two": "running"}, b"two"),
+        ({}, b"two"),
+        ({"one": "running", "two": "restoring"}, b"one"),
+        ({"two": "restoring"}, b"two"),
+        ({"one": None}, b"two"),
+    ):
+        tell(**states)
+        assert found() == wanted
+    partitions.close()
 
 
 def test_snapshots_and_change_feeds_of_it_are_refused_with_the_way_out(driver: TestDriver) -> None:

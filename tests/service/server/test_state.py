@@ -39,6 +39,7 @@ def test_every_store_is_described(client: httpx.Client, worker: OwningWorker) ->
         "logged": True,
         "retention_ms": None,
         "external": None,
+        "global": False,
         "columns": [
             {"name": "key", "type": "string", "nullable": False},
             {"name": "value", "type": "string", "nullable": False},

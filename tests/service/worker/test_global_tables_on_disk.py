@@ -7,19 +7,22 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from service.worker.operators.operator_scene import Given, Scene
-from stateline import serdes
+from stateline import App, serdes
 from stateline.config.settings import Config
 from stateline.deployment.discarding import discard, stored
 from stateline.deployment.resets import Stale
+from stateline.log import open_log
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from stateline_store.directory import global_task, store_path
 from stateline_store.errors import TopologyError
 from stateline_store.inspection import inspect_directory
 from support.apps import global_app
+from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 
 COUNTS = {"codes": 3, "rows": 1, "out": 1}
 PLACE = global_task("worker-0")
@@ -88,6 +91,25 @@ def test_a_worker_that_starts_again_reads_only_what_is_new(tmp_path: Path, guara
     assert reads == [500, 2]  # and the third one nothing at all
     wanted = {f"c{n}".encode(): (f"one-{n}".encode(), n) for n in range(500) if n != 7}
     assert rows(scene.config) == wanted | {b"c500": (b"two-500", 2)}
+
+
+def test_so_it_is_on_either_log(bootstrap: str, tmp_path: Path, reads: list[int]) -> None:
+    name = f"codes-{uuid4().hex[:8]}"
+    app = App(name)
+    codes = app.global_table(f"{name}-in", key=serdes.string, value=serdes.string)
+    rows = app.stream(f"{name}-rows", key=serdes.string, value=serdes.string)
+    rows.left_join(codes, global_app.pair, on=global_app.code).to(f"{name}-out")
+    config = configured(app, tmp_path / "state", **{"processing.guarantee": "exactly_once_v2"})
+    with closing(open_log(bootstrap, tmp_path)) as log:
+        create(log, {f"{name}-in": 2, f"{name}-rows": 1, f"{name}-out": 1})
+        for start in (0, 20, 40):
+            produce(log, f"{name}-in", [(f"c{n}".encode(), b"v", n) for n in range(start, start + 20 - start // 4)])
+            produce(log, f"{name}-rows", [(b"k", f"c{start}".encode(), start)])
+            with running(app, config, log):
+                joined = start // 20 + 1
+                eventually(lambda n=joined: len(read_all(log, f"{name}-out", 1)) == n, "it is joined")  # type: ignore[misc]
+        assert [record.value for record in read_all(log, f"{name}-out", 1)] == [b"c0|v", b"c20|v", b"c40|v"]
+    assert reads == [20, 15, 10]
 
 
 def test_in_memory_every_worker_reads_all_of_it(tmp_path: Path, reads: list[int]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 
 from stateline.model.record_size import MAX_KEY_BYTES
@@ -105,6 +106,16 @@ class Arguments:
         if not isinstance(argument.value, str):
             raise InvalidArgumentError(f"{name}={argument.shown()} is not a text.")
         return argument.value
+
+    def json(self, name: str) -> bytes:
+        """Any value of a body, as JSON. Raises `InvalidArgumentError` when it was not given."""
+        argument = self._given.get(name)
+        if argument is None or argument.textual:
+            raise InvalidArgumentError(f"{name} is missing: any JSON value, in the body.")
+        try:
+            return orjson.dumps(argument.value)
+        except orjson.JSONEncodeError as error:  # a number that does not fit
+            raise InvalidArgumentError(f"{name}={argument.shown()} cannot be passed on: {error}.") from error
 
     def texts(self, name: str, maximum: int) -> tuple[str, ...]:
         """The texts of an array in a body, each once, in the order given; it has 1 to `maximum`."""

@@ -44,6 +44,7 @@ _BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
 RESULTS: dict[str, dict[str, Any]] = {
     "key": _FOUND,
     "keys": {"entries": _entries(_FOUND)},
+    "custom": {"results": {"type": "object", "description": "Partition → what the store's method has returned."}},
     "range": {"entries": _entries(_ENTRY | {"valid_to": _VALID_TO}), "cursor": _CURSOR},
     "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
@@ -139,7 +140,7 @@ def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
 def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     """A member of null counts as left out, but for those that must be there."""
-    required = {"key": {"key"}, "keys": {"keys"}}.get(kind, set())
+    required = {"key": {"key"}, "keys": {"keys"}, "custom": {"query"}}.get(kind, set())
     properties: dict[str, Any] = {"type": {"const": kind}}
     for name in names:
         schema = dict(PARAMETERS[name].schema)

@@ -67,6 +67,7 @@ PARAMETERS: dict[str, Parameter] = {
     "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
     "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
     "key": Parameter(_KEY, "The key to look up."),
+    "query": Parameter({}, "What the store's method `query` is asked: any JSON value."),
     "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
     "from": Parameter(
         _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."

@@ -43,6 +43,7 @@ BODY_PARAMETERS = {
     "sessions": ("key", *TIME_PARAMETERS),
     "versions": ("key", *TIME_PARAMETERS),
     "count": (),
+    "custom": ("query",),
 }
 _LEVELS = tuple(level.value for level in IsolationLevel)
 

@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.query.values import Outcome, Value, answers_of, failures_of
+from stateline.query.custom_query import CustomQuery
+from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
 from stateline.query.words import check_answered
 from stateline.serde.plain import JsonSerde, shown
 from stateline.server.contract.answers import answer_body, found_members, json_response
@@ -144,7 +146,7 @@ class QueryRoutes:
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
-        store = self._serving.stores.get(_text(raw_segments(request)[2]))
+        store = self._serving.stores.get(_text(raw_segments(request)[2]), of_any_kind=True)
         given = from_query_string(request.scope["query_string"])
         parse = partial(self._from_body, request, store, given)
         async with self._serving.bodies.read(request, parse) as answer, while_there(request):
@@ -160,6 +162,8 @@ class QueryRoutes:
         arguments = Arguments({**given, **body})
         kind = _kind(body["type"].value if "type" in body else None)
         arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
+        if kind != "custom":
+            store = self._serving.stores.get(store.name)  # which refuses one that answers nothing else
         if kind in ("range", "windows", "sessions", "versions"):
             key = arguments.key("key", store.definition.key)
             if key is None and kind == "versions" and "cursor" not in arguments:  # never of all keys
@@ -176,6 +180,9 @@ class QueryRoutes:
             case "keys":
                 keys = arguments.keys(store.definition.key, self.requests.limit_max)
                 return partial(self._keys_answer, read, keys, arguments.time("as_of")), arguments.key_bytes
+            case "custom":
+                asked = arguments.json("query")
+                return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
             case _:
                 return partial(self._count_answer, read), 0
 
@@ -229,6 +236,15 @@ class QueryRoutes:
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
         return json_response(answer_body(read.terms, outcomes, {"approximate_entries": count}))
 
+    async def _custom_answer(self, read: ReadRequest, query: CustomQuery) -> Response:
+        read = read.from_now()
+        queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, query)
+        outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
+        if refused := refusal(read, outcomes):
+            return refused
+        results = {str(p): orjson.Fragment(_only_value(answer)) for p, answer in answers_of(outcomes).items()}
+        return json_response(answer_body(read.terms, outcomes, {"results": results}))
+
     async def _find(
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None
     ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
@@ -276,6 +292,12 @@ def _text(segment: str) -> str:
 
 def _positions(outcomes: dict[int, Outcome]) -> dict[str, Any]:
     return {str(p): answer.position.to_json() for p, answer in answers_of(outcomes).items()}
+
+
+def _only_value(answer: PartitionAnswer) -> bytes:
+    ((_, value),) = answer.rows.entries
+    assert isinstance(value, bytes), "JSON"
+    return value
 
 
 def _kind(kind: object) -> str:

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from stateline.query.custom_query import CustomQuery
 from stateline.query.values import Failure, Outcome, ScanQuery, Terms
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.many_keys import ask_for_keys
@@ -89,7 +90,8 @@ class Copies:
     async def _ask_once(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        if not store.is_read_here(terms.isolation_level):
+        is_custom = any(isinstance(query, CustomQuery) for query in queries.values())
+        if is_custom or not store.is_read_here(terms.isolation_level):
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from stateline.query.custom_query import CustomQuery
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
@@ -77,7 +78,7 @@ class AnswersForNodes:
             raise shutting_down()
         self.check(request.token, request.terms.store)  # first: it is not said whether there is such a store
         terms, partition = request.terms, request.partition
-        store = self._stores.get(terms.store)
+        store = self._stores.get(terms.store, of_any_kind=isinstance(request.query, CustomQuery))
         check_answered(type(request.query), store.name, store.definition.kind)
         if partition not in store.partitions:
             raise DoesNotExistError(f"{store.name!r} has no partition {partition} here.")

@@ -37,7 +37,8 @@ class ServedStore:
 
     def is_read_here(self, level: IsolationLevel) -> bool:
         """Whether this process reads it at this level: what is committed to disk. All else its workers answer."""
-        return self.definition.persistent and level is IsolationLevel.READ_COMMITTED
+        on_disk = self.definition.persistent and self.definition.kind != "custom"
+        return on_disk and level is IsolationLevel.READ_COMMITTED
 
 
 class ServedStores:
@@ -49,6 +50,7 @@ class ServedStores:
         self._global = {name: ServedStore(each, placement) for name, each in topology.global_tables.items()}
         self._application = application
         self._served: dict[str, ServedStore] = {}
+        self._own: dict[str, ServedStore] = {}
 
     def __iter__(self) -> Iterator[ServedStore]:
         """Those of tasks that workers have placed, as of the last `read`."""
@@ -64,11 +66,11 @@ class ServedStores:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
 
-    def get(self, name: str) -> ServedStore:
-        """The store of this name. Raises `DoesNotExistError`, or `NotReadyError` when no worker runs it
-        yet, or any more.
+    def get(self, name: str, *, of_any_kind: bool = False) -> ServedStore:
+        """The store of this name. Raises `DoesNotExistError`, `NotReadyError` when no worker runs it yet, or any more,
+        and `UnknownQueryTypeError` for one of a kind of the user's own, unless it may be `of_any_kind`.
         """
-        served = self._served.get(name) or self._global.get(name)
+        served = self._served.get(name) or self._global.get(name) or (self._own.get(name) if of_any_kind else None)
         if served is not None:
             if served.placement.refused is not None:
                 raise NotReadyError(served.placement.refused)
@@ -76,20 +78,25 @@ class ServedStores:
         if name not in self._declared:
             known = ", ".join(sorted([*self._declared, *self._global])) or "none"
             raise DoesNotExistError(f"There is no store {shown(name)}; there are: {known}.")
-        if self._declared[name].kind == "custom":
-            raise UnknownQueryTypeError(f"{name!r} is a store of the application's own kind: only processors ask it.")
+        if self._declared[name].kind == "custom" and not of_any_kind:
+            raise UnknownQueryTypeError(
+                f"{name!r} is a store of the application's own kind: it answers custom queries alone (POST "
+                f'/v1/stores/{name}/query with {{"type": "custom", "query": …}}), by its method `query`.'
+            )
         self.read()
-        if name not in self._served:
+        if name not in self._served and name not in self._own:
             raise NotReadyError(
                 f"The workers that run do not know the store {name!r} yet: restart them, then ask again."
             )
-        return self.get(name)
+        return self.get(name, of_any_kind=of_any_kind)
 
     def read(self) -> None:
         """Read anew what the workers have left. Raises `NotReadyError` when there was none yet."""
-        names, placements = set(self.names), read_placements(self._application)
-        self._served = {name: self._unless_known(name, placements[name]) for name in placements if name in names}
+        placements = read_placements(self._application)
+        found = {name: self._unless_known(name, at) for name, at in placements.items() if name in self._declared}
+        self._served = {name: store for name, store in found.items() if store.definition.kind != "custom"}
+        self._own = {name: store for name, store in found.items() if name not in self._served}
 
     def _unless_known(self, name: str, placement: Placement) -> ServedStore:
-        known = self._served.get(name)
+        known = self._served.get(name) or self._own.get(name)
         return known if known and known.placement == placement else ServedStore(self._declared[name], placement)
