@@ -224,6 +224,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
     shown = stateline("--help").stdout
     commands = [line.split()[0] for line in shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
     assert commands == [
+        "new",
         "run",
         "worker",
         "serve",

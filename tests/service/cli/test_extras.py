@@ -99,3 +99,11 @@ def test_a_package_within_one_that_is_missing_is_missing(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
     with pytest.raises(ConfigurationError, match=r"need google\.protobuf, not installed"):
         need_extra("spark", "Pipelines")
+
+
+def test_a_reset_that_has_checkpoints_at_a_url_to_delete_changes_nothing_without_spark(shop: Path) -> None:
+    assert without("", command("topics", "shop:app", "--create", "--partitions", "1"), shop).returncode == 0
+    reset = command("reset", "shop:app", "--yes", "--set", "pipeline.checkpoint.location=hdfs://nowhere:1/x")
+    done = without("pyspark pandas", reset, shop)
+    assert (done.returncode, done.stderr) == (2, f"error: Checkpoints at a URL {NEEDS_SPARK}")
+    assert "No reset of 'shop' was interrupted" in without("", command("reset", "shop:app", "--resume"), shop).stderr
