@@ -256,6 +256,8 @@ class Config(BaseModel):
     """producer.*: settings of librdkafka's producer."""
     admin: PassedOn = Field(default_factory=dict)
     """admin.*: settings of librdkafka's admin client."""
+    schema_registry: PassedOn = Field(default_factory=dict)
+    """schema.registry.*: settings of confluent-kafka's Schema Registry client, as schema.registry.url."""
     spark: PassedOn = Field(default_factory=dict)
     """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
 
@@ -346,8 +348,10 @@ class Config(BaseModel):
         return value
 
 
-PASSED_ON = ("consumer", "producer", "admin", "spark", "client_tag")
-_SECRET = re.compile(r"password|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
+PASSED_ON = ("consumer", "producer", "admin", "spark", "client_tag", "schema_registry")
+_SECRET = re.compile(
+    r"password|user\.info|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE
+)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 

@@ -26,7 +26,9 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies
 from stateline.processing.operators import StreamSource
+from stateline.serde.binding import Role, bound, in_topic_names, is_unbound
 from stateline.serde.plain import Serde
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import TopologyError
 
 if TYPE_CHECKING:
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
 class Declarations:
     """Not thread-safe: an application is declared by one thread."""
 
-    def __init__(self, application_id: str) -> None:
+    def __init__(self, application_id: str, registry: SchemaRegistry) -> None:
+        """`registry`: of all serdes that name none of their own."""
         self.application_id = checked_name("application", application_id)
+        self.registry = registry
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._punctuations: dict[str, Punctuated] = {}
@@ -67,7 +71,9 @@ class Declarations:
         return self.declare(wanted)
 
     def declare(self, topic: Topic) -> Topic:
-        """Note the topic, and give it back."""
+        """Note the topic, and give it back with serdes that write for it."""
+        key, value = self._bound(topic.key, topic.name, "key"), self._bound(topic.value, topic.name, "value")
+        topic = replace(topic, key=key, value=value)
         known = self._topics.setdefault(topic.name, topic)
         if known != topic:
             raise TopologyError(
@@ -127,11 +133,11 @@ class Declarations:
     # Stores
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
-        """Declare a store."""
+        """Declare a store, and give it back with serdes that write for its changelog."""
         _refuse_second("store", definition.name, self._stores)
         _refuse_second("global table", definition.name, self._global_tables)
-        self._stores[definition.name] = definition
-        return definition
+        kept = self._stores[definition.name] = self._of_store(definition)
+        return kept
 
     def operators_store(self, definition: StoreDefinition) -> StoreDefinition:
         """Declare the store of an operator: processors may name it, and only read it."""
@@ -141,8 +147,31 @@ class Declarations:
         """Declare a global table that is kept in such a store."""
         _refuse_second("store", definition.name, self._stores)
         _refuse_second("global table", definition.name, self._global_tables)
-        table = self._global_tables[definition.name] = GlobalTable(definition)
+        table = self._global_tables[definition.name] = GlobalTable(self._of_store(definition))
         return table
+
+    def in_store(self, store: str, value: Serde) -> Serde:
+        """The serde of values of an operator's store of this name."""
+        return self._bound(value, self._changelog(store), "value")
+
+    def in_flight(self, serde: Serde, role: Role) -> Serde:
+        """The serde of keys or values that an operator makes, before it is known where they go. One that is of a topic
+        stays so; the schema of another is registered for no topic that there is, once for each type."""
+        if not is_unbound(serde):
+            return serde
+        return self._bound(serde, f"{self.application_id}-{in_topic_names(serde.name)}", role)
+
+    def _of_store(self, definition: StoreDefinition) -> StoreDefinition:
+        topic = self._changelog(definition.name) if definition.source is None else definition.source.name
+        key, value = self._bound(definition.key, topic, "key"), self._bound(definition.value, topic, "value")
+        return replace(definition, key=key, value=value)
+
+    def _changelog(self, store: str) -> str:
+        """Kafka Streams registers schemas under the changelog's name for stores that have none, too."""
+        return f"{self.application_id}-{store}-changelog"
+
+    def _bound(self, serde: Serde, topic: str, role: Role) -> Serde:
+        return bound(serde, topic, role, self.registry)
 
     def refuse_undeclared(self, operator: str, definition: StoreDefinition) -> None:
         """Raise `TopologyError` unless this store was declared."""

@@ -104,7 +104,7 @@ class Stream:
     def map_values(self, mapper: KeyValueFunction, *, value: Serde | None = None) -> Stream:
         """The rows with other values, of the type `value` (else as they were)."""
         check_function("map_values", mapper, "key", "value", role="mapper")
-        serde = value or self.value
+        serde = self._declarations.in_flight(value or self.value, "value")
         return self._step("map_values", partial(MapValues, "map_values", mapper, serde), value=serde)
 
     def flat_map_values(self, mapper: Callable[[Any, Any], Iterable[Any]], *, value: Serde | None = None) -> Stream:
@@ -237,7 +237,7 @@ class Stream:
         check_function(what, joiner, "value", "table_value", role="joiner")
         if on is not None:
             check_function(what, on, "key", "value", role="on")
-        serde = value or self.value
+        serde = self._declarations.in_flight(value or self.value, "value")
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"
             make = partial(StreamTableJoin, name, table.store, joiner, serde, left, on)
@@ -262,6 +262,7 @@ class Stream:
     def _flat(
         self, name: str, mapper: Callable[..., Iterable[tuple[Any, Any]]], key: Serde, value: Serde, *, rekeyed: bool
     ) -> Stream:
+        key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
         node = self._node.then(Node(name, partial(FlatMap, name, mapper, key, value)))
         return Stream(self._declarations, node, key, value, rekeyed=rekeyed)
 
@@ -292,7 +293,8 @@ class GroupedStream:
         """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
         deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
-        return self._folded(f"reduce {store}", store, reducing(self.value, reducer), self.value, persistent)
+        value = self._declarations.in_store(store, self.value)
+        return self._folded(f"reduce {store}", store, reducing(value, reducer), value, persistent)
 
     def aggregate(
         self,
@@ -307,7 +309,7 @@ class GroupedStream:
         the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
         check_function("aggregate", initial, role="initial")
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
-        folding = Aggregating(value, initial, adder)
+        folding = Aggregating(self._declarations.in_store(store, value), initial, adder)
         return self._folded(f"aggregate {store}", store, folding, value, persistent)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedStream:
@@ -369,7 +371,7 @@ class Table:
         """Every key with what the function makes of (key, value), of the type `value` (else as it was); None for a key
         that has none then."""
         check_function("map_values", mapper, "key", "value", role="mapper")
-        serde = value or self.store.value
+        serde = self._declarations.in_store(store, value or self.store.value)
         return self._mapped("map_values", lambda k, v, data: written(serde, mapper(k, v)), store, serde, persistent)
 
     def join(
@@ -426,7 +428,7 @@ class Table:
         other._refuse_windows("join")
         _refuse_other_keys(f"Table {self.store.name!r}", self.store.key, other.store)
         check_function(what, joiner, "value", "other_value", role="joiner")
-        name, serde = f"join {store}", value or self.store.value
+        name, serde = f"join {store}", self._declarations.in_store(store, value or self.store.value)
         joined = Joined(name, kind, joiner, self.store.value, other.store.value, serde, store)
         sides = [
             one._node.then(
@@ -508,7 +510,8 @@ class WindowedStream:
         """The values of each key and window made one, ``reducer(what there was, value)``; the first one is taken as it
         is. None deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
-        return self._table("reduce", store, reducing(self.value, reducer), self.value, retention, persistent)
+        value = self._declarations.in_store(store, self.value)
+        return self._table("reduce", store, reducing(value, reducer), value, retention, persistent)
 
     def aggregate(
         self,
@@ -536,7 +539,7 @@ class WindowedStream:
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         if merger is not None:
             check_function("aggregate", merger, "key", "one", "other", role="merger")
-        folding = Aggregating(value, initial, adder, merger)
+        folding = Aggregating(self._declarations.in_store(store, value), initial, adder, merger)
         return self._table("aggregate", store, folding, value, retention, persistent)
 
     def _table(
