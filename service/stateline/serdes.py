@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateline.serde.avro import AvroSerde, schema_text
 from stateline.serde.json_schema import JsonSchemaSerde
-from stateline.serde.model import ModelSerde
 from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
 from stateline.serde.protobuf import ProtobufSerde
@@ -21,6 +20,8 @@ from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+    from stateline.serde.model import ModelSerde
 
 __all__ = [
     "Serde",
@@ -121,6 +122,7 @@ def json_schema(
 def model(of: type) -> ModelSerde:
     """JSON of a pydantic model, a dataclass or a TypedDict, validated as it is read. Raises `InvalidArgumentError` for
     a class that pydantic cannot take so."""
+    from stateline.serde.model import ModelSerde  # pydantic is slow to load, and most have it for no serde
 
     return ModelSerde(of)
 

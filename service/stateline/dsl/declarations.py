@@ -12,7 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stateline import serdes
-from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
+from stateline.dsl.pipeline_checks import (
+    check_declared,
+    refuse_other_writers,
+    refuse_shared_results,
+    refuse_unparsable,
+)
 from stateline.dsl.punctuations import Punctuated, punctuator
 from stateline.dsl.wrong_kinds import listed, wrong_kind
 from stateline.model.event_time import refuse_in_pipeline
@@ -224,7 +229,8 @@ class Declarations:
         _refuse_second("pipeline", checked_name("pipeline", pipeline.name), self._pipelines)
         check_declared(pipeline)
         for topic in pipeline.inputs:
-            refuse_in_pipeline(pipeline.name, topic.name, topic.event_time)
+            refuse_in_pipeline(pipeline.name, topic.name, topic.event_time, topic.value)
+            refuse_unparsable(pipeline.name, topic)
         refuse_shared_results(pipeline, self._pipelines.values())
         refuse_other_writers([pipeline], self._writers)
         inputs = (topic.name for topic in pipeline.inputs)
