@@ -323,7 +323,8 @@ class Config(BaseModel):
                 yield self._row(name, value[key], about, allowed_values(field))
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
-        text = "[hidden]" if _SECRET.search(name) else as_text(value)
+        has_user = name == "schema.registry.url" and "@" in as_text(value)  # as http://user:password@host
+        text = "[hidden]" if has_user or _SECRET.search(name) else as_text(value)
         return SettingDescription(name, text, self.origin(name), about, allowed)
 
     @field_validator("bootstrap_servers")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -194,3 +196,20 @@ def test_one_of_the_same_schema_writes_the_same_only_for_the_same_topic_and_vers
     assert not writes_as(bound(windows, "a", "key", at), bound(windows, "b", "key", at))
     assert writes_as(serdes.windowed(serdes.string), serdes.windowed(serdes.string))
     assert not writes_as(serdes.string, serdes.json)
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "extra"),
+    [
+        ("fastavro", lambda: serdes.avro(ORDER), "avro"),
+        ("confluent_kafka.schema_registry.protobuf", lambda: serdes.protobuf(order_message()), "protobuf"),
+        ("jsonschema.validators", lambda: serdes.json_schema(ORDER_JSON), "json-schema"),
+        ("msgpack", lambda: serdes.msgpack.serialize(1), "msgpack"),
+    ],
+)
+def test_without_its_packages_a_serde_says_what_to_install(
+    module: str, make: Callable[[], object], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=rf"pip install 'stateline\[{extra}\]'"):
+        make()
