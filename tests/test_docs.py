@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -409,6 +410,8 @@ def test_serdes_write_the_bytes_shown() -> None:
         (serdes.int32, 7),
         (serdes.int64, 7),
         (serdes.float64, 1.5),
+        (serdes.datetime, datetime(1970, 1, 1, 0, 0, 0, 7_000, UTC)),
+        (serdes.msgpack, 7),
     ]
     for serde, value in samples:
         assert f"is `{serde.serialize(value).hex(' ')}`" in shown[serde.name]

@@ -1,26 +1,47 @@
-"""The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, and, around one of those, `windowed`
+"""The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, `uuid`, `datetime`, `msgpack`; of
+one's own types `model`; of a Schema Registry `avro`, `protobuf` and `json_schema`; and, around one of those, `windowed`
 and `session_windowed` for the keys of a topic of windows or sessions; `time_windowed` for those that Java reads.
 
-What each writes and reads stands in `stateline.serde.plain`.
+What each writes and reads stands in docs/serdes.md, and in the modules of `stateline.serde`.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stateline.serde.avro import AvroSerde, schema_text
+from stateline.serde.json_schema import JsonSchemaSerde
+from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.serde.protobuf import ProtobufSerde
+from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from stateline.serde.model import ModelSerde
 
 __all__ = [
     "Serde",
     "TimeWindowedSerde",
     "WindowedSerde",
+    "avro",
     "bytes",
+    "datetime",
     "float64",
     "int32",
     "int64",
     "json",
+    "json_schema",
+    "model",
+    "msgpack",
+    "protobuf",
     "session_windowed",
     "string",
     "time_windowed",
+    "uuid",
     "windowed",
 ]
 
@@ -30,6 +51,9 @@ bytes = BytesSerde()  # shadows the builtin in this module alone, so that users 
 int32 = IntegerSerde("int32", 4)
 int64 = IntegerSerde("int64", 8)
 float64 = FloatSerde()
+uuid = UuidSerde()
+datetime = DatetimeSerde()
+msgpack = MsgpackSerde()
 
 _INSTEAD = {
     **dict.fromkeys(("str", "text"), "string"),
@@ -37,6 +61,12 @@ _INSTEAD = {
     **dict.fromkeys(("float", "double"), "float64"),
     **dict.fromkeys(("dict", "list", "object"), "json"),
     **dict.fromkeys(("bytearray", "binary"), "bytes"),
+    **dict.fromkeys(("UUID",), "uuid"),
+    **dict.fromkeys(("timestamp", "instant"), "datetime"),
+    **dict.fromkeys(("dataclass", "pydantic"), "model"),
+    **dict.fromkeys(("messagepack",), "msgpack"),
+    **dict.fromkeys(("proto",), "protobuf"),
+    **dict.fromkeys(("jsonschema",), "json_schema"),
 }
 
 if not TYPE_CHECKING:  # a type checker knows what there is, and says so itself
@@ -48,6 +78,59 @@ if not TYPE_CHECKING:  # a type checker knows what there is, and says so itself
         near = [_INSTEAD[name]] if name in _INSTEAD else difflib.get_close_matches(name.lower(), there, n=1)
         use = f"use serdes.{near[0]}. There" if near else "there"
         raise AttributeError(f"There is no serde {name!r}: {use} are serdes.{', serdes.'.join(there)}.")
+
+
+def avro(
+    schema: str | Mapping[str, Any] | list[Any],
+    *,
+    registry: str | Mapping[str, object] | None = None,
+    conf: Mapping[str, Any] | None = None,
+) -> AvroSerde:
+    """Avro in Confluent's wire format. `schema` is the reader's, and what is written: its JSON as text, or as Python
+    has it. `registry`: the URL of a Schema Registry, or settings of confluent-kafka's client, instead of the
+    application's ``schema.registry.*``. `conf`: settings of confluent-kafka's serializer, as ``auto.register.schemas``.
+
+    Raises `InvalidArgumentError` for what is no schema, `ConfigurationError` without ``stateline[avro]``.
+    """
+    return AvroSerde(schema_text(schema), registry=_settings(registry), conf=conf or {})
+
+
+def protobuf(
+    message: type[Message],
+    *,
+    registry: str | Mapping[str, object] | None = None,
+    conf: Mapping[str, Any] | None = None,
+) -> ProtobufSerde:
+    """Protobuf in Confluent's wire format: messages of this class, which protoc generated. The rest as for `avro`.
+
+    Raises `InvalidArgumentError` for another class, `ConfigurationError` without ``stateline[protobuf]``.
+    """
+    return ProtobufSerde(message, registry=_settings(registry), conf=conf or {})
+
+
+def json_schema(
+    schema: str | Mapping[str, Any],
+    *,
+    registry: str | Mapping[str, object] | None = None,
+    conf: Mapping[str, Any] | None = None,
+) -> JsonSchemaSerde:
+    """JSON with a schema, in Confluent's wire format; without a registry's schema: `json`. The rest as for `avro`.
+
+    Raises `InvalidArgumentError` for what is no schema, `ConfigurationError` without ``stateline[json-schema]``.
+    """
+    return JsonSchemaSerde(schema_text(schema), registry=_settings(registry), conf=conf or {})
+
+
+def model(of: type) -> ModelSerde:
+    """JSON of a pydantic model, a dataclass or a TypedDict, validated as it is read. Raises `InvalidArgumentError` for
+    a class that pydantic cannot take so."""
+    from stateline.serde.model import ModelSerde  # pydantic is slow to load, and most have it for no serde
+
+    return ModelSerde(of)
+
+
+def _settings(registry: str | Mapping[str, object] | None) -> Mapping[str, object] | None:
+    return {"url": registry} if isinstance(registry, str) else registry
 
 
 def windowed(inner: Serde) -> WindowedSerde:

@@ -69,8 +69,8 @@ _NAMES = {  # what is public in which module
         "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
         "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
         "NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError RetryLaterError "
-        "StatelineError StoreClosedError TooManyRequestsError TopologyError UnauthenticatedError "
-        "UnknownQueryTypeError"
+        "SchemaRegistryUnavailableError StatelineError StoreClosedError TooManyRequestsError TopologyError "
+        "UnauthenticatedError UnknownQueryTypeError"
     ),
     "key_value": "KeyValueStore",
     "layout": "Layout StoreKind StoreTypes",

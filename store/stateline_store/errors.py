@@ -20,6 +20,7 @@
     │   ├── TooManyRequestsError     a limit of the service is reached
     │   ├── LockedError              a directory that another live process owns
     │   ├── LogUnavailableError      the broker or the log file does not answer
+    │   ├── SchemaRegistryUnavailableError   the Schema Registry does not answer
     │   ├── FencedError              another producer or member took over this identity
     │   ├── InDoubtError             a transaction's outcome is unknown: settle it, then go on
     │   └── PoisonedError            a commit failed half way: reopen the store, then go on
@@ -124,6 +125,10 @@ class LockedError(RetryLaterError):
 
 class LogUnavailableError(RetryLaterError):
     """The broker or the embedded log does not answer."""
+
+
+class SchemaRegistryUnavailableError(RetryLaterError):
+    """The Schema Registry does not answer, and its schemas are needed to read or write."""
 
 
 class FencedError(RetryLaterError):

@@ -17,7 +17,16 @@ from stateline_store.offline_entries import Entry
 
 _SERDES: dict[str, Serde] = {
     serde.name: serde
-    for serde in (serdes.string, serdes.json, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
+    for serde in (
+        serdes.string,
+        serdes.json,
+        serdes.bytes,
+        serdes.int32,
+        serdes.int64,
+        serdes.float64,
+        serdes.uuid,
+        serdes.datetime,
+    )
 }
 
 

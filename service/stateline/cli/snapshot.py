@@ -126,6 +126,7 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
         "int32": pa.int32(),
         "int64": pa.int64(),
         "double": pa.float64(),
+        "timestamp": pa.timestamp("ms", "UTC"),
     }
     known = {
         column["name"]: pa.timestamp("ms", "UTC") if column["name"] in _TIMES else kinds[column["type"]]

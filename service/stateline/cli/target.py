@@ -54,7 +54,9 @@ def read(target: str, config_file: Path | None, settings: Sequence[str] | None) 
     from stateline.config.loading import read_config
 
     app = load_app(target)
-    return app, read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)
+    config = read_config(app.application_id, path=config_file, overrides=settings or (), defaults=app.config)
+    app.configure(config)
+    return app, config
 
 
 def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[str]:

@@ -262,6 +262,8 @@ class Config(BaseModel):
     """admin.*: settings of librdkafka's admin client."""
     topic: PassedOn = Field(default_factory=dict)
     """topic.*: settings of the changelog and repartition topics that Stateline creates, as topic.segment.ms."""
+    schema_registry: PassedOn = Field(default_factory=dict)
+    """schema.registry.*: settings of confluent-kafka's Schema Registry client, as schema.registry.url."""
     spark: PassedOn = Field(default_factory=dict)
     """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
 
@@ -327,7 +329,8 @@ class Config(BaseModel):
                 yield self._row(name, value[key], about, allowed_values(field))
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
-        text = "[hidden]" if _SECRET.search(name) else as_text(value)
+        has_user = name == "schema.registry.url" and "@" in as_text(value)  # as http://user:password@host
+        text = "[hidden]" if has_user or _SECRET.search(name) else as_text(value)
         return SettingDescription(name, text, self.origin(name), about, allowed)
 
     @field_validator("bootstrap_servers")
@@ -352,8 +355,10 @@ class Config(BaseModel):
         return value
 
 
-PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag")
-_SECRET = re.compile(r"password|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE)
+PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag", "schema_registry")
+_SECRET = re.compile(
+    r"password|user\.info|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE
+)
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from stateline import serdes, stores
+from stateline.config.settings import Config
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.pipeline_checks import check_windowing
 from stateline.dsl.punctuations import punctuation_of
@@ -29,8 +30,10 @@ from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource
 from stateline.serde.plain import Serde, shown
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError, TopologyError
 
+_REGISTRY = "schema.registry."
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -44,9 +47,15 @@ class App:
     """
 
     def __init__(self, application_id: str, *, config: Mapping[str, Any] | None = None) -> None:
-        self._declarations = Declarations(application_id)
         self.application_id = application_id
         self.config: dict[str, Any] = _settings(config)
+        named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
+        self._declarations = Declarations(application_id, SchemaRegistry(named))
+
+    def configure(self, config: Config) -> None:
+        """Give serdes the settings that are in force, ``schema.registry.*``, in place of those of the `App`; as Kafka
+        Streams' ``Serde.configure``. Commands and the test driver do it before anything is written or read."""
+        self._declarations.registry.configure(config.schema_registry)
 
     def topic(
         self,

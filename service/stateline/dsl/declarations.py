@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from stateline import serdes
 from stateline.dsl.names import Names
-from stateline.dsl.pipeline_checks import check_declared, refuse_other_writers, refuse_shared_results
+from stateline.dsl.pipeline_checks import (
+    check_declared,
+    refuse_other_writers,
+    refuse_shared_results,
+    refuse_unparsable,
+)
 from stateline.dsl.punctuations import Punctuated, punctuator
 from stateline.dsl.wrong_kinds import listed, wrong_kind
 from stateline.model.declared_at import here
@@ -28,7 +33,9 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies, unused_stores
 from stateline.processing.operators import StreamSource
+from stateline.serde.binding import Role, bound, in_topic_names, is_unbound
 from stateline.serde.plain import Serde, shown
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError, TopologyError
 
 if TYPE_CHECKING:
@@ -38,9 +45,11 @@ if TYPE_CHECKING:
 class Declarations:
     """Not thread-safe: an application is declared by one thread."""
 
-    def __init__(self, application_id: str) -> None:
+    def __init__(self, application_id: str, registry: SchemaRegistry) -> None:
+        """`registry`: of all serdes that name none of their own."""
         self.application_id = checked_name("application", application_id)
         self._names = Names()
+        self.registry = registry
         self._processors: dict[str, Processor] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._punctuations: dict[str, Punctuated] = {}
@@ -72,7 +81,9 @@ class Declarations:
         return self.declare(wanted)
 
     def declare(self, topic: Topic) -> Topic:
-        """Note the topic, and give it back."""
+        """Note the topic, and give it back with serdes that write for it."""
+        key, value = self._bound(topic.key, topic.name, "key"), self._bound(topic.value, topic.name, "value")
+        topic = replace(topic, key=key, value=value)
         known = self._topics.setdefault(topic.name, topic)
         if known != topic:
             raise TopologyError(
@@ -137,11 +148,11 @@ class Declarations:
     # Stores
 
     def store(self, definition: StoreDefinition) -> StoreDefinition:
-        """Declare a store."""
+        """Declare a store, and give it back with serdes that write for its changelog."""
         self._names.refuse_taken("store", definition.name)
         self._names.take("store", definition.name, _note(definition))
-        self._stores[definition.name] = definition
-        return definition
+        kept = self._stores[definition.name] = self._of_store(definition)
+        return kept
 
     def store_name(self, given: str | None, operator: str) -> str:
         """The name that an operator's store was given; else Kafka Streams' for a store without one,
@@ -166,8 +177,31 @@ class Declarations:
         """Declare a global table that is kept in such a store."""
         self._names.refuse_taken("global table", definition.name)
         self._names.take("global table", definition.name, _note(definition))
-        table = self._global_tables[definition.name] = GlobalTable(definition)
+        table = self._global_tables[definition.name] = GlobalTable(self._of_store(definition))
         return table
+
+    def in_store(self, store: str, value: Serde) -> Serde:
+        """The serde of values of an operator's store of this name."""
+        return self._bound(value, self._changelog(store), "value")
+
+    def in_flight(self, serde: Serde, role: Role) -> Serde:
+        """The serde of keys or values that an operator makes, before it is known where they go. One that is of a topic
+        stays so; the schema of another is registered for no topic that there is, once for each type."""
+        if not is_unbound(serde):
+            return serde
+        return self._bound(serde, f"{self.application_id}-{in_topic_names(serde.name)}", role)
+
+    def _of_store(self, definition: StoreDefinition) -> StoreDefinition:
+        topic = self._changelog(definition.name) if definition.source is None else definition.source.name
+        key, value = self._bound(definition.key, topic, "key"), self._bound(definition.value, topic, "value")
+        return replace(definition, key=key, value=value)
+
+    def _changelog(self, store: str) -> str:
+        """Kafka Streams registers schemas under the changelog's name for stores that have none, too."""
+        return f"{self.application_id}-{store}-changelog"
+
+    def _bound(self, serde: Serde, topic: str, role: Role) -> Serde:
+        return bound(serde, topic, role, self.registry)
 
     def refuse_undeclared(self, operator: str, definition: StoreDefinition) -> None:
         """Raise `TopologyError` unless this store was declared."""
@@ -220,7 +254,8 @@ class Declarations:
         self._names.refuse_taken("pipeline", checked_name("pipeline", pipeline.name))
         check_declared(pipeline)
         for topic in pipeline.inputs:
-            refuse_in_pipeline(pipeline.name, topic.name, topic.event_time)
+            refuse_in_pipeline(pipeline.name, topic.name, topic.event_time, topic.value)
+            refuse_unparsable(pipeline.name, topic)
         refuse_shared_results(pipeline, {self._described(each): each for each in self._pipelines.values()})
         refuse_other_writers(pipeline, f"Pipeline {pipeline.name!r}", self._writers)
         inputs = (topic.name for topic in pipeline.inputs)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import get_args, get_type_hints
 
 from stateline.model.pipeline import Pipeline, Windowing
+from stateline.model.topic import Topic
+from stateline.serde.packed import MsgpackSerde
+from stateline.serde.registered import RegisteredSerde
 from stateline_store import InvalidArgumentError, TopologyError
 
 
@@ -78,3 +81,13 @@ def check_windowing(windowing: Windowing) -> None:
 
 def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"Pipeline {pipeline.name!r} was given {what}: {advice}.")
+
+
+def refuse_unparsable(pipeline: str, topic: Topic) -> None:
+    """Raise `TopologyError` for a topic with a `schema` whose values are no JSON: Spark would refuse each record."""
+    if topic.schema is not None and isinstance(topic.value, RegisteredSerde | MsgpackSerde):
+        raise TopologyError(
+            f"Pipeline {pipeline!r} reads {topic.name!r} with a schema=, by which Spark parses "
+            f"JSON, and its values are {topic.value.name}: leave schema= out, and decode the column `value`, which is "
+            "binary then, in a udf (docs/serdes.md)."
+        )

@@ -109,7 +109,7 @@ class Stream:
     def map_values(self, mapper: KeyValueFunction, *, value: Serde | None = None) -> Stream:
         """The rows with other values, of the type `value` (else as they were)."""
         check_function("map_values", mapper, "key", "value", role="mapper")
-        serde = value or self.value
+        serde = self._declarations.in_flight(value or self.value, "value")
         return self._step("map_values", partial(MapValues, "map_values", mapper, serde), value=serde)
 
     def flat_map_values(self, mapper: Callable[[Any, Any], Iterable[Any]], *, value: Serde | None = None) -> Stream:
@@ -275,7 +275,7 @@ class Stream:
         check_function(what, joiner, "value", "table_value", role="joiner")
         if on is not None:
             check_function(what, on, "key", "value", role="on")
-        serde = value or self.value
+        serde = self._declarations.in_flight(value or self.value, "value")
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"
             make = partial(StreamTableJoin, name, table.store, joiner, serde, left, on)
@@ -304,6 +304,7 @@ class Stream:
         values_only: bool,
     ) -> Stream:
         given, _ = self._declarations.arguments(what, function, "record", stores, may_yield=True)
+        key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
         name = f"{what} {name_of(what, None, function)}"
         make = partial(ProcessRows, name, function, given, key, value, values_only)
         node = self._node.then(Node(name, make, given, in_order=bool(given), shares_stores=True))
@@ -316,6 +317,7 @@ class Stream:
     def _flat(
         self, name: str, mapper: Callable[..., Iterable[tuple[Any, Any]]], key: Serde, value: Serde, *, rekeyed: bool
     ) -> Stream:
+        key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
         node = self._node.then(Node(name, partial(FlatMap, name, mapper, key, value)))
         return Stream(self._declarations, node, key, value, rekeyed=rekeyed)
 
@@ -357,8 +359,8 @@ class GroupedStream:
         deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
-        folding = reducing(self.value, reducer)
-        return self._folded(f"reduce {store}", store, folding, self.value, persistent, changelog)
+        value = self._declarations.in_store(store, self.value)
+        return self._folded(f"reduce {store}", store, reducing(value, reducer), value, persistent, changelog)
 
     def aggregate(
         self,
@@ -374,8 +376,8 @@ class GroupedStream:
         the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
         check_function("aggregate", initial, role="initial")
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
-        folding = Aggregating(value, initial, adder)
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
+        folding = Aggregating(self._declarations.in_store(store, value), initial, adder)
         return self._folded(f"aggregate {store}", store, folding, value, persistent, changelog)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedStream:
@@ -468,7 +470,8 @@ class Table:
         """Every key with what the function makes of (key, value), of the type `value` (else as it was); None for a key
         that has none then."""
         check_function("map_values", mapper, "key", "value", role="mapper")
-        serde = value or self.store.value
+        store = self._declarations.store_name(store, "KTABLE-MAPVALUES")
+        serde = self._declarations.in_store(store, value or self.store.value)
         return self._mapped(
             "map_values", lambda k, v, data: written(serde, mapper(k, v)), store, serde, persistent, changelog
         )
@@ -527,8 +530,7 @@ class Table:
         changelog: ChangelogSettings,
     ) -> Table:
         self._refuse_windows(what)
-        prefix = "KTABLE-MAPVALUES" if what == "map_values" else "KTABLE-FILTER"
-        store = self._declarations.store_name(store, prefix)
+        store = self._declarations.store_name(store, "KTABLE-FILTER")
         name = f"{what} {store}"
         make = partial(MapTable, name, function, self.store.key, self.store.value)
         return _kept_table(
@@ -560,7 +562,7 @@ class Table:
         _refuse_other_keys(f"Table {self.store.name!r}", self.store.key, other.store)
         check_function(what, joiner, "value", "other_value", role="joiner")
         store = self._declarations.store_name(store, "KTABLE-MERGE")
-        name, serde = f"join {store}", value or self.store.value
+        name, serde = f"join {store}", self._declarations.in_store(store, value or self.store.value)
         joined = Joined(name, kind, joiner, self.store.value, other.store.value, serde, store)
         sides = [
             one._node.then(
@@ -658,8 +660,9 @@ class WindowedStream:
         """The values of each key and window made one, ``reducer(what there was, value)``; the first one is taken as it
         is. None deletes what there was."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
-        folding = reducing(self.value, reducer)
-        return self._table("reduce", store, folding, self.value, retention, persistent, changelog)
+        store = self._declarations.store_name(store, "KSTREAM-REDUCE")
+        value = self._declarations.in_store(store, self.value)
+        return self._table("reduce", store, reducing(value, reducer), value, retention, persistent, changelog)
 
     def aggregate(
         self,
@@ -688,7 +691,8 @@ class WindowedStream:
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         if merger is not None:
             check_function("aggregate", merger, "key", "one", "other", role="merger")
-        folding = Aggregating(value, initial, adder, merger)
+        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
+        folding = Aggregating(self._declarations.in_store(store, value), initial, adder, merger)
         return self._table("aggregate", store, folding, value, retention, persistent, changelog)
 
     def _table(
@@ -701,7 +705,7 @@ class WindowedStream:
         persistent: bool,
         changelog: ChangelogSettings,
     ) -> WindowedTable:
-        store = self._declarations.store_name(store, "KSTREAM-REDUCE" if what == "reduce" else "KSTREAM-AGGREGATE")
+        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         windows, kept = self.windows, retention_of(self.windows, retention, store)
         common: dict[str, Any] = {"key": self.key, "value": value, "persistent": persistent}
         if isinstance(windows, SessionWindows):

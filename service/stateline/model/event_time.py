@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from stateline.model.function_checks import check_function
+from stateline.serde.avro import AvroSerde
+from stateline.serde.json_schema import JsonSchemaSerde
+from stateline.serde.model import ModelSerde
+from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError, TopologyError
 
@@ -21,12 +25,15 @@ largest time of its partition so far."""
 Extractor: TypeAlias = Callable[[Any, int], Any]
 """Of a record (`InputRecord`) and its partition's time so far (-1: none yet) the milliseconds since the epoch."""
 
+# Of which a value is a mapping, or has attributes, of these names.
+_NO_JSON = (AvroSerde, JsonSchemaSerde, MsgpackSerde)
+_WITH_FIELDS = (*_NO_JSON, ModelSerde)
 _POLICIES: tuple[OnInvalid, ...] = get_args(OnInvalid)
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """`source`: a field of the JSON value, a dot goes one level deeper; or a function."""
+    """`source`: a field of the value, a dot goes one level deeper; or a function."""
 
     source: str | Extractor
     on_invalid: OnInvalid = "fail"
@@ -71,7 +78,7 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
             f"Topic {topic!r}: timestamp={source!r} names no field: give one as in 'flown_at', or "
             "'flight.flown_at' for one within another."
         )
-    if value.name != "json":
+    if value.name != "json" and not isinstance(value, _WITH_FIELDS):
         raise TopologyError(
             f"Topic {topic!r}: timestamp={source!r} is a field of a JSON value, and its values are "
             f"{value.name}: declare value=serdes.json, or give a function of (record, partition_time_ms)."
@@ -79,15 +86,20 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
     return EventTime(source, policy or "fail")
 
 
-def refuse_in_pipeline(pipeline: str, topic: str, event_time: EventTime | None) -> None:
-    """Raise `TopologyError` for what Spark cannot tell of a topic: it calls no Python function for each record, and
-    knows no order between the records of a partition."""
+def refuse_in_pipeline(pipeline: str, topic: str, event_time: EventTime | None, value: Serde) -> None:
+    """Raise `TopologyError` for what Spark cannot tell of a topic: it calls no Python function for each record, knows
+    no order between the records of a partition, and looks into no bytes but JSON."""
     if event_time is None:
         return
     way_out = (
         "name a field (timestamp='flown_at'), or leave `timestamp` out for a topic that pipelines read, and let the "
         "pipeline take the time from its columns."
     )
+    if event_time.path is not None and isinstance(value, _NO_JSON):
+        raise TopologyError(
+            f"Pipeline {pipeline!r} reads {topic!r}, whose timestamp is a {event_time.described} of "
+            f"{value.name}, which Spark cannot read: leave `timestamp` out for a topic that pipelines read."
+        )
     if event_time.path is None:
         raise TopologyError(
             f"Pipeline {pipeline!r} reads {topic!r}, whose timestamp is a {event_time.described}, "

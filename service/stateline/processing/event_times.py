@@ -39,6 +39,7 @@ PARTITION_TIME = TopicPartition("$partition-time", 0)
 """Under which a table's store has the time of its partition beside its offset. On disk: never change."""
 
 _SOURCE = operator.itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
+_ABSENT = object()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -178,9 +179,12 @@ def _asked(
         return None, "it is a deletion, which has no value"
     value = topic.value.deserialize(record.value)
     for name in event_time.path:
-        if not isinstance(value, dict) or name not in value:
+        found = value.get(name, _ABSENT) if isinstance(value, dict) else getattr(value, name, _ABSENT)
+        if found is _ABSENT:
             return None, f"there is no {name!r} in {shown(value)}"
-        value = value[name]
+        value = found
+    if isinstance(value, datetime):
+        value = value.isoformat()
     if not isinstance(value, str):
         return _milliseconds(value, "it is")
     try:

@@ -8,10 +8,12 @@ as, so they are told of, once, and kept.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+from stateline.serde.binding import Role, bound
 from stateline.serde.plain import Serde, StringSerde, shown
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
 from stateline_store.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX
 
@@ -27,6 +29,10 @@ class ExternalValue:
 
     inner: Serde
     whose: str
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
+        """With an inner serde for this topic."""
+        return replace(self, inner=bound(self.inner, topic, role, registry))
 
     @property
     def name(self) -> str:

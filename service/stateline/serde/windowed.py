@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
 
 import orjson
 
+from stateline.serde.binding import Role, bound
 from stateline.serde.plain import Serde, check_serde, shown
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
 from stateline_store.windowed_keys import (
     SESSION_SUFFIX,
@@ -50,6 +52,10 @@ class WindowedSerde:
 
     def __post_init__(self) -> None:
         check_serde(self.inner)
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
+        """With an inner serde for this topic."""
+        return replace(self, inner=bound(self.inner, topic, role, registry))
 
     @property
     def name(self) -> str:
@@ -132,6 +138,10 @@ class TimeWindowedSerde:
     """
 
     inner: Serde
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
+        """With an inner serde for this topic."""
+        return replace(self, inner=bound(self.inner, topic, role, registry))
 
     @property
     def name(self) -> str:

@@ -66,6 +66,7 @@ class Place:
         found = load_config(
             self._app.application_id, defaults=self._app.config, environment={}, overrides=[*self._given, *own]
         )
+        self._app.configure(found)
         # A commit comes when the test says so. As a static member, a worker has its tasks back at once after a crash.
         own_terms = {"commit_interval_ms": _NEVER_MS, "group_instance_id": found.member_name(INSTANCE)}
         return found.model_copy(update=own_terms)

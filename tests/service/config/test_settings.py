@@ -350,3 +350,11 @@ def test_a_named_file_must_exist_and_be_toml(tmp_path: Path) -> None:
     broken.write_text("num.workers = ")
     with pytest.raises(ConfigurationError, match=r"broken\.toml cannot be read as TOML"):
         read_config("flights", path=broken)
+
+
+def test_settings_of_a_schema_registry_are_passed_on_and_passwords_in_them_hidden() -> None:
+    given = ["schema.registry.url=http://ann:secret@registry:8081", "schema.registry.basic.auth.user.info=ann:secret"]
+    config = load_config("shop", environment={"STATELINE_SCHEMA_REGISTRY_TIMEOUT": "2"}, overrides=given)
+    assert config.schema_registry["timeout"] == "2"
+    assert config.schema_registry["basic.auth.user.info"] == "ann:secret"
+    assert "secret" not in " ".join(row.value for row in config.describe())

@@ -8,6 +8,7 @@ from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
 from stateline.processing.records import OutputRecord
 from stateline.processing.unrun import written
+from stateline.serde.binding import writes_as
 from stateline.serde.windowed import partition_key
 
 
@@ -15,7 +16,8 @@ class TopicSink:
     """Writes each row to a topic, with the row's timestamp, and gives nothing on. Rows of windows and sessions go where
     their inner key belongs.
 
-    Rows have been written by serdes of the same names, so their bytes are the topic's; others are written anew.
+    Rows that serdes of the same names have written, for this topic where they ask for one, are the topic's bytes;
+    others are written anew.
     """
 
     def __init__(self, name: str, topic: Topic, context: OperatorContext) -> None:
@@ -23,7 +25,7 @@ class TopicSink:
 
     def process(self, rows: Rows) -> None:
         topic = self._topic
-        same = (rows.keys.serde.name, rows.values.serde.name) == (topic.key.name, topic.value.name)
+        same = writes_as(rows.keys.serde, topic.key) and writes_as(rows.values.serde, topic.value)
 
         def checked(place: int) -> tuple[bytes | None, bytes | None]:
             if same:

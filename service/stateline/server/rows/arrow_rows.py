@@ -16,6 +16,10 @@ excluded, a session's included.
 | bytes        | binary                                                                  |
 | int32, int64 | int32, int64                                                            |
 | float64      | double                                                                  |
+| uuid         | utf8                                                                    |
+| datetime     | timestamp[ms, UTC]                                                      |
+| model        | utf8; JSON text as it is stored                                         |
+| avro, protobuf, json_schema, msgpack | utf8: their JSON, as in answers                 |
 | one's own    | binary, the stored bytes: what they mean is the application's to say    |
 
 A schema's metadata says `stateline.store`, `stateline.kind`, `stateline.key_type` and `stateline.value_type`.
@@ -34,12 +38,13 @@ from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde
-from stateline.server.rows.columns import Column, row_columns, type_name
+from stateline.server.rows.columns import Column, is_shown_as_json, row_columns, type_name
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.windowed_keys import Windowed
@@ -52,7 +57,14 @@ _UNKNOWN_TIMESTAMP = -1
 _STILL_VALID = 2**63 - 1  # in arrays that are made here; a version never ends then
 _INT32, _INT64 = pa.int32(), pa.int64()
 _NO_TIME = pa.nulls(1, _INT64)[0]  # not `pa.scalar(None, …)`, which imports pandas
-_TYPES = {"string": pa.utf8(), "binary": pa.binary(), "int32": pa.int32(), "int64": _INT64, "double": pa.float64()}
+_TYPES = {
+    "string": pa.utf8(),
+    "binary": pa.binary(),
+    "int32": pa.int32(),
+    "int64": _INT64,
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("ms", "UTC"),
+}
 # Arrow type of a serde's values → how Python's arrays name it.
 _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
 
@@ -190,12 +202,21 @@ def _version_columns(rows: Sequence[Any]) -> dict[str, pa.Array]:
 def _typed(definition: StoreDefinition, what: str, serde: Serde, stored: pa.Array) -> pa.Array:
     kind = arrow_type(serde)
     try:
+        if is_shown_as_json(serde):
+            return binary_array([_json_of(serde, item) for item in stored.to_pylist()]).cast(kind)
+        if kind == _TYPES["timestamp"]:
+            return big_endian(stored, _INT64).cast(kind)
         return big_endian(stored, kind) if kind in _CODES else stored.cast(kind)  # the cast checks UTF-8
     except (InvalidArgumentError, pa.ArrowInvalid) as error:
         raise DamagedDataError(
             f"A stored {what} of {definition.name!r} is no {serde.name} ({error}): declare the type that was written, "
             "or correct the topic it comes from."
         ) from error
+
+
+def _json_of(serde: Serde, data: bytes) -> bytes:
+    """Without bytes, where a change has no value, whatever is JSON."""
+    return orjson.dumps(serde.to_json(data)) if data else b"null"
 
 
 def _shortest(items: pa.Array, when_empty: int) -> int:

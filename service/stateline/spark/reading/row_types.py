@@ -2,9 +2,11 @@
 
 | column of the store                        | by default           | `.schema(…)` may also say                      |
 |--------------------------------------------|----------------------|------------------------------------------------|
-| `key`, `value`: string, json               | STRING               | `value` of type json: any type (`json_values`) |
+| `key`, `value`: string, uuid               | STRING               |                                                |
+| json, model, avro, protobuf, … (as JSON)   | STRING               | `value`: any type (`json_values`)              |
 | bytes, and a type of one's own             | BINARY               |                                                |
 | int32, int64, float64                      | INT, BIGINT, DOUBLE  |                                                |
+| datetime                                   | TIMESTAMP            |                                                |
 | `timestamp`, `start`, `end`, `valid_to`    | TIMESTAMP            | BIGINT: milliseconds since the epoch           |
 
 All are nullable by default. A schema names any of them, in any order, and no others: what it leaves out is not sent.
@@ -40,6 +42,7 @@ _TYPES: Mapping[str, DataType] = {
     "int32": IntegerType(),
     "int64": LongType(),
     "double": DoubleType(),
+    "timestamp": TimestampType(),
 }
 
 
@@ -86,6 +89,8 @@ class RowShape:
 
         if field.name in self._parsed:
             return parsed(found, field.type)
+        if pa.types.is_timestamp(found.type):
+            return found.cast(field.type)
         if field.name not in TIMES or not pa.types.is_timestamp(field.type):
             return found
         try:
@@ -106,13 +111,18 @@ def _spark_type(column: Mapping[str, Any]) -> DataType:
     return TimestampType() if column["name"] in TIMES else _TYPES[column["type"]]
 
 
+def _is_json(column: Mapping[str, Any], value_type: str) -> bool:
+    """Whether its text is JSON: of json, and of types that are shown as their JSON."""
+    return column["type"] == "string" and value_type not in ("string", "uuid")
+
+
 def _is_parsed(field: StructField, store: Mapping[str, Any]) -> bool:
     """Whether it is parsed from JSON; raises for a column that it cannot be."""
     column = next((column for column in store["columns"] if column["name"] == field.name), None)
     expected = None if column is None else _spark_type(column)
     if field.dataType == expected or (field.name in TIMES and column is not None and field.dataType == LongType()):
         return False
-    if column is not None and field.name == "value" and store["value_type"] == "json":
+    if column is not None and field.name == "value" and _is_json(column, store["value_type"]):
         check_parsable("value", field.dataType)
         return True
     there_are = ", ".join(f"{column['name']} {_spark_type(column).simpleString()}" for column in store["columns"])

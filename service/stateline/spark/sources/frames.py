@@ -6,9 +6,9 @@ A topic **with a schema** (Spark DDL of its JSON values) comes as the schema's c
 same as a batch: the newest record of each key as of each micro-batch, without keys whose newest record is a tombstone.
 A topic as a **table** is a `KTable` of `_key` and the schema's columns, or `value` without a schema.
 
-Keys, and values without a schema, are read by the topic's serde: string and json as text (JSON is not looked into),
-int32, int64 and float64 as INT, BIGINT and DOUBLE, others, serdes of one's own among them, as binary: Spark reads
-those in Python only, with a `udf` of the pipeline's own.
+Keys, and values without a schema, are read by the topic's serde: string, json and uuid as text (JSON is not looked
+into), int32, int64 and float64 as INT, BIGINT and DOUBLE, datetime as TIMESTAMP, others, Avro and serdes of one's own
+among them, as binary: Spark reads those in Python only, with a `udf` of the pipeline's own.
 
 **Records that cannot be read** are bytes of another length than the number's, text that is not UTF-8, a value that is
 not JSON of the schema, in a table a record without a key, and one without the `timestamp` that its topic declares
@@ -51,7 +51,8 @@ _TABLE_METRIC = f"{SKIPPED}.table"  # a topic may be read as both
 _EARLIEST = -2  # of a partition, to Spark's Kafka source
 _BAD = "_stateline_bad_record"
 _SHOWN = 200  # characters of a record in an error
-_LENGTHS = {"int32": 4, "int64": 8, "float64": 8}
+_LENGTHS = {"int32": 4, "int64": 8, "float64": 8, "datetime": 8}
+_TEXTS = ("string", "json", "uuid")
 _WAY_OUT = "Correct the topic's declaration, or set deserialization.exception.handler=skip."
 
 
@@ -222,7 +223,7 @@ def _problem(column: str, topic: Topic) -> Column:
         is_bad = F.length(binary) != _LENGTHS[serde]
         what = F.concat(F.lit(f"is not an {serde}, it has "), F.length(binary), F.lit(" bytes"))
         return F.when(is_bad, _refusal(column, what, shown))
-    if serde in ("string", "json"):
+    if serde in _TEXTS:
         return F.when(~F.is_valid_utf8(binary.cast("string")), _refusal(column, "is not UTF-8 text", shown))
     return F.lit(None).cast("string")
 
@@ -257,7 +258,7 @@ def _refusal(column: str, what: str | Column, shown: Column) -> Column:
 def _decoded(column: str, serde: str) -> Column:
     """The column as the serde's type; bytes of another length than the type's become null."""
     binary = F.col(column)
-    if serde in ("string", "json"):
+    if serde in _TEXTS:
         return binary.cast("string")
     if serde not in _LENGTHS:
         return binary
@@ -267,6 +268,8 @@ def _decoded(column: str, serde: str) -> Column:
         unsigned = F.when(fits, F.conv(F.hex(binary), 16, 10).cast("bigint"))
         return F.when(unsigned >= 1 << 31, unsigned - (1 << 32)).otherwise(unsigned).cast("int")
     bits = F.when(fits, F.conv(F.hex(binary), 16, -10).cast("bigint"))
+    if serde == "datetime":
+        return F.timestamp_millis(bits)
     return bits if serde == "int64" else _float64(bits)
 
 

@@ -1,0 +1,61 @@
+"""Serdes that need to know which topic they write for, as those of a Schema Registry do. Pure.
+
+Such a serde has a method ``bound_to(topic, role, registry)``, which returns the one that writes keys, or values, of
+this topic. It is called when a topic or a store is declared, with the topic's name or that of the store's changelog.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from stateline.serde.plain import Serde
+from stateline.serde.schema_registry import SchemaRegistry
+
+Role: TypeAlias = Literal["key", "value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """For which topic a serde writes, and by which registry."""
+
+    topic: str
+    role: Role
+    registry: SchemaRegistry = field(compare=False)
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A serde that is bound."""
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Serde:
+        """The serde that writes keys, or values, of this topic."""
+
+
+def bound(serde: Serde, topic: str, role: Role, registry: SchemaRegistry) -> Serde:
+    """The serde for this topic, where it asks for that; others are as they were."""
+    return serde.bound_to(topic, role, registry) if isinstance(serde, Bindable) else serde
+
+
+def is_unbound(serde: Serde) -> bool:
+    """Whether it was not told yet which topic it writes for, and wants to be."""
+    inner = getattr(serde, "inner", None)
+    if inner is not None:
+        return is_unbound(inner)
+    return isinstance(serde, Bindable) and getattr(serde, "binding", None) is None
+
+
+def writes_as(one: Serde, other: Serde) -> bool:
+    """Whether bytes that the one wrote are what the other would write: types of one name, for one topic."""
+    if one.name != other.name:
+        return False
+    inner, others = getattr(one, "inner", None), getattr(other, "inner", None)
+    if inner is not None and others is not None:
+        return writes_as(inner, others)
+    return one == other if isinstance(one, Bindable) else True
+
+
+def in_topic_names(text: str) -> str:
+    """The text as part of a topic's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")

@@ -1,0 +1,79 @@
+"""Values of a class of the application's own, as JSON: pydantic models, dataclasses, and what else pydantic knows.
+
+Bytes are JSON text. What is read is validated, so that a record of another shape is one that cannot be read; the
+message names the field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from stateline.serde.plain import shown
+from stateline_store import InvalidArgumentError
+
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+@dataclass(frozen=True)
+class ModelSerde:
+    """Two of the same class are equal. Raises `InvalidArgumentError` for a class of which pydantic knows no fields."""
+
+    model: type
+    _adapter: TypeAdapter[Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(self.model)
+        except PydanticUserError as error:
+            raise InvalidArgumentError(
+                f"{shown(self.model)} cannot be a model: use a pydantic model, a dataclass or a TypedDict "
+                f"({str(error).splitlines()[0]})."
+            ) from error
+        object.__setattr__(self, "_adapter", adapter)
+
+    @property
+    def name(self) -> str:
+        """With the class's name, without its module, which changes as code is moved. In stores' files: never change."""
+        return f"model({getattr(self.model, '__qualname__', self.model)})"
+
+    def serialize(self, value: Any) -> bytes:
+        try:
+            return self._adapter.dump_json(self._adapter.validate_python(value), by_alias=True)
+        except (ValidationError, ValueError) as error:
+            raise InvalidArgumentError(f"{shown(value)} is no {self.name}: {_first(error)}.") from error
+
+    def deserialize(self, data: bytes) -> Any:
+        try:
+            return self._adapter.validate_json(data)
+        except ValidationError as error:
+            raise InvalidArgumentError(f"{shown(data)} is no {self.name}: {_first(error)}.") from error
+
+    def check(self, data: bytes) -> None:
+        self.deserialize(data)
+
+    def parse_text(self, text: str) -> bytes:
+        return self.serialize(self.deserialize(text.encode("utf-8", "replace")))
+
+    def from_json(self, value: Any) -> bytes:
+        return self.serialize(self.deserialize(orjson.dumps(value)))
+
+    def to_json(self, data: bytes) -> Any:
+        """As it is stored, in one line."""
+        return orjson.Fragment(data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data)
+
+    key_to_json = to_json
+
+
+def _first(error: ValueError) -> str:
+    """Of the fields that are wrong the first one, and what of it."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {first['msg']}{more}" if where else f"{first['msg']}{more}"

@@ -1,0 +1,131 @@
+"""What serdes of a Schema Registry have in common: Avro, Protobuf, JSON Schema, by confluent-kafka's own serializers.
+
+Their bytes are in Confluent's wire format: a 0, the schema's id (4 bytes, big-endian), what the format makes of the
+value. An id is read without knowing its topic. Writing registers the schema under the topic's subject, so a serde
+is **bound** to the topic that it writes for, by `bound_to`, when that is declared.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+
+from stateline.serde.binding import Binding, Role
+from stateline.serde.json_view import json_text
+from stateline.serde.plain import shown
+from stateline.serde.schema_registry import SchemaRegistry, explained, import_extra
+from stateline_store import ConfigurationError, InvalidArgumentError
+
+_MAGIC = 0
+# confluent-kafka's default asks the registry for associations first, which few registries have.
+_STRATEGY = {"subject.name.strategy.type": "TOPIC"}
+
+
+@dataclass(frozen=True)
+class RegisteredSerde(ABC):
+    """`registry` are settings of a registry of its own, beside those of the application; `conf` those of confluent's
+    serializer. Two are equal that write the same for the same topic.
+
+    Every method raises as `explained` says, besides what the protocol says.
+    """
+
+    registry: Mapping[str, object] | None = field(default=None, kw_only=True, hash=False)
+    conf: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    binding: Binding | None = field(default=None, kw_only=True)
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Format and type, as ``avro(shop.Order)``: the same for each version of the schema. In stores' files: never
+        change."""
+
+    @abstractmethod
+    def _writer(self, client: Any) -> Any:
+        """Confluent's serializer."""
+
+    @abstractmethod
+    def _reader(self, client: Any) -> Any:
+        """Confluent's deserializer."""
+
+    @abstractmethod
+    def _plain(self, value: Any) -> Any:
+        """The value as JSON has it."""
+
+    @abstractmethod
+    def _of_plain(self, value: Any) -> Any:
+        """The value that this JSON means. Raises `InvalidArgumentError`."""
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> RegisteredSerde:
+        """The serde that writes keys, or values, of this topic."""
+        own = registry if self.registry is None else SchemaRegistry(self.registry)
+        return replace(self, binding=Binding(topic, role, own))
+
+    def serialize(self, value: Any) -> bytes:
+        with explained(f"{shown(value)} cannot be written as {self.name}"):
+            if value is None:
+                raise InvalidArgumentError("there is no value")
+            written: bytes = self._call("_writer", value)
+            return written
+
+    def deserialize(self, data: bytes) -> Any:
+        if not data or data[0] != _MAGIC:
+            raise InvalidArgumentError(
+                f"{shown(data)} is no {self.name}: it does not begin with 0 and a schema's id, so no serializer of a "
+                "Schema Registry wrote it."
+            )
+        with explained(f"{shown(data)} cannot be read as {self.name}"):
+            return self._call("_reader", data)
+
+    def check(self, data: bytes) -> None:
+        self.deserialize(data)
+
+    def parse_text(self, text: str) -> bytes:
+        try:
+            return self.from_json(orjson.loads(text))
+        except orjson.JSONDecodeError as error:
+            raise InvalidArgumentError(f"{shown(text)} is not the JSON of {self.name}: {error}.") from error
+
+    def from_json(self, value: Any) -> bytes:
+        return self.serialize(self._of_plain(value))
+
+    def to_json(self, data: bytes) -> Any:
+        return orjson.Fragment(json_text(self._plain(self.deserialize(data))))
+
+    def key_to_json(self, data: bytes) -> Any:
+        return self.to_json(data)
+
+    def _call(self, what: Literal["_writer", "_reader"], given: Any) -> Any:
+        binding = self._bound()
+        client = binding.registry.client()
+        if self._made.get("client") is not client:  # the first time, or it was configured anew
+            self._made.clear()
+            self._made["client"] = client
+        made = self._made.get(what)
+        if made is None:
+            made = self._made[what] = getattr(self, what)(client)
+        context = self._made.get("context")
+        if context is None:
+            kinds = import_extra("confluent_kafka.serialization", "avro")
+            field_ = kinds.MessageField.KEY if binding.role == "key" else kinds.MessageField.VALUE
+            context = self._made["context"] = kinds.SerializationContext(binding.topic, field_)
+        return made(given, context)
+
+    def _settings(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Of `conf` what this serializer, or deserializer, knows: confluent's refuse what is the other one's."""
+        return {**_STRATEGY, **{name: value for name, value in self.conf.items() if name in known}}
+
+    def _bound(self) -> Binding:
+        if self.binding is None:
+            raise ConfigurationError(
+                f"This {self.name} serde is of no topic yet, and its schema is registered under a topic's name: take "
+                "the `key` or `value` of what app.topic(…), app.table(…) or app.store(…) returned."
+            )
+        return self.binding
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": {}}  # clients hold connections and locks
