@@ -17,7 +17,7 @@ from stateline import serdes, stores
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
-from stateline.model.function_checks import check_function, name_of
+from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Node, Root
 from stateline.model.store_definition import StoreDefinition
@@ -305,7 +305,7 @@ class Stream:
     ) -> Stream:
         given, _ = self._declarations.arguments(what, function, "record", stores, may_yield=True)
         key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
-        name = f"{what} {name_of(what, None, function)}"
+        name = f"{what} {getattr(function, '__name__', type(function).__name__)}"  # of a lambda, and a partial, too
         make = partial(ProcessRows, name, function, given, key, value, values_only)
         node = self._node.then(Node(name, make, given, in_order=bool(given), shares_stores=True))
         return Stream(self._declarations, node, key, value, rekeyed=self._rekeyed or not values_only)

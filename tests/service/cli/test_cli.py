@@ -229,6 +229,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "worker",
         "serve",
         "pipeline",
+        "check",
         "topics",
         "produce",
         "consume",

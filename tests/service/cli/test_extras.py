@@ -83,7 +83,7 @@ def test_a_module_that_imports_spark_itself_is_told_the_same(tmp_path: Path) -> 
     (tmp_path / "shop.py").write_text("from stateline.spark import KTable\n")
     done = without("pyspark", command("serve", "shop:app"), tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Importing shop failed at ")
+    assert done.stderr.startswith("error: Importing shop failed: ")
     assert done.stderr.endswith(": run `pip install 'stateline[spark]'`.\n")
 
 

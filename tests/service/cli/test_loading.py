@@ -110,7 +110,7 @@ def test_a_syntax_error_is_named_by_its_line(write: Write, tmp_path: Path) -> No
 def test_an_unknown_serde_is_answered_with_the_nearest_one_and_all_that_there_are(write: Write) -> None:
     name = write("from stateline import serdes\n\nkey = serdes.strng\n")
     message = refusal(name)
-    assert "There is no serde 'strng': use serdes.string. There are serdes.bytes, serdes.float64" in message
+    assert "There is no serde 'strng': use serdes.string. There are serdes.avro, serdes.bytes" in message
     assert message.endswith(f" ({name}.py, line 3)")
 
 
