@@ -188,6 +188,6 @@ def test_the_tutorial_works_as_it_is_typed(reader: Reader) -> None:
 
 def test_the_tutorial_has_everything_in_it() -> None:
     typed = [step.command for step in steps(PAGE) if isinstance(step, Typed)]
-    for command in ("topics", "produce", "run", "reset", "consume"):
+    for command in ("topics", "produce", "run", "check", "reset", "consume"):
         assert any(f"stateline {command} " in line for line in typed), command
     assert "python -m pytest -q" in typed

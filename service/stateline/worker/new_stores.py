@@ -7,11 +7,11 @@ one without a changelog nothing tells.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from stateline.deployment.resets import Reset, is_where_it_was_put
 from stateline.log.interface import Admin
-from stateline.model.replay import replayed_with
+from stateline.model.replay import replayed_with, written_by
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
@@ -34,7 +34,7 @@ def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset
             for store in subtopology.stores
             if store.source is None and store.changelog(topology.application_id) in created
         ]
-        if new and (passed := _passed(topology, subtopology, admin, reset)):
+        if new and (passed := _passed(topology, _feeding(topology, subtopology, created), admin, reset)):
             yield (
                 f"{', '.join(new)} of subtopology {subtopology.ordinal} is new, and {', '.join(passed)} was read "
                 "before: it gets what comes from now on. To fill it from the beginning, stop the application "
@@ -42,9 +42,18 @@ def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset
             )
 
 
-def _passed(topology: Topology, subtopology: Subtopology, admin: Admin, reset: Reset | None) -> list[str]:
-    """The sources that the group is not at the beginning of, unless a reset has put it there."""
-    names = [topic.name for topic in subtopology.sources]
+def _feeding(topology: Topology, subtopology: Subtopology, created: Collection[str]) -> list[Subtopology]:
+    """It, and those that fill repartition topics which are as new: what these have read is not in there."""
+    found = [subtopology]
+    for each in found:
+        new = {topic.name for topic in each.sources if topic.internal and topic.name in created}
+        found += [other for other in topology.subtopologies if other not in found and written_by(other) & new]
+    return found
+
+
+def _passed(topology: Topology, feeding: Iterable[Subtopology], admin: Admin, reset: Reset | None) -> list[str]:
+    """The sources of these that the group is not at the beginning of, unless a reset has put it there."""
+    names = list(dict.fromkeys(topic.name for subtopology in feeding for topic in subtopology.sources))
     places = [place for info in admin.topics(names).values() for place in info.places]
     committed = admin.committed(topology.application_id, places)
     bounds = admin.bounds(committed)

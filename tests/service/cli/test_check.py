@@ -184,6 +184,19 @@ def test_what_is_refused_is_what_a_worker_refuses(
 
 
 @EMBEDDED
+def test_a_new_store_behind_a_new_repartition_topic_lacks_what_was_read_before(
+    application_id: str, config: Config, log: Log
+) -> None:
+    app = counting(application_id)
+    run_once(app, config, log)
+    by_value = app.stream(f"{application_id}-in").group_by(lambda key, value: value, name="by-value")
+    by_value.count("of_value")
+    (warning,) = said(check(app, config), "warning")
+    assert f"of_value of subtopology 3 is new, and {application_id}-in was read before" in warning
+    assert warning.endswith("--subtopology 0 --subtopology 2 --subtopology 3")
+
+
+@EMBEDDED
 def test_a_new_store_needs_history_and_one_that_is_not_declared_any_more_stays(
     application_id: str, config: Config, log: Log
 ) -> None:
