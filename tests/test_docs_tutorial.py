@@ -170,6 +170,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     if request.param == "kafka":
         broker: SharedBroker = request.getfixturevalue("kafka_broker")
         settings["STATELINE_BOOTSTRAP_SERVERS"] = broker.bootstrap_servers
+        settings["STATELINE_SESSION_TIMEOUT_MS"] = "6000"  # a reset waits for that of the worker that was stopped
     reader = Reader(tmp_path, settings)
     try:
         yield reader

@@ -17,7 +17,7 @@ from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
-from stateline.log.embedded_group import Claim, assignments, commit_offsets, has_partition_times, live_members
+from stateline.log.embedded_group import Claim, assignments, commit_offsets, has_partition_times, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
@@ -197,6 +197,10 @@ class EmbeddedAdmin:
             GroupMember(member, "", None, frozenset(row.partition for row in rows if row.owner == member))
             for member in members
         ]
+
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        with self._file.write() as sql:
+            remove(sql, group, names)
 
     def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {each: self.watermarks(each)[1] for each in partitions}

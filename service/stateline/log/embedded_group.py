@@ -131,6 +131,16 @@ def live_members(sql: sqlite3.Connection, group: str) -> list[str]:
     return [member for (member,) in sql.execute("SELECT member FROM members WHERE group_name = ?", (group,)).fetchall()]
 
 
+def remove(sql: sqlite3.Connection, group: str, members: Collection[str]) -> None:
+    """Take these members out, in a write transaction: what they commit is refused from then on."""
+    gone = [
+        sql.execute("DELETE FROM members WHERE group_name = ? AND member = ?", (group, member)).rowcount
+        for member in members
+    ]
+    if any(gone):
+        rebalance(sql, group)
+
+
 def _forget_silent(sql: sqlite3.Connection, group: str) -> bool:
     now = monotonic_ms()
     silent = sql.execute(

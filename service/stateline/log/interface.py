@@ -130,6 +130,10 @@ class Admin(Protocol):
         its session times out. On the embedded log all have the empty text as `client_id`.
         """
 
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        """Take these static members, whose processes have ended, out of the group without waiting until their sessions
+        are over. On Kafka they stay: its clients cannot (``removeMembersFromConsumerGroup`` is Java's alone)."""
+
     def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Of each of these the offset after the last one that a read_committed consumer can see now, all asked at once.
 

@@ -266,6 +266,9 @@ class KafkaAdmin:
                     raise meaning(error.error, self._bootstrap_servers, what) from error
                 time.sleep(_POLL_INTERVAL_S)
 
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        del group, names
+
     def _members_now(self, group: str, what: str) -> list[GroupMember]:
         """Raises `_PassedOverError` when the group's coordinator is not there now."""
         asked = self._submit(what, lambda: self._admin.describe_consumer_groups([group], request_timeout=_NEVER_S))

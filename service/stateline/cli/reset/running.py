@@ -77,7 +77,10 @@ def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
 
 def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]) -> None:
     """Wait until the sessions of members are over that were stopped or killed on this machine: the group shows them
-    until then. Returns at once where others are in it. Raises what the log raises."""
+    until then, or until the log lets go of them at once. Returns at once where others are in it. Nothing runs here, and
+    nothing can begin to. Raises what the log raises."""
+    locks = instances_directory(StateDirectory(config.state_dir, config.application_id).application).glob("*.lock")
+    admin.remove_members(config.application_id, [config.member_name(lock.stem) for lock in locks])
     until_s = time.monotonic() + config.session_timeout_ms / 1000 + 1
     is_said = False
     while time.monotonic() < until_s:
