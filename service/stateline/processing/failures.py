@@ -95,6 +95,11 @@ class FailureHandler:
         return self._processing != "fail"
 
     @property
+    def reading_fails(self) -> bool:
+        """Whether the worker ends at a record that cannot be read."""
+        return self._reading == "fail"
+
+    @property
     def writes_dead_letters(self) -> bool:
         """Whether a record may be written to a dead-letter topic."""
         return self._topic is not None and "dead-letter" in (self._reading, self._processing)

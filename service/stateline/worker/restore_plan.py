@@ -126,6 +126,7 @@ def _restored(task: Task, name: str, changelog: TopicPartition, table_of: Topic 
         task.settings.max_timestamp_ahead_ms,
         0 if table_of else task.stores.offsets.owner_epoch(name),
         task.settings.clock,
+        task.settings.failures.reading_fails,
     )
 
 

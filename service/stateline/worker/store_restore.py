@@ -27,6 +27,7 @@ from stateline.processing.changelog import (
 )
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS, EventTimes
+from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable, timely
 from stateline.worker.polled_records import size_of
 from stateline_store import (
@@ -95,7 +96,9 @@ class WholeCommits:
 class RestoredStore:
     """A store, how it is committed, and what it is restored from.
 
-    `table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read.
+    `table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read. One
+    that cannot be read now ends the worker if `reading_fails`, and is left out otherwise: it met its policy before, or
+    is of a schema that today's code, or its registry, does not read.
     `types` are what the application declares of a store with a changelog; `owner_epoch` is the largest that it has
     records of.
     """
@@ -108,6 +111,7 @@ class RestoredStore:
     max_timestamp_ahead_ms: int = -1
     owner_epoch: int = 0
     clock: Clock = MACHINE_CLOCK
+    reading_fails: bool = False
 
 
 class StoreRestore:
@@ -128,7 +132,8 @@ class StoreRestore:
         self._newest_owner = self._staged_owner = (
             of.owner_epoch
         )  # the largest epoch read, and the largest that is staged
-        self._left_out = 0
+        self._left_out = self._unreadable = 0
+        self._failures = FailureHandler("fail", "fail", None) if of.reading_fails else None
         self._times = _times_of(of)
 
     @property
@@ -171,6 +176,9 @@ class StoreRestore:
         if self._left_out:
             logger.warning("%d records of %s were left out: a worker wrote them after another had taken over",
                            self._left_out, self.changelog)  # fmt: skip
+        if self._unreadable:
+            logger.warning("%d records of %s were left out of table %s: they cannot be read",
+                           self._unreadable, self.changelog, self.store.name)  # fmt: skip
 
     def commit(self) -> None:
         """Commit what is staged, with the offset up to which it is whole."""
@@ -201,9 +209,11 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             seen = self.store.position(IsolationLevel.READ_UNCOMMITTED).get(*self.changelog)
         new = [record for record in records if seen is None or record.offset > seen]
-        timed = self._times.admitted(self._times.stamped(new), None)
+        timed = self._times.admitted(self._times.stamped(new), self._failures)
         taken = timely(timed, self.of.max_timestamp_ahead_ms, None, self.of.clock)
-        stage(self.store, readable(topic, taken, None, key_required=True))
+        found = readable(topic, taken, self._failures, key_required=True)
+        self._unreadable += len(taken) - len(found)
+        stage(self.store, found)
         self._position = position_of_input(records[-1:])
         self.restored += len(records)
 
