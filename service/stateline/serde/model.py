@@ -42,10 +42,25 @@ class ModelSerde:
         return f"model({getattr(self.model, '__qualname__', self.model)})"
 
     def serialize(self, value: Any) -> bytes:
+        """Raises for what would come back as something else, too, as a NaN, which JSON has not, or a secret that is
+        hidden: so it reads what it has written, and compares its fields (of the declared class, and not `exclude`)."""
         try:
-            return self._adapter.dump_json(self._adapter.validate_python(value), by_alias=True)
+            given = self._adapter.validate_python(value)
+            data = self._adapter.dump_json(given, by_alias=True)
         except (ValidationError, ValueError) as error:
             raise InvalidArgumentError(f"{shown(value)} is no {self.name}: {_first(error)}.") from error
+        try:
+            back = self._adapter.validate_json(data)
+        except ValidationError as error:
+            raise InvalidArgumentError(
+                f"{shown(value)} cannot be read again as {self.name} from its JSON, {shown(data)}: {_first(error)}."
+            ) from error
+        if self._adapter.dump_python(back) != self._adapter.dump_python(given):
+            raise InvalidArgumentError(
+                f"{shown(value)} would come back as {shown(back)} from its JSON, {shown(data)}: give {self.name} "
+                "fields that JSON has."
+            )
+        return data
 
     def deserialize(self, data: bytes) -> Any:
         try:

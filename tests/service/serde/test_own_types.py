@@ -12,6 +12,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, SecretStr, computed_field
 
 from service.serde.shop import Line, Order
 from stateline import serdes
@@ -124,6 +125,32 @@ def test_json_of_another_shape_cannot_be_read_and_the_field_is_named(data: bytes
         serdes.model(Order).check(data)
     with pytest.raises(InvalidArgumentError):
         serdes.model(Order).serialize(Line("a", 1))
+
+
+class Forbidding(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    x: int
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic's documentation has it
+    @property
+    def twice(self) -> int:
+        return 2 * self.x
+
+
+class Measured(BaseModel):
+    x: float
+
+
+class Hidden(BaseModel):
+    word: SecretStr
+
+
+@pytest.mark.parametrize(
+    "value", [Forbidding(x=1), Measured(x=float("nan")), Measured(x=float("inf")), Hidden(word=SecretStr("a"))]
+)
+def test_what_would_not_come_back_as_it_was_is_not_written(value: BaseModel) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"cannot be read again as|would come back as"):
+        serdes.model(type(value)).serialize(value)
 
 
 def test_a_model_is_known_by_the_name_of_its_class_and_answers_have_its_json_in_one_line() -> None:

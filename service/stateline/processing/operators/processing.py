@@ -6,7 +6,7 @@ fails is handled by ``processing.exception.handler``, its writes undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stateline.model.record_size import refuse_too_large
@@ -16,7 +16,7 @@ from stateline.processing.operators.rows import Column, Rows
 from stateline.processing.records import InputRecord
 from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
-from stateline.serde.plain import Serde
+from stateline.serde.plain import Serde, shown
 from stateline_store import TopologyError
 
 _Row = tuple[bytes | None, bytes | None, int, Any, Any]  # as bytes, the timestamp, and as objects
@@ -66,6 +66,8 @@ class ProcessRows:
         """All that it gave; a generator runs to its end here."""
         if result is None:
             return []
+        if isinstance(result, str | bytes | Mapping):  # Python would go through its characters, or its keys
+            raise TopologyError(f"The function gave {shown(result)}: give a list of rows, or yield each.")
         if self._values_only:
             values = [(written(self._value, value), value) for value in result]
             return [(raw_key, raw, given.timestamp_ms, given.key, value) for raw, value in values]
@@ -77,6 +79,8 @@ class ProcessRows:
             if timestamp_ms < 0:
                 raise TopologyError(f"The function gave a record with the timestamp {timestamp_ms}: give 0 or more.")
         else:
+            if isinstance(made, str | bytes | Mapping):
+                raise TopologyError(f"The function gave {shown(made)} as a row: give (key, value).")
             key, value = made
         raw_key, raw = written(self._key, key), written(self._value, value)
         refuse_too_large(raw_key, raw, self._most)

@@ -209,11 +209,19 @@ def test_a_function_of_other_arguments_is_refused_where_it_is_declared(function:
         app.stream("in", **TEXTS).process(function, stores=[kept])
 
 
-@pytest.mark.parametrize("made", [3, [3], [("a", 1)], [("a", "b", "c")]])
+@pytest.mark.parametrize("made", [3, [3], [("a", 1)], [("a", "b", "c")], "ab", ["ab"], {"a": "b"}, [{"a": 1, "b": 2}]])
 def test_what_is_no_row_fails_its_record(made: Any) -> None:
     app = App("wrong")
     app.stream("in", **TEXTS).process(lambda record: made).to("out")
     with TestDriver(app) as driver, pytest.raises(RecordError, match="Processor 'process <lambda>' failed"):
+        driver.pipe("in", "k", "v")
+
+
+@pytest.mark.parametrize("made", ["ab", b"ab", {"a": "b"}])
+def test_one_value_is_not_taken_for_many(made: Any) -> None:
+    app = App("wrong")
+    app.stream("in", **TEXTS).process_values(lambda record: made).to("out")
+    with TestDriver(app) as driver, pytest.raises(RecordError, match="give a list of rows, or yield each"):
         driver.pipe("in", "k", "v")
 
 
