@@ -178,7 +178,7 @@ def test_with_reload_a_change_runs_when_it_is_saved_and_a_mistake_leaves_what_ru
     run = started(f"embedded:{tmp_path / 'log.db'}", "--reload")
     run.write_code(factor="(")
     wait_until(run.says("SyntaxError"))
-    assert "scaling.py:11" in (run.folder / "log").read_text()
+    assert "scaling.py, line 11" in (run.folder / "log").read_text()
     run.write(KEYS)
     wait_until(run.has(KEYS, KEYS))
     run.write_code(factor="10")

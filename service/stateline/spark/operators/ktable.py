@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from stateline import serdes
+from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TIMESTAMP
 from stateline.spark.operators.declared import STATE, declare
@@ -134,6 +135,7 @@ class KTable:
             raise TopologyError(f"Both tables have a column {name!r}: rename one with map_values.")
 
 
+@says_where
 @dataclass(frozen=True)
 class GroupedKTable:
     """A table's rows in groups; each aggregation makes a table of the groups, without those that have no row.

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructType
 
+from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import STATE, declare
@@ -66,6 +67,7 @@ def join_stream_table(
     return _flat(joined, stream, table)
 
 
+@says_where
 def session_aggregate(
     frame: DataFrame,
     key: str | Sequence[str],
