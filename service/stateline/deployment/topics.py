@@ -101,7 +101,7 @@ def _create(admin: Admin, topics: Sequence[InternalTopic], partitions: Mapping[s
                 settings = ", ".join(f"{name}={value}" for name, value in topic.settings.items())
                 raise InvalidArgumentError(
                     f"The {topic.role} cannot be created with {settings}: {error} Mend what says so: "
-                    "with_logging(…), changelog={{…}}, or a setting topic.*."
+                    "with_logging(…), changelog={…}, or a setting topic.*."
                 ) from error
 
 

@@ -155,8 +155,9 @@ class Stream:
         """For each row those that the function gives of a record and its stores (Kafka Streams' `KStream.process`).
 
         It gets the row as an `InputRecord` (topic, partition and offset are those of the record that it was made of),
-        then one view for each of `stores`, and a `context` if it names one. It returns or yields (key, value), or
-        ``record._replace(…)`` for other timestamps, of the types `key` and `value` (else as they were); None is no row.
+        then one view for each of `stores`, and a `context` if it names one. It returns one (key, value), returns a list
+        of them, or yields each; ``record._replace(…)`` has another timestamp. They are of the types `key` and `value`
+        (else as they were); None is no row.
         Rows come in the partition's order, and find in the stores what earlier ones put. The writes of one that fails
         are undone. The key may have changed, so rows are brought together by `repartition` before they are grouped.
         """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Headers
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.topic import Topic
+from stateline.serde.plain import shown
 from stateline.serde.windowed import partition_key
+from stateline_store import InvalidArgumentError
 
 
 class InputRecord(NamedTuple):
@@ -34,6 +37,25 @@ class OutputRecord(NamedTuple):
     """By which the partition is found; None: by the key."""
 
 
+def checked_timestamp(given: Any) -> int:
+    """The milliseconds that a function gave, as an int. Raises `InvalidArgumentError` for what no record can have."""
+    try:
+        found = operator.index(given)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**63:
+        raise InvalidArgumentError(f"{shown(given)} is no timestamp: give whole milliseconds since 1970, 0 or more.")
+    return found
+
+
+def _check_headers(given: Any) -> None:
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], bytes | None)
+        for pair in given
+    ):
+        raise InvalidArgumentError(f"{shown(given)} are no headers: give a list of (text, bytes or None).")
+
+
 class Output:
     """A topic that a processor writes to. Records leave when the function has returned without an error."""
 
@@ -52,12 +74,15 @@ class Output:
         """Write a record under this key (None: any partition; a window's or a session's: the inner key's partition),
         with the input's timestamp unless one is given.
 
-        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large.
+        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large, a
+        timestamp that is no whole number of milliseconds, and headers that are no (text, bytes or None).
         """
         raw_key = None if key is None else self._topic.key.serialize(key)
         raw_value = None if value is None else self._topic.value.serialize(value)
         refuse_too_large(raw_key, raw_value, self._max_record_bytes)
-        stamp = self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
+        stamp = self._record_timestamp_ms if timestamp_ms is None else checked_timestamp(timestamp_ms)
+        if headers:
+            _check_headers(headers)
         where = partition_key(self._topic.key, raw_key)
         self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 

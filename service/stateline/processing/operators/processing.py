@@ -13,7 +13,7 @@ from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Column, Rows
-from stateline.processing.records import InputRecord
+from stateline.processing.records import InputRecord, checked_timestamp
 from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
 from stateline.serde.plain import Serde, shown
@@ -71,13 +71,12 @@ class ProcessRows:
         if self._values_only:
             values = [(written(self._value, value), value) for value in result]
             return [(raw_key, raw, given.timestamp_ms, given.key, value) for raw, value in values]
-        return [self._row(one, given.timestamp_ms) for one in result]
+        rows = [result] if isinstance(result, tuple) else result  # one (key, value), or one record
+        return [self._row(one, given.timestamp_ms) for one in rows]
 
     def _row(self, made: Any, timestamp_ms: int) -> _Row:
         if isinstance(made, InputRecord):
-            key, value, timestamp_ms = made.key, made.value, made.timestamp_ms
-            if timestamp_ms < 0:
-                raise TopologyError(f"The function gave a record with the timestamp {timestamp_ms}: give 0 or more.")
+            key, value, timestamp_ms = made.key, made.value, checked_timestamp(made.timestamp_ms)
         else:
             if isinstance(made, str | bytes | Mapping):
                 raise TopologyError(f"The function gave {shown(made)} as a row: give (key, value).")

@@ -217,6 +217,16 @@ def test_what_is_no_row_fails_its_record(made: Any) -> None:
         driver.pipe("in", "k", "v")
 
 
+def test_one_row_may_be_returned_as_it_is() -> None:
+    app = App("one")
+    app.stream("in", **TEXTS).process(lambda record: (record.key, "made")).to("made")
+    app.stream("in", **TEXTS).process(lambda record: record._replace(timestamp_ms=7)).to("later")
+    with TestDriver(app) as driver:
+        driver.pipe("in", "ab", "cd", timestamp_ms=1)
+        assert driver.read("made") == [Record("ab", "made", timestamp_ms=1)]
+        assert driver.read("later") == [Record("ab", "cd", timestamp_ms=7)]
+
+
 @pytest.mark.parametrize("made", ["ab", b"ab", {"a": "b"}])
 def test_one_value_is_not_taken_for_many(made: Any) -> None:
     app = App("wrong")
@@ -316,5 +326,5 @@ def test_a_store_that_is_named_context_is_none() -> None:
 def test_a_negative_timestamp_fails_its_record() -> None:
     app = App("wrong")
     app.stream("in", **TEXTS).process(lambda record: [record._replace(timestamp_ms=-1)]).to("out")
-    with TestDriver(app) as driver, pytest.raises(RecordError, match="with the timestamp -1"):
+    with TestDriver(app) as driver, pytest.raises(RecordError, match="-1 is no timestamp"):
         driver.pipe("in", "k", "v")
