@@ -47,7 +47,7 @@ def run(
     from stateline.processes.run_plan import RunPlan, fixed_settings
     from stateline.processes.source_files import SourceFiles
     from stateline.processes.supervisor import SAYS, Supervisor
-    from stateline.server.listeners import listening
+    from stateline.server.listeners import http_listener, listening
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
@@ -61,7 +61,8 @@ def run(
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
         check_files(config)
-        planned.write(plan)
+        with http_listener(config.model_copy(update={"server_port": 0})):  # not without tokens where others reach it
+            planned.write(plan)
         return
     with only_run(config):
         check_files(config)
