@@ -36,8 +36,7 @@ def clean(
     pass on: let a delay pass between a start and the first call. A task that cannot be deleted is logged and left for
     the next call. Several processes may clean the same directory at once; any thread may call.
     """
-    tasks = [*directory.tasks(), *directory.global_tasks()]
-    return [task for task in tasks if _clean_task(directory, task, live, older_than_ms, now_ms, keep)]
+    return [task for task in directory.all_tasks() if _clean_task(directory, task, live, older_than_ms, now_ms, keep)]
 
 
 def _clean_task(

@@ -38,7 +38,7 @@ from stateline_store.task_id import TaskId
 
 DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
 LOCK_FILE = ".lock"  # on disk: never change
-_GLOBAL = "global"  # on disk: never change
+GLOBAL = "global"  # on disk: never change
 _DELETED = ".deleted-"  # on disk: never change
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -51,7 +51,7 @@ def is_name(text: str) -> bool:
 def global_task(instance: str) -> str:
     """Under which id a worker's global stores, which hold every partition, are found where tasks are: as
     ``global/worker-0``. Each worker of a state directory has its own."""
-    return f"{_GLOBAL}/{instance}"
+    return f"{GLOBAL}/{instance}"
 
 
 def directory_name(store_name: str, *, timestamped: bool) -> str:
@@ -174,7 +174,7 @@ class StateDirectory:
         another form of id.
         """
         place, _, instance = task_id.partition("/")
-        if place != _GLOBAL or not is_name(instance):
+        if place != GLOBAL or not is_name(instance):
             TaskId.parse(task_id)
         return self.application / task_id
 
@@ -206,12 +206,16 @@ class StateDirectory:
     def global_tasks(self) -> list[str]:
         """What `global_task` says of the workers that have global stores here, in order. Raises as `tasks`."""
         try:
-            instances = [entry.name for entry in (self.application / _GLOBAL).iterdir() if entry.is_dir()]
+            instances = [entry.name for entry in (self.application / GLOBAL).iterdir() if entry.is_dir()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise refused(self.application / _GLOBAL, "read", error) from error
+            raise refused(self.application / GLOBAL, "read", error) from error
         return [global_task(name) for name in sorted(instances) if is_name(name)]
+
+    def all_tasks(self) -> list[str]:
+        """`tasks`, then `global_tasks`. Raises as `tasks`."""
+        return [*self.tasks(), *self.global_tasks()]
 
     def delete_task(self, lock: TaskLock) -> None:
         """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.

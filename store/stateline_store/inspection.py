@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from stateline_store.directory import global_task
+from stateline_store.directory import GLOBAL, global_task
 from stateline_store.errors import (
     CallerError,
     DamagedDataError,
@@ -43,7 +43,6 @@ _APPLICATION_FILES = frozenset(
     {*_APPLICATION_MARKS, "instances", "pipelines", "snapshots", ".lock", ".relocation.lock"}
 )
 _TASK_FILES = frozenset({".lock", "rocksdb", OFFSET_CHECKPOINT, "topics.json"})
-_GLOBAL = "global"
 _TRASH = (".wiped-", ".deleted-")
 _JOURNALS = (".relocation.json",)
 _Content = TypeVar("_Content")
@@ -117,7 +116,7 @@ def inspect_task(path: Path) -> TaskReport:
     }
     known = {name for name in names if name in _TASK_FILES or name.endswith((".notice", ".position"))}
     return TaskReport(
-        global_task(path.name) if path.parent.name == _GLOBAL else path.name,
+        global_task(path.name) if path.parent.name == GLOBAL else path.name,
         path,
         locked,
         owner_pid,
@@ -196,12 +195,12 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _is_task(folder: Path) -> bool:
     """Kafka Streams keeps its global stores in `global`, Stateline each worker's in a folder of that."""
-    return _GLOBAL in (folder.name, folder.parent.name) or TaskId.is_one(folder.name)
+    return GLOBAL in (folder.name, folder.parent.name) or TaskId.is_one(folder.name)
 
 
 def _task_folders(folder: Path) -> list[Path]:
     """What this folder of an application has of tasks: itself, one for each worker with global stores, or none."""
-    if folder.name == _GLOBAL and not (folder / "rocksdb").is_dir():
+    if folder.name == GLOBAL and not (folder / "rocksdb").is_dir():
         return list(_folders(folder))
     return [folder] if _is_task(folder) else []
 

@@ -14,11 +14,10 @@ from stateline.cli.record_json import Format, headers_of, members_of
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.failures import DEAD_LETTER
-from stateline.serde.plain import Serde
+from stateline.serde.plain import Serde, one_line
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
 """Of key and value; None of unknown ones."""
-_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,7 +46,7 @@ class RecordLines:
         if letter is not None:
             found["dead_letter"] = {name: text for name, text in letter.items() if name != "stacktrace"}
         # A JSON value is shown as it is: line breaks between its parts would end the line.
-        return orjson.dumps(found).translate(_BREAKS).decode()
+        return one_line(orjson.dumps(found)).decode()
 
 
 def dead_letter_of(record: Record) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from stateline.processes.logging import write_json_line
 if TYPE_CHECKING:
     from stateline.config.settings import Config
     from stateline.processes.child import Child
+    from stateline.processes.run_plan import RunPlan
 
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
@@ -42,12 +43,10 @@ def run(
     Example: stateline run flights:app --set num.workers=2
     """
     from stateline.config.extras import need_extra
-    from stateline.processes.application import application_children, listening_child, only_run
-    from stateline.processes.renewal import Renewal
+    from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings
-    from stateline.processes.source_files import SourceFiles
-    from stateline.processes.supervisor import SAYS, Supervisor
-    from stateline.server.listeners import http_listener, listening
+    from stateline.processes.supervisor import SAYS
+    from stateline.server.listeners import http_listener
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
@@ -55,9 +54,10 @@ def run(
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     app, config = loaded(target, config_file, settings)
+    options = passed_on(config_file, settings)
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
-    children = application_children(app, config, target, passed_on(config_file, settings))
+    children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
         check_files(config)
@@ -73,19 +73,32 @@ def run(
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
-        with listening(config) as (clients, nodes):
-            descriptors = clients.fileno(), None if nodes is None else nodes.fileno()
+        _supervise(planned, config, _load_command(target, options), emit, reload=reload)
 
-            def listens(child: Child) -> Child:
-                return listening_child(child, *descriptors)
 
-            sockets = [each for each in (clients, nodes) if each is not None]
-            supervisor = Supervisor([listens(child) for child in children], emit=emit, listeners=sockets)
-            load = _load_command(target, passed_on(config_file, settings))
-            sources = SourceFiles() if reload else None
-            renewal = Renewal(supervisor, load, lambda path: RunPlan.read(path, planned.fixed, listens), sources)
-            renewal.watch(planned.files)
-            supervisor.run(renewal)
+def _supervise(
+    planned: RunPlan, config: Config, load: list[str], emit: Callable[[str, str], None], *, reload: bool
+) -> None:
+    """Run what is planned, at sockets that a new server can take over, until a signal ends it."""
+    from stateline.processes.application import listening_child
+    from stateline.processes.renewal import Renewal
+    from stateline.processes.run_plan import RunPlan
+    from stateline.processes.source_files import SourceFiles
+    from stateline.processes.supervisor import Supervisor
+    from stateline.server.listeners import listening
+
+    with listening(config) as (clients, nodes):
+        descriptors = clients.fileno(), None if nodes is None else nodes.fileno()
+
+        def listens(child: Child) -> Child:
+            return listening_child(child, *descriptors)
+
+        sockets = [each for each in (clients, nodes) if each is not None]
+        supervisor = Supervisor([listens(child) for child in planned.children], emit=emit, listeners=sockets)
+        sources = SourceFiles() if reload else None
+        renewal = Renewal(supervisor, load, lambda path: RunPlan.read(path, planned.fixed, listens), sources)
+        renewal.watch(planned.files)
+        supervisor.run(renewal)
 
 
 def worker(
@@ -133,8 +146,9 @@ def serve(
     if process is not None and inherited is not None:
         serve_inherited(app, config, process, inherited)
         return
-    again = [sys.executable, "-m", "stateline", "serve", target, *passed_on(config_file, settings)]
-    run_server(app, config, again, _load_command(target, passed_on(config_file, settings)), inherited)
+    options = passed_on(config_file, settings)
+    again = [sys.executable, "-m", "stateline", "serve", target, *options]
+    run_server(app, config, again, _load_command(target, options), inherited)
 
 
 def pipeline(

@@ -112,7 +112,7 @@ def stored(directory: StateDirectory, stale: Stale) -> list[str]:
     """What `discard` would delete of stores now, as ``0_3`` or ``totals of 0_3``; nothing is changed."""
     if not directory.application.exists():
         return []
-    tasks = [task for task in _tasks(directory) if _holds_anything(directory.task(task))]
+    tasks = [task for task in directory.all_tasks() if _holds_anything(directory.task(task))]
     if stale.everything:
         return tasks
     return [f"{store} of {task}" for task in tasks for store in sorted(stale.stores) if _has(directory, task, store)]
@@ -142,7 +142,7 @@ def delete_checkpoint(pipeline: Path) -> bool:
 
 def _everything(directory: StateDirectory) -> list[str]:
     found = []
-    for task in _tasks(directory):
+    for task in directory.all_tasks():
         if _holds_anything(directory.task(task)):
             with directory.lock_task(task) as lock:
                 directory.delete_task(lock)
@@ -159,7 +159,7 @@ def _everything(directory: StateDirectory) -> list[str]:
 
 def _stores(directory: StateDirectory, stale: Stale) -> list[str]:
     found = []
-    for task in _tasks(directory):
+    for task in directory.all_tasks():
         names = [name for name in sorted(stale.stores) if _has(directory, task, name)]
         if names:
             with directory.lock_task(task) as lock:
@@ -170,10 +170,6 @@ def _stores(directory: StateDirectory, stale: Stale) -> list[str]:
     except OSError as error:
         raise refused(directory.application, "emptied", error) from error
     return found
-
-
-def _tasks(directory: StateDirectory) -> list[str]:
-    return [*directory.tasks(), *directory.global_tasks()]
 
 
 def _delete_copies(directory: StateDirectory) -> None:

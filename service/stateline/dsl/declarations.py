@@ -29,7 +29,7 @@ from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Root
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.processor import Processor, Punctuation, processor_of
-from stateline.model.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition, changelog_name
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies, unused_stores
 from stateline.processing.operators import StreamSource
@@ -198,7 +198,7 @@ class Declarations:
 
     def _changelog(self, store: str) -> str:
         """Kafka Streams registers schemas under the changelog's name for stores that have none, too."""
-        return f"{self.application_id}-{store}-changelog"
+        return changelog_name(self.application_id, store)
 
     def _bound(self, serde: Serde, topic: str, role: Role) -> Serde:
         return bound(serde, topic, role, self.registry)

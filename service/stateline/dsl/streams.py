@@ -431,6 +431,7 @@ class Table:
     ) -> Table:
         """The keys for which it is true of (key, value)."""
         check_function("filter", predicate, "key", "value", role="predicate")
+        store = self._declarations.store_name(store, "KTABLE-FILTER")
         return self._mapped(
             "filter",
             lambda k, v, data: data if refuse_unrun(predicate(k, v)) else None,
@@ -450,6 +451,7 @@ class Table:
     ) -> Table:
         """The keys for which it is not."""
         check_function("filter_not", predicate, "key", "value", role="predicate")
+        store = self._declarations.store_name(store, "KTABLE-FILTER")
         return self._mapped(
             "filter_not",
             lambda k, v, data: None if refuse_unrun(predicate(k, v)) else data,
@@ -525,13 +527,12 @@ class Table:
         self,
         what: str,
         function: Callable[[Any, Any, bytes], bytes | None],
-        store: str | None,
+        store: str,
         value: Serde,
         persistent: bool,
         changelog: ChangelogSettings,
     ) -> Table:
         self._refuse_windows(what)
-        store = self._declarations.store_name(store, "KTABLE-FILTER")
         name = f"{what} {store}"
         make = partial(MapTable, name, function, self.store.key, self.store.value)
         return _kept_table(
@@ -647,6 +648,7 @@ class WindowedStream:
         changelog: ChangelogSettings = None,
     ) -> WindowedTable:
         """How many rows each key has had in each window, as int64."""
+        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         return self._table("count", store, Counting(), serdes.int64, retention, persistent, changelog)
 
     def reduce(
@@ -699,14 +701,13 @@ class WindowedStream:
     def _table(
         self,
         what: str,
-        store: str | None,
+        store: str,
         folding: Folding,
         value: Serde,
         retention: timedelta | None,
         persistent: bool,
         changelog: ChangelogSettings,
     ) -> WindowedTable:
-        store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         windows, kept = self.windows, retention_of(self.windows, retention, store)
         common: dict[str, Any] = {"key": self.key, "value": value, "persistent": persistent}
         if isinstance(windows, SessionWindows):

@@ -14,11 +14,13 @@ _POLL_RECORDS = 10_000
 _SILENCE_S = 30.0  # without a record, and without coming to the end
 
 
-def records_between(log: Log, bounds: Mapping[TopicPartition, tuple[int, int]], way_out: str) -> Iterator[Record]:
+def records_between(
+    log: Log, bounds: Mapping[TopicPartition, tuple[int, int]], way_out: str, *, silence_s: float = _SILENCE_S
+) -> Iterator[Record]:
     """The committed records of each partition from the first offset to before the second, each partition's in order;
     some behind it may come, too. Aborted records and markers of transactions are no records.
 
-    Raises `LogUnavailableError` when nothing comes for 30 s; its message ends with the `way_out`.
+    Raises `LogUnavailableError` when nothing comes for so long; its message ends with the `way_out`.
     """
     with closing(log.consumer()) as consumer:
         consumer.assign({place: first for place, (first, _) in bounds.items()})
@@ -28,7 +30,7 @@ def records_between(log: Log, bounds: Mapping[TopicPartition, tuple[int, int]], 
             yield from records
             if records:
                 heard = time.monotonic()
-            elif time.monotonic() - heard > _SILENCE_S:
+            elif time.monotonic() - heard > silence_s:
                 raise LogUnavailableError(
                     f"{left[0]} could not be read up to offset {bounds[left[0]][1] - 1}: {way_out}."
                 )

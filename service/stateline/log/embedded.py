@@ -43,8 +43,7 @@ class EmbeddedLog:
     this user may not write it, `DamagedDataError` when it is something else than an embedded log.
     `busy_timeout_ms` is how long a write waits for others at most. `sync`: what is written through this object
     is on the disk when the call returns, with all that was written before it. `read_only`: the file has to be there,
-    only its admin and consumers without a group can be used, and
-    nothing is made or written.
+    only its admin and consumers without a group can be used, and nothing is made or written.
     """
 
     def __init__(

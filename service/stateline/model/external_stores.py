@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stateline.model.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition, changelog_name
 from stateline.model.topic import Topic, checked_name, checked_store_name
 from stateline.serde.external import ExternalKey, ExternalValue
 from stateline.serde.plain import Serde
@@ -36,7 +36,7 @@ def changelog_of(own_application: str, definition: StoreDefinition, of: str, cha
         )
     whose = f"Store {definition.name!r} of Kafka Streams application {of!r}"
     return Topic(
-        checked_name("topic", changelog or f"{of}-{definition.name}-changelog"),
+        checked_name("topic", changelog or changelog_name(of, definition.name)),
         ExternalKey(_topic_key(definition), whose, definition.plain_kind, definition.retain_duplicates),
         ExternalValue(definition.value, whose),
         external=of,

@@ -46,9 +46,8 @@ class StoreDefinition:
 
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
     `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes, `ttl_ms` of a timestamped
-    key-value store whose entries expire (0: of none). `factory` makes a user's
-    own store from its name. `is_operators`: an operator alone writes it. `changelog_overrides` are what `with_logging`
-    was given.
+    key-value store whose entries expire (0: of none). `factory` makes a user's own store from its name. `is_operators`:
+    an operator alone writes it. `changelog_overrides` are what `with_logging` was given.
     """
 
     name: str
@@ -154,7 +153,7 @@ class StoreDefinition:
         """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
         if self.source is not None:
             return self.source.name
-        return f"{application_id}-{self.name}-changelog" if self.logged else None
+        return changelog_name(application_id, self.name) if self.logged else None
 
     def changelog_settings(
         self, defaults: Mapping[str, str] = MappingProxyType({}), window_additional_ms: int = DAY_MS
@@ -225,6 +224,11 @@ class StoreDefinition:
                 )
             case "custom":
                 raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")
+
+
+def changelog_name(application_id: str, store: str) -> str:
+    """Kafka Streams' name of a store's changelog. In topics: never change."""
+    return f"{application_id}-{store}-changelog"
 
 
 def topic_settings(whose: str, given: Mapping[str, object]) -> dict[str, str]:

@@ -143,7 +143,7 @@ class Supervisor:
         """End this child, and forget it when it has ended: `has`."""
         one.is_leaving = True
         if one.process is None:
-            self._all.remove(one)
+            self._forget(one)
         else:
             self._terminate([one], one.child.leaves_by)
 
@@ -151,8 +151,12 @@ class Supervisor:
         """Whether it is one of the children. Kills one that was let go and takes too long."""
         if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stop_timeout_s:
             self._kill(one)
-            self._all.remove(one)
+            self._forget(one)
         return one in self._all
+
+    def _forget(self, one: Supervised) -> None:
+        one.forget_pipe()
+        self._all.remove(one)
 
     def say(self, line: str) -> None:
         """A line of the supervisor's own."""
@@ -171,7 +175,7 @@ class Supervisor:
                 if time.monotonic() >= one.restart_at:
                     self._start(one, awaited=one.pipe is not None)
             elif one.process.poll() is not None and one.is_leaving:
-                self._all.remove(one)
+                self._forget(one)
                 self._emit(SAYS, f"{one.child.name} stopped ({_ending(self._reap(one))}).")
             elif one.process.poll() is not None:
                 self._schedule_restart(one)

@@ -49,11 +49,11 @@ class AvroSerde(RegisteredSerde):
 
     def _writer(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, "avro").AvroSerializer
-        return kind(client, self.schema, conf=self._settings(kind._default_conf))
+        return kind(client, self.schema, conf=self._settings(kind))
 
     def _reader(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, "avro").AvroDeserializer
-        return kind(client, self.schema, conf={**self._settings(kind._default_conf), "use.latest.version": False})
+        return kind(client, self.schema, conf=self._reader_settings(kind))
 
     def _plain(self, value: Any) -> Any:
         return value

@@ -45,11 +45,11 @@ class JsonSchemaSerde(RegisteredSerde):
 
     def _writer(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, _EXTRA).JSONSerializer
-        return kind(self.schema, client, conf=self._settings(kind._default_conf), json_encode=_JSON.serialize)
+        return kind(self.schema, client, conf=self._settings(kind), json_encode=_JSON.serialize)
 
     def _reader(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, _EXTRA).JSONDeserializer
-        conf = {**self._settings(kind._default_conf), "use.latest.version": False}
+        conf = self._reader_settings(kind)
         return kind(self.schema, schema_registry_client=client, conf=conf, json_decode=_JSON.deserialize)
 
     def _plain(self, value: Any) -> Any:

@@ -13,10 +13,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from stateline.serde.plain import shown
+from stateline.serde.plain import one_line, shown
 from stateline_store import InvalidArgumentError
-
-_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class ModelSerde:
 
     def to_json(self, data: bytes) -> Any:
         """As it is stored, in one line."""
-        return orjson.Fragment(data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data)
+        return orjson.Fragment(one_line(data))
 
     key_to_json = to_json
 

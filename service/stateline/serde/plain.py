@@ -78,6 +78,14 @@ def shown(value: object, limit: int = 60) -> str:
     return shortened(text, limit)
 
 
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+def one_line(text: bytes) -> bytes:
+    """JSON text, as it is stored but for line breaks between its parts."""
+    return text.translate(_BREAKS) if b"\n" in text or b"\r" in text else text
+
+
 def shortened(text: str, limit: int = 60) -> str:
     """The text, cut short for a message when it is longer."""
     return text if len(text) <= limit else text[: limit - 3] + "..."

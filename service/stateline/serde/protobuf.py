@@ -40,12 +40,11 @@ class ProtobufSerde(RegisteredSerde):
 
     def _writer(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, "protobuf").ProtobufSerializer
-        return kind(self.message, client, conf=self._settings(kind._default_conf))
+        return kind(self.message, client, conf=self._settings(kind))
 
     def _reader(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, "protobuf").ProtobufDeserializer
-        conf = {**self._settings(kind._default_conf), "use.latest.version": False}
-        return kind(self.message, conf=conf, schema_registry_client=client)
+        return kind(self.message, conf=self._reader_settings(kind), schema_registry_client=client)
 
     def _plain(self, value: Any) -> Any:
         from google.protobuf import json_format

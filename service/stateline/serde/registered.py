@@ -115,9 +115,14 @@ class RegisteredSerde(ABC):
             context = self._made["context"] = kinds.SerializationContext(binding.topic, field_)
         return made(given, context)
 
-    def _settings(self, known: Mapping[str, Any]) -> dict[str, Any]:
+    def _settings(self, kind: Any) -> dict[str, Any]:
         """Of `conf` what this serializer, or deserializer, knows: confluent's refuse what is the other one's."""
+        known = kind._default_conf
         return {**_STRATEGY, **{name: value for name, value in self.conf.items() if name in known}}
+
+    def _reader_settings(self, kind: Any) -> dict[str, Any]:
+        """The declared schema is the reader's, whatever is the newest in the registry."""
+        return {**self._settings(kind), "use.latest.version": False}
 
     def _bound(self) -> Binding:
         if self.binding is None:

@@ -41,7 +41,7 @@ from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
 from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.guard.access import guarded, install_guard
-from stateline.server.guard.exposure import check_exposure
+from stateline.server.guard.exposure import refuse_exposure
 from stateline.server.guard.limits import Limits
 from stateline.server.listeners import http_listener, peer_listener
 from stateline.server.nodes.joining import joined
@@ -221,7 +221,7 @@ def _answer(
     for_nodes: socket.socket | None = None,
     hands_over: bool = False,
 ) -> None:
-    check_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
+    refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
     settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any

@@ -87,7 +87,7 @@ class GlobalTables:
         with closing(self._log.admin()) as admin:
             topics = self._found(admin)
             places = [place for info in topics.values() for place in info.places]
-            bounds, ends = admin.bounds(places), {place: admin.watermarks(place)[1] for place in places}
+            bounds, ends = admin.bounds(places), admin.committed_ends(places)
         self._open_tables(topics, bounds)
         starts = _least(table.next_offsets for table in self._tables)
         self._times = EventTimes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.resets import Reset, newest_reset
 from stateline.deployment.topics import setting_warnings
+from stateline.log.committed_records import records_between
 from stateline.log.interface import Admin, Log, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import types_of_changelog
 from stateline.worker.new_stores import new_stores
-from stateline_store import ConfigurationError, LogUnavailableError, StatelineError, StoreTypes, TopicPartition
+from stateline_store import ConfigurationError, StatelineError, StoreTypes, TopicPartition
 
 _TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
 _READ_TIMEOUT_S = 15.0
@@ -96,13 +96,7 @@ def _read(log: Log, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition
     if not begins:
         return found
     with closing(log.admin()) as admin:
-        ends = admin.committed_ends(begins)
-    deadline = time.monotonic() + _READ_TIMEOUT_S
-    with closing(log.consumer()) as consumer:
-        consumer.assign(begins)
-        while any((consumer.next_offset(place) or 0) < end for place, end in ends.items()):
-            if time.monotonic() > deadline:
-                raise LogUnavailableError(f"The changelogs could not be read in {_READ_TIMEOUT_S:g} s: try again.")
-            for record in consumer.poll(1000, 0.1):
-                found[TopicPartition(record.topic, record.partition)].append(record)
+        bounds = {place: (begins[place], end) for place, end in admin.committed_ends(begins).items()}
+    for record in records_between(log, bounds, "try again", silence_s=_READ_TIMEOUT_S):
+        found[TopicPartition(record.topic, record.partition)].append(record)
     return found

@@ -13,12 +13,11 @@ import orjson
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry
-from stateline.serde.plain import JsonSerde, Serde
+from stateline.serde.plain import JsonSerde, Serde, one_line
 from stateline.server.contract.answers import entry_members
 from stateline_store import InvalidArgumentError
 
 _TIMESTAMP_BYTES = 8
-_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def lines(definition: StoreDefinition, entries: Sequence[Entry], *, with_key: bool) -> bytes:
@@ -60,5 +59,5 @@ def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[b
 
 def _as_json(serde: Serde, to_json: Callable[[bytes], Any]) -> Callable[[bytes], bytes]:
     if type(serde) is JsonSerde:
-        return lambda data: data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
+        return one_line
     return lambda data: orjson.dumps(to_json(data))
