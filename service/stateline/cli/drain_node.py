@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stateline.config.settings import Config
 from stateline.deployment.drain_request import ask_pipeline_to_drain, ask_to_drain
-from stateline.deployment.instance_file import Instance, lock_path, read_instances
+from stateline.deployment.instance_file import lock_path, read_instances
 from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
 from stateline.deployment.pipeline_status import pipelines_directory
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
@@ -46,7 +46,7 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
             told(f"pipeline {path.name}")
         running = [path for path in running if path not in stopped]
         told_of = read_instances(application)
-        done = {n for n in waiting if n not in told_of or _has_left(told_of[n]) or not _lives(application, n)}
+        done = {n for n in waiting if n not in told_of or told_of[n].drained or not _lives(application, n)}
         for name in sorted(done):
             told(name)
         waiting -= done
@@ -67,7 +67,3 @@ def _runs(pipeline: Path) -> bool:
 
 def _lives(application: Path, instance: str) -> bool:
     return lock_holder(lock_path(application, instance))[0] is not False
-
-
-def _has_left(instance: Instance) -> bool:
-    return instance.member_id is None and not instance.tasks

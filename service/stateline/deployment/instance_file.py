@@ -4,7 +4,8 @@
      "generation": of the group when it was given the tasks, -1 of none, "pid",
      "socket": path where it answers queries,
      "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"},
-     "global_tables": "restoring" | "running", or null of an application without any}
+     "global_tables": "restoring" | "running", or null of an application without any,
+     "drained": whether it was asked to drain and has handed over what it had}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
 lives; one that was killed leaves its file.
@@ -44,6 +45,7 @@ class Instance:
     socket: Path
     tasks: Mapping[str, str]
     global_tables: str | None = None
+    drained: bool = False
 
     def state_of(self, task_id: str) -> str | None:
         """The state of this task, or of `GLOBAL_TABLES`; None of what it does not have."""

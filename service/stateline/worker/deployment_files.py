@@ -25,7 +25,8 @@ _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class DeploymentFiles:
     """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
 
-    `socket` is where it answers queries, `global_tables` the state that is told of those. Raises `LockedError` when a
+    `socket` is where it answers queries; `global_tables` the state that is told of those, and `drained` whether it has
+    handed over what it had, are set by whoever knows. Raises `LockedError` when a
     live worker of this name exists already.
     """
 
@@ -41,6 +42,7 @@ class DeploymentFiles:
         self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
         self._drain_looks_s = 0.0
         self.global_tables: str | None = None
+        self.drained = False
 
     def client_id(self, prefix: str | None) -> str:
         """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
@@ -64,7 +66,7 @@ class DeploymentFiles:
         """Say which tasks this worker has, and in which state, and as whom its group knows it."""
         states = {str(task.id): str(task.state) for task in tasks}
         known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
-        self.registration.update(self.socket, states, self._process_id, *known, self.global_tables)
+        self.registration.update(self.socket, states, self._process_id, *known, self.global_tables, self.drained)
 
     def is_to_drain(self) -> bool:
         """Whether somebody wants this worker to hand over what it has (`stateline node drain`). Looks now and then."""

@@ -71,13 +71,15 @@ class Registration:
         member_id: str | None = None,
         generation: int = -1,
         global_tables: str | None = None,
+        drained: bool = False,
     ) -> None:
         """Say which tasks and global tables this worker has, in which state, on which directory
-        (`StateDirectory.process_id`), and as whom its group knows it in which generation."""
+        (`StateDirectory.process_id`), as whom its group knows it in which generation, and whether it has handed over
+        all that it had because it was asked to."""
         found = Instance(
             instance=self.instance, process_id=process_id, member_id=member_id, generation=generation,
             pid=os.getpid(), socket=socket, tasks=dict(tasks),
-            global_tables=global_tables,
+            global_tables=global_tables, drained=drained,
         )  # fmt: skip
         publish(self._path, found.encode())
 

@@ -141,7 +141,6 @@ class Worker:
             self._queries, self._lease, joining, self._standbys, lost if self._committer.is_all_or_nothing else None,
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
-        self._drained = False
         self._has_work = False  # for its own tasks, at the last turn
         self._worked_s = time.monotonic()  # when it had some last
         self._restarts = Restarts()
@@ -166,7 +165,7 @@ class Worker:
                     raise
                 except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                     self._start_over(error)
-            if not self._drained:
+            if not self._deployment.drained:
                 self.commit()
         except PartitionsChangedError as error:
             self._manager.drop_all()
@@ -295,15 +294,15 @@ class Worker:
 
     def _is_drained(self) -> bool:
         """Whether this worker was asked to hand over what it has, and so has nothing any more."""
-        if not self._drained and self._deployment.is_to_drain():
+        if not self._deployment.drained and self._deployment.is_to_drain():
             logger.info("Asked to drain: handing over all tasks, and leaving the group")
             self._commits.commit(self._group.consumer)
             self._group.close(for_good=True)
             self._manager.drop_all()
             self._standbys.close()
-            self._drained = True
+            self._deployment.drained = True
             self._group.say_tasks()
-        return self._drained
+        return self._deployment.drained
 
     def _start_over(self, error: StatelineError) -> None:
         """`start_over` because of this error, unless it was done too often."""
@@ -344,7 +343,7 @@ class Worker:
             last_first.callback(self._close_group)
 
     def _close_group(self) -> None:
-        if not self._drained:
+        if not self._deployment.drained:
             self._group.close(for_good=self._leaves_for_good and self._executor.stopping)
 
 

@@ -11,9 +11,24 @@ from service.worker.faults import counting
 from stateline.cli.drain_node import drain_node
 from stateline.deployment.configured_log import configured_log
 from stateline.worker.deployment_files import DeploymentFiles
-from stateline_store import DoesNotExistError, RetryLaterError
+from stateline.worker.registration import Registration
+from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
 from support.processes.running_worker import configured, create, eventually, running
 from support.run.patience import HANGING_S
+
+
+def test_a_worker_that_has_no_tasks_at_the_moment_has_not_handed_over(tmp_path: Path) -> None:
+    config = configured(counting(), tmp_path)
+    directory = StateDirectory(config.state_dir, config.application_id)
+    registration = Registration(directory.application, "worker-0")
+    try:
+        registration.update(tmp_path / "socket", {}, directory.process_id())  # it is between two groups
+        with pytest.raises(RetryLaterError, match="worker-0 has not handed over"):
+            drain_node(config, print, 0.2)
+        registration.update(tmp_path / "socket", {}, directory.process_id(), drained=True)
+        drain_node(config, print, 0.2)
+    finally:
+        registration.remove()
 
 
 def test_who_waits_hears_of_each_worker_that_has_handed_over_and_of_one_that_has_not(
