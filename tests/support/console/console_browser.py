@@ -14,6 +14,7 @@ import httpx
 from stateline.log.embedded import EmbeddedLog
 from support import TESTS
 from support.apps import console_app
+from support.console.chromium_package import ChromiumPackageError, Executable, packaged_chromium
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import configured, create, eventually, produce, running
@@ -32,16 +33,18 @@ class BrowserMissingError(Exception):
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser without a window. Raises `BrowserMissingError` where there is none."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        raise BrowserMissingError("Chromium is missing: install it (Debian: chromium).")
+    """A browser without a window: this machine's, else npm's. Raises `BrowserMissingError` where there is neither."""
+    installed = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
         raise BrowserMissingError(f"Playwright is missing ({error}): install the dev requirements.") from error
+    try:
+        found = packaged_chromium() if installed is None else Executable(Path(installed), dict(os.environ))
+    except ChromiumPackageError as error:
+        raise BrowserMissingError(f"Chromium is missing ({error}): install it (Debian: chromium).") from error
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=list(_FLAGS))
+        browser = playwright.chromium.launch(executable_path=found.path, env=dict(found.environment), args=list(_FLAGS))
         try:
             yield browser
         finally:
