@@ -20,6 +20,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, never_read
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
+from stateline.worker.readable_stores import refuse_unreadable
 from stateline_store import (
     DamagedDataError,
     Position,
@@ -39,12 +40,13 @@ class GlobalTableStore:
         assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
         assert definition.source is not None, "a global table is of a topic"
         self.store, self.topic, self._context = store, definition.source, context
+        self._definition = definition
         self.next_offsets: dict[TopicPartition, int] = {}
 
     def open(self, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_anew: bool) -> None:
         """Open it, and find where each partition is to be read from; `bounds` are the first offset and the end of each,
         `is_anew` says that the topic was made anew since it was remembered. Raises `TopologyError` where what is on
-        disk has other types."""
+        disk has other types, or cannot be read any more."""
         store = self.store
         try:
             store.init(self._context)
@@ -56,6 +58,7 @@ class GlobalTableStore:
             offset = store.committed_offset(source)
             if offset is not None and offset + 1 > end:
                 self._empty(f"it has offset {offset} of partition {source.partition}, which ends before")
+        refuse_unreadable(self._definition, store, "the global tables")
         self._find_starts(bounds)
 
     def partition_times(self) -> dict[TopicPartition, int]:
