@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from stateline.config.settings import Config
+from stateline.deployment.worker_figures import StoreFigures
 from stateline.log.interface import Admin, Consumer, Log, Record, TopicInfo
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
@@ -173,6 +174,21 @@ class GlobalTables:
         """What queries read of a table, which is one partition of a store; None of another one."""
         found = self.stores.get(store) if partition == 0 else None
         return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
+
+    def figures(self, now_s: float) -> dict[str, StoreFigures]:
+        """Each table's, as `StoreCommits.sample`."""
+        return {table.store.name: table.figures(now_s) for table in self._tables}
+
+    def lag(self) -> dict[str, int]:
+        """How many offsets of each topic were not read, as of the last poll; without those that cannot tell now."""
+        if self._consumer is None:
+            return {}
+        lags = {place: self._consumer.lag(place) for place in self._passed}
+        unknown = {place.topic for place, lag in lags.items() if lag is None}
+        return {
+            name: sum(lag for place, lag in lags.items() if place.topic == name and lag is not None)
+            for name in self._topics.keys() - unknown
+        }
 
     def commit(self) -> None:
         """Commit what was read, if anything was."""
