@@ -137,6 +137,40 @@ def test_a_schema_that_cannot_read_what_is_there_is_refused_and_the_field_is_nam
     log.close()
 
 
+def test_who_asks_for_a_key_registers_nothing_and_finds_what_java_wrote_with_the_schema_that_is_declared(
+    kafka_broker: SharedBroker, registry: str, tmp_path: Path
+) -> None:
+    text = {"type": "string", "avro.java.string": "String"}
+    app = App(f"keys-{uuid4().hex[:8]}", config={"schema.registry.url": registry})
+    topic, client = f"{app.application_id}-in", SchemaRegistryClient({"url": registry})
+    for name, schema in (("java", text), ("plain", "string")):
+        app.table(app.topic(f"{topic}-{name}", key=serdes.avro(json.dumps(schema)), value=serdes.string), store=name)
+    config = configured(app, tmp_path, bootstrap__servers=kafka_broker.bootstrap_servers)
+    log = open_log(kafka_broker.bootstrap_servers, tmp_path)
+    create(log, {f"{topic}-{name}": 1 for name in ("java", "plain")})
+    keys, producer = (
+        AvroSerializer(client, json.dumps(text)),
+        Producer({"bootstrap.servers": kafka_broker.bootstrap_servers}),
+    )
+    for name in ("java", "plain"):
+        context = SerializationContext(f"{topic}-{name}", MessageField.KEY)
+        producer.produce(f"{topic}-{name}", b"Bern", keys("ann", context))
+    producer.flush()
+    before = client.get_subjects()
+    with (
+        running(app, config, log),
+        served_here(tmp_path, f"bootstrap.servers={kafka_broker.bootstrap_servers}", app=app) as here,
+    ):
+        bound: dict[str, str | int] = {"wait_ms": 60_000, "position_bound": json.dumps({f"{topic}-java": {"0": 0}})}
+        assert here.client.get("/v1/stores/java/keys/ann", params=bound).json()["value"] == "Bern"
+        other = here.client.get("/v1/stores/plain/keys/ann")
+        assert other.status_code == 422
+        assert f"not registered for keys of {topic}-plain" in other.json()["detail"]
+    assert client.get_subjects() == before
+    assert client.get_versions(f"{topic}-plain-key") == [1]
+    log.close()
+
+
 def test_protobuf_and_json_schema_are_read_from_a_real_registry_too(
     kafka_broker: SharedBroker, registry: str, tmp_path: Path
 ) -> None:

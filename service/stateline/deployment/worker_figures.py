@@ -90,8 +90,9 @@ class StoreFigures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task; what
-    is not known is left out of them. `uncommitted_max_bytes` is -1 for no limit."""
+    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task, the
+    task ``global`` for global tables; what is not known is left out of them. `uncommitted_max_bytes` is -1 for no
+    limit."""
 
     instance: str
     updated_at_ms: int

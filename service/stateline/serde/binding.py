@@ -18,11 +18,18 @@ Role: TypeAlias = Literal["key", "value"]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """For which topic a serde writes, and by which registry."""
+    """For which topic a serde writes, and by which registry. `before`: of which it was bound before, as the keys of a
+    stream that a store takes over as they are."""
 
     topic: str
     role: Role
     registry: SchemaRegistry = field(compare=False)
+    before: Binding | None = field(default=None, compare=False)
+
+    @property
+    def topics(self) -> list[str]:
+        """This topic, and those before it."""
+        return [self.topic, *([] if self.before is None else self.before.topics)]
 
 
 @runtime_checkable
@@ -33,9 +40,23 @@ class Bindable(Protocol):
         """The serde that writes keys, or values, of this topic."""
 
 
+@runtime_checkable
+class Registering(Protocol):
+    """A serde that registers a schema when it writes."""
+
+    def looking_up(self) -> Serde:
+        """The serde for what is asked for, which registers nothing. It raises `InvalidArgumentError` while its schema
+        is not registered: nobody can have written it."""
+
+
 def bound(serde: Serde, topic: str, role: Role, registry: SchemaRegistry) -> Serde:
     """The serde for this topic, where it asks for that; others are as they were."""
     return serde.bound_to(topic, role, registry) if isinstance(serde, Bindable) else serde
+
+
+def looking_up(serde: Serde) -> Serde:
+    """The serde for what is asked for, where that is another one."""
+    return serde.looking_up() if isinstance(serde, Registering) else serde
 
 
 def is_unbound(serde: Serde) -> bool:

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from stateline.serde.binding import Role, bound
+from stateline.serde.binding import Role, bound, looking_up
 from stateline.serde.plain import Serde, StringSerde, shown
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
@@ -33,6 +33,10 @@ class ExternalValue:
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
         """With an inner serde for this topic."""
         return replace(self, inner=bound(self.inner, topic, role, registry))
+
+    def looking_up(self) -> Self:
+        """With an inner serde that registers nothing."""
+        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from http import HTTPStatus
+from typing import Any, Literal, Self
 
 import orjson
 
@@ -28,7 +29,7 @@ _STRATEGY = {"subject.name.strategy.type": "TOPIC"}
 @dataclass(frozen=True)
 class RegisteredSerde(ABC):
     """`registry` are settings of a registry of its own, beside those of the application; `conf` those of confluent's
-    serializer. Two are equal that write the same for the same topic.
+    serializer; `looks_up`: it registers no schema. Two are equal that write the same for the same topic.
 
     Every method raises as `explained` says, besides what the protocol says.
     """
@@ -36,7 +37,8 @@ class RegisteredSerde(ABC):
     registry: Mapping[str, object] | None = field(default=None, kw_only=True, hash=False)
     conf: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
     binding: Binding | None = field(default=None, kw_only=True)
-    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    looks_up: bool = field(default=False, kw_only=True, compare=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     @abstractmethod
@@ -63,13 +65,17 @@ class RegisteredSerde(ABC):
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> RegisteredSerde:
         """The serde that writes keys, or values, of this topic."""
         own = registry if self.registry is None else SchemaRegistry(self.registry)
-        return replace(self, binding=Binding(topic, role, own))
+        return replace(self, binding=Binding(topic, role, own, self.binding))
+
+    def looking_up(self) -> Self:
+        """The serde for what is asked for, which registers no schema."""
+        return replace(self, looks_up=True)
 
     def serialize(self, value: Any) -> bytes:
         with explained(f"{shown(value)} cannot be written as {self.name}"):
             if value is None:
                 raise InvalidArgumentError("there is no value")
-            written: bytes = self._call("_writer", value)
+            written: bytes = self._as_registered(value) if self.looks_up else self._call("_writer", value)
             return written
 
     def deserialize(self, data: bytes) -> Any:
@@ -99,7 +105,26 @@ class RegisteredSerde(ABC):
     def key_to_json(self, data: bytes) -> Any:
         return self.to_json(data)
 
-    def _call(self, what: Literal["_writer", "_reader"], given: Any) -> Any:
+    def _as_registered(self, value: Any) -> bytes:
+        """With the id that its schema has: that is the same under every topic's name."""
+        errors = import_extra("confluent_kafka.schema_registry.error", "avro")
+        topics = self._made.get("registered") or self._bound().topics
+        for topic in topics:
+            try:
+                written: bytes = self._call("_writer", value, topic)
+            except errors.SchemaRegistryError as error:
+                if error.http_status_code != HTTPStatus.NOT_FOUND:
+                    raise
+            else:
+                self._made["registered"] = [topic]
+                return written
+        raise InvalidArgumentError(
+            f"this schema is not registered for {self._bound().role}s of {' or '.join(topics)}, so nothing was written "
+            "with it yet; one with other attributes, as avro.java.string, is another schema: declare what is registered"
+        )
+
+    def _call(self, what: Literal["_writer", "_reader"], given: Any, topic: str | None = None) -> Any:
+        """`topic`: another one than it is of."""
         binding = self._bound()
         client = binding.registry.client()
         if self._made.get("client") is not client:  # the first time, or it was configured anew
@@ -108,17 +133,20 @@ class RegisteredSerde(ABC):
         made = self._made.get(what)
         if made is None:
             made = self._made[what] = getattr(self, what)(client)
-        context = self._made.get("context")
+        name = ("context", topic)
+        context = self._made.get(name)
         if context is None:
             kinds = import_extra("confluent_kafka.serialization", "avro")
             field_ = kinds.MessageField.KEY if binding.role == "key" else kinds.MessageField.VALUE
-            context = self._made["context"] = kinds.SerializationContext(binding.topic, field_)
+            context = self._made[name] = kinds.SerializationContext(topic or binding.topic, field_)
         return made(given, context)
 
     def _settings(self, kind: Any) -> dict[str, Any]:
         """Of `conf` what this serializer, or deserializer, knows: confluent's refuse what is the other one's."""
         known = kind._default_conf
-        return {**_STRATEGY, **{name: value for name, value in self.conf.items() if name in known}}
+        registers = {"auto.register.schemas": False} if self.looks_up else {}
+        given = {**self.conf, **registers}
+        return {**_STRATEGY, **{name: value for name, value in given.items() if name in known}}
 
     def _reader_settings(self, kind: Any) -> dict[str, Any]:
         """The declared schema is the reader's, whatever is the newest in the registry."""

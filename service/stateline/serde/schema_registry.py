@@ -120,4 +120,8 @@ def _in_memory(conf: Mapping[str, Any]) -> Any:
             made = super().register_schema_full_response(subject_name, schema, normalize_schemas)
             return attrs.evolve(made, schema_id=self._ids.setdefault(schema, made.schema_id))
 
+        def lookup_schema(self, subject_name: str, schema: Any, *arguments: Any, **named: Any) -> Any:
+            found = super().lookup_schema(subject_name, schema, *arguments, **named)
+            return attrs.evolve(found, schema_id=self._ids.get(schema, found.schema_id))
+
     return InMemoryRegistry()

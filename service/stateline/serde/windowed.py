@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import orjson
 
-from stateline.serde.binding import Role, bound
+from stateline.serde.binding import Role, bound, looking_up
 from stateline.serde.plain import Serde, check_serde, shown
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
@@ -56,6 +56,10 @@ class WindowedSerde:
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
         """With an inner serde for this topic."""
         return replace(self, inner=bound(self.inner, topic, role, registry))
+
+    def looking_up(self) -> Self:
+        """With an inner serde that registers nothing."""
+        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:
@@ -142,6 +146,10 @@ class TimeWindowedSerde:
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
         """With an inner serde for this topic."""
         return replace(self, inner=bound(self.inner, topic, role, registry))
+
+    def looking_up(self) -> Self:
+        """With an inner serde that registers nothing."""
+        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:

@@ -13,13 +13,17 @@ It is emptied as well when its topic was deleted and made anew, by the topic's i
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
+from stateline.deployment.worker_figures import StoreFigures
 from stateline.log.interface import Consumer, Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, never_read
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
+from stateline.worker.readable_stores import refuse_unreadable
+from stateline.worker.store_commits import StoreCommits
 from stateline_store import (
     DamagedDataError,
     Position,
@@ -39,12 +43,14 @@ class GlobalTableStore:
         assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
         assert definition.source is not None, "a global table is of a topic"
         self.store, self.topic, self._context = store, definition.source, context
+        self._definition = definition
+        self._commits = StoreCommits(time.monotonic())
         self.next_offsets: dict[TopicPartition, int] = {}
 
     def open(self, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_anew: bool) -> None:
         """Open it, and find where each partition is to be read from; `bounds` are the first offset and the end of each,
         `is_anew` says that the topic was made anew since it was remembered. Raises `TopologyError` where what is on
-        disk has other types."""
+        disk has other types, or cannot be read any more."""
         store = self.store
         try:
             store.init(self._context)
@@ -56,6 +62,7 @@ class GlobalTableStore:
             offset = store.committed_offset(source)
             if offset is not None and offset + 1 > end:
                 self._empty(f"it has offset {offset} of partition {source.partition}, which ends before")
+        refuse_unreadable(self._definition, store, "the global tables")
         self._find_starts(bounds)
 
     def partition_times(self) -> dict[TopicPartition, int]:
@@ -78,7 +85,13 @@ class GlobalTableStore:
             self.next_offsets[source] = max(known, consumer.next_offset(source) or 0)
         offsets = {source: following - 1 for source, following in self.next_offsets.items() if following > 0}
         beside = {_time_of(source): at for source, at in times.items() if source in self.next_offsets}
+        began_s = time.perf_counter()
         self.store.commit({**offsets, **beside})
+        self._commits.committed(time.perf_counter() - began_s)
+
+    def figures(self, now_s: float) -> StoreFigures:
+        """As `StoreCommits.sample`."""
+        return self._commits.sample(now_s, self.store.approximate_num_uncommitted_bytes)
 
     def _find_starts(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
         lost: dict[TopicPartition, int] = {}

@@ -6,17 +6,21 @@ topic ended; then they follow it, without any order between them and the records
 A table on disk has its offsets beside its rows, one for each partition, in the same commit: it goes on from there after
 a stop, a failure or a crash (Kafka Streams: its global stores' `.checkpoint`). What is in memory is read anew from the
 beginning. What a worker is to do with what it finds at its start is said in `global_table_store`.
+
+A topic that is deleted and made anew while they are read makes the worker start over, as a task's topic does
+(`topic_watch`): its table is emptied then. It shows by a record whose offset was passed already, or by the topic's id.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from stateline.config.settings import Config
-from stateline.log.interface import Admin, Consumer, Log, TopicInfo
+from stateline.deployment.worker_figures import StoreFigures
+from stateline.log.interface import Admin, Consumer, Log, Record, TopicInfo
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.event_times import EventTimes
@@ -28,6 +32,7 @@ from stateline.worker.polled_records import by_partition
 from stateline.worker.topic_ids import recreated, remember
 from stateline_store import (
     DoesNotExistError,
+    LogUnavailableError,
     StateDirectory,
     StoreContext,
     StoreState,
@@ -42,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_RECORDS = 5_000
 _LOOK_S = 0.01  # so much later than it is read may a record be seen
+_IDS_LOOK_S = 60.0  # how often, at most, topics of which something was read are asked for their ids
 
 
 class GlobalTables:
@@ -73,8 +79,10 @@ class GlobalTables:
         self._lock: TaskLock | None = None
         self._consumer: Consumer | None = None
         self._ends: dict[TopicPartition, int] = {}  # where topics ended that have not been read so far yet
-        self._read = 0
-        self._look_s = self._commit_due_s = 0.0
+        self._ids: dict[str, str] = {}
+        self._passed: dict[TopicPartition, int] = {}  # the first offset of each partition that has not come yet
+        self._read = self._read_at_look = 0
+        self._look_s = self._commit_due_s = self._ids_look_s = 0.0
 
     def open(self) -> None:
         """Begin to read, each table from where it is. Raises `LogUnavailableError`, `DoesNotExistError` for a topic
@@ -88,15 +96,17 @@ class GlobalTables:
             topics = self._found(admin)
             places = [place for info in topics.values() for place in info.places]
             bounds, ends = admin.bounds(places), admin.committed_ends(places)
+        self._ids = {name: info.topic_id for name, info in topics.items()}
         self._open_tables(topics, bounds)
-        starts = _least(table.next_offsets for table in self._tables)
+        self._passed = starts = _least(table.next_offsets for table in self._tables)
         self._times = EventTimes(
             self._topics.values(), partition_times=_least(t.partition_times() for t in self._tables)
         )
         self._ends = {place: end for place, end in ends.items() if starts[place] < end}
         self._consumer = self._log.consumer()
         self._consumer.assign(starts)
-        self._commit_due_s = time.monotonic() + self._commit_s
+        now_s = time.monotonic()
+        self._commit_due_s, self._ids_look_s = now_s + self._commit_s, now_s + _IDS_LOOK_S
         self._say(self.state)
 
     def _found(self, admin: Admin) -> dict[str, TopicInfo]:
@@ -107,8 +117,8 @@ class GlobalTables:
         return {name: there[name] for name in self._topics}
 
     def _open_tables(self, topics: Mapping[str, TopicInfo], bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        folder, ids = self._directory.task(self.place), {name: info.topic_id for name, info in topics.items()}
-        anew = recreated(folder, ids)
+        folder = self._directory.task(self.place)
+        anew = recreated(folder, self._ids)
         for definition in self._definitions:
             context = StoreContext(self.place, folder, sync=self._sync, types=definition.types)
             table = GlobalTableStore(definition, context)
@@ -117,7 +127,7 @@ class GlobalTables:
             table.open(bounds={place: bounds[place] for place in topics[source].places}, is_anew=source in anew)
             self.stores[definition.name] = table.store
         if self._lock is not None:
-            remember(folder, ids)
+            remember(folder, self._ids)
 
     def look_now(self) -> None:
         """Let the next `advance` look for records, however short ago the last one did."""
@@ -132,6 +142,7 @@ class GlobalTables:
         self._look_s = now_s + _LOOK_S
         consumer, is_loading = self._consumer, bool(self._ends)
         for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if is_loading else 0.0)).items():
+            self._refuse_to_go_back(source, records)
             timed = self._times.admitted(self._times.stamped(records), self._failures)
             readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
             for table in self._tables:
@@ -140,6 +151,7 @@ class GlobalTables:
             self._read += len(records)
         self._ends = {source: end for source, end in self._ends.items() if (consumer.next_offset(source) or 0) < end}
         if is_loading or now_s >= self._commit_due_s or self._is_full():
+            self._look_at_ids(now_s)
             self.commit()
         if is_loading and not self._ends:
             logger.info("Global tables are whole: %d records read", self._read)
@@ -163,6 +175,21 @@ class GlobalTables:
         found = self.stores.get(store) if partition == 0 else None
         return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
 
+    def figures(self, now_s: float) -> dict[str, StoreFigures]:
+        """Each table's, as `StoreCommits.sample`."""
+        return {table.store.name: table.figures(now_s) for table in self._tables}
+
+    def lag(self) -> dict[str, int]:
+        """How many offsets of each topic were not read, as of the last poll; without those that cannot tell now."""
+        if self._consumer is None:
+            return {}
+        lags = {place: self._consumer.lag(place) for place in self._passed}
+        unknown = {place.topic for place, lag in lags.items() if lag is None}
+        return {
+            name: sum(lag for place, lag in lags.items() if place.topic == name and lag is not None)
+            for name in self._topics.keys() - unknown
+        }
+
     def commit(self) -> None:
         """Commit what was read, if anything was."""
         consumer = self._consumer
@@ -185,8 +212,26 @@ class GlobalTables:
         if self._lock is not None:
             self._lock.release()
         self._consumer, self._lock, self._ends, self._read = None, None, {}, 0
+        self._read_at_look = 0
         self.stores.clear()
         self._tables.clear()
+
+    def _refuse_to_go_back(self, source: TopicPartition, records: Sequence[Record]) -> None:
+        """A consumer whose place is gone begins anew."""
+        offset, passed = records[0].offset, self._passed[source]
+        if offset < passed:
+            raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: it was made anew.")
+        self._passed[source] = records[-1].offset + 1
+
+    def _look_at_ids(self, now_s: float) -> None:
+        """See whether the topics are the same ones, when that was long ago and something has come since."""
+        if now_s < self._ids_look_s or self._read == self._read_at_look:
+            return
+        with closing(self._log.admin()) as admin:
+            found = self._found(admin)
+        if other := [name for name, topic_id in self._ids.items() if found[name].topic_id != topic_id]:
+            raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted and created anew.")
+        self._ids_look_s, self._read_at_look = now_s + _IDS_LOOK_S, self._read
 
     def _is_full(self) -> bool:
         staged = sum(table.store.approximate_num_uncommitted_bytes for table in self._tables)

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
+from stateline.deployment.topology_file import GLOBAL_TABLES
 from stateline.deployment.worker_figures import StandbyLag, WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
+from stateline.worker.global_tables import GlobalTables
 from stateline.worker.registration import Registration
 from stateline.worker.task import Task, TaskState
 from stateline_store import RetryLaterError, StatelineError, TransactionalStore
 from stateline_store.clock import now_ms
 from stateline_store.rocksdb_options import block_cache
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +34,20 @@ class Reporter:
     """One worker's, on its thread. `figures` is what the worker counts into; `standby_lags` says how far behind those
     are that it follows."""
 
-    def __init__(self, instance: Registration, failures: FailureHandler, uncommitted_max_bytes: int) -> None:
+    def __init__(
+        self,
+        instance: Registration,
+        failures: FailureHandler,
+        uncommitted_max_bytes: int,
+        global_tables: GlobalTables,
+    ) -> None:
         now_s = time.monotonic()
         self.figures = Figures(now_s)
         self.standby_lags: Callable[[], Mapping[str, StandbyLag]] = dict
         self._instance = instance
         self._failures = failures
         self._uncommitted_max_bytes = uncommitted_max_bytes
+        self._global_tables = global_tables
         self._due_s = now_s
         self._failed = False
 
@@ -54,10 +66,12 @@ class Reporter:
             self._failed = True
 
     def _figures(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> WorkerFigures:
-        """Of tasks by their ids, of stores by their names; what is not known is left out."""
+        """Of tasks by their ids, of stores by their names; what is not known is left out. Global tables are in none of
+        them, and told as of one more."""
         opened = [task for task in tasks if task.state in _OPEN]
         running = [task for task in opened if task.state is TaskState.RUNNING]
-        work = self.figures.sample(now_s)
+        work, whole = self.figures.sample(now_s), self._global_tables
+        dropped = {str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened}
         return WorkerFigures(
             instance=self._instance.instance,
             updated_at_ms=now_ms(),
@@ -71,11 +85,14 @@ class Reporter:
             uncommitted_bytes=sum(task.staged_bytes for task in running),
             uncommitted_max_bytes=self._uncommitted_max_bytes,
             block_cache_usage=block_cache().get_usage(),
-            lag={str(task.id): _lag(task, consumer) for task in running},
-            dropped={str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened},
-            rocksdb={str(task.id): _properties(task) for task in opened},
+            lag=_with({str(task.id): _lag(task, consumer) for task in running}, _global_lag(whole)),
+            dropped=dropped,
+            rocksdb=_with(
+                {str(task.id): _properties(task.stores.transactional) for task in opened},
+                _properties(whole.stores.items()),
+            ),
             standbys=self.standby_lags(),
-            stores={str(task.id): task.stores.figures(now_s) for task in opened},
+            stores=_with({str(task.id): task.stores.figures(now_s) for task in opened}, whole.figures(now_s)),
         )
 
 
@@ -88,8 +105,21 @@ def _lag(task: Task, consumer: Consumer) -> dict[str, int]:
     return {topic: lag for topic, lag in found.items() if lag is not None}
 
 
-def _properties(task: Task) -> dict[str, dict[str, int]]:
-    found = {name: _properties_of(store) for name, store in task.stores.transactional}
+def _global_lag(tables: GlobalTables) -> dict[str, int]:
+    """As `_lag`."""
+    try:
+        return tables.lag()
+    except StatelineError:
+        return {}
+
+
+def _with(tasks: dict[str, T], global_tables: T) -> dict[str, T]:
+    """What there is of tasks, and of global tables if there is anything."""
+    return {**tasks, GLOBAL_TABLES: global_tables} if global_tables else tasks
+
+
+def _properties(stores: Iterable[tuple[str, TransactionalStore]]) -> dict[str, dict[str, int]]:
+    found = {name: _properties_of(store) for name, store in stores}
     return {name: properties for name, properties in found.items() if properties}
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from stateline.deployment.worker_figures import StoreFigures
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
+from stateline.worker.readable_stores import refuse_unreadable
 from stateline.worker.store_commits import StoreCommits
 from stateline.worker.store_formats import StoreFormats
 from stateline.worker.write_stall import WriteStall
@@ -78,6 +79,7 @@ class TaskStores:
         self._commits = {name: StoreCommits(time.monotonic()) for name in self.by_name}
         self._task_id = task_id
         self._directory = directory
+        self._definitions = definitions
         self._changelogs = changelogs
 
     @property
@@ -112,7 +114,7 @@ class TaskStores:
 
     def open(self, *, is_standby: bool = False) -> None:
         """Open every store, as those of another node's standby or not. Raises `DamagedDataError` for one that is
-        damaged and that nothing can rebuild."""
+        damaged and that nothing can rebuild, `TopologyError` for one that is of other types."""
         noted = self._checkpoint.read()
         try:
             for name in self.by_name:
@@ -219,6 +221,8 @@ class TaskStores:
             return
         if changelog is not None and store.persistent and not is_new:
             self._settle_offset(name, store, changelog, noted.get(changelog))
+        if isinstance(store, TransactionalStore) and not is_standby:
+            refuse_unreadable(self._definitions[name], store, f"task {self._task_id}")
 
     def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
         """The table above."""

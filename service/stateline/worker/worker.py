@@ -87,11 +87,13 @@ class Worker:
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
         self.failures = FailureHandler.of(config)
-        reporter = Reporter(self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes)
         self._topics = TopicWatch(self._admin, topology, config)
         self._epochs = EpochGate(log, topology)
         self._global_tables = GlobalTables(
             log, topology, directory, config, instance, lambda: self._queries.announce_commit()
+        )
+        reporter = Reporter(
+            self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes, self._global_tables
         )
         self._housekeeping = Housekeeping(directory, topology, config)
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)

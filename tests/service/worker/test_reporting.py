@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from stateline.processing.store_views import WindowView
 from stateline.worker import InputRecord, reporting
 from stateline.worker.registration import Registration
 from stateline_store import RetryLaterError
+from support.apps import global_app
 from support.processes.running_worker import configured, create, eventually, produce, running
 
 KEYS = [f"k{n}" for n in range(50)]
@@ -83,6 +85,28 @@ def test_of_each_store_its_commits_are_told_and_what_it_has_staged(place: Place)
     place.send(entries(KEYS))
     found = told_when(lambda f: f["uncommitted_bytes"] > 0, place, config, app)
     assert found["stores"]["0_0"]["counts"]["uncommitted_bytes"] == found["uncommitted_bytes"]
+
+
+def test_global_tables_are_told_as_stores_of_the_task_global(tmp_path: Path) -> None:
+    with closing(Place(tmp_path)) as place:
+        create(place.log, {"codes": 2, "rows": 1, "out": 1})
+        app = global_app.build()
+        config = place.config(app)
+        place.send(entries(KEYS), "codes")
+        seen: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found = told(config.state_dir, "codes-app", "watched")
+            seen.extend([found] if "global" in found.get("stores", {}) else [])
+            return bool(seen)
+
+        place.worker(app, config).reach(look)
+    store = seen[0]["stores"]["global"]["codes"]
+    assert store["commit_rate"] > 0
+    assert 0 < store["commit_latency_avg_s"] <= store["commit_latency_max_s"]
+    assert store["uncommitted_bytes"] == 0
+    assert seen[0]["rocksdb"]["global"]["codes"]["num-live-versions"] > 0
+    assert seen[0]["lag"]["global"] == {"codes": 0}
 
 
 def test_a_forced_commit_is_told_as_one(place: Place) -> None:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.worker.operators.operator_scene import Scene
+from service.worker.test_task_stores import CHANGELOG, opened
 from stateline import App, InputRecord, StoreView, serdes, stores
-from stateline_store import RecordError
+from stateline.model.store_definition import StoreDefinition
+from stateline_store import (
+    KeyValueStore,
+    RecordError,
+    SessionStore,
+    StateStore,
+    TopologyError,
+    VersionedStore,
+    Windowed,
+    WindowStore,
+)
+from support.apps.global_app import code, pair
 
-FIELDS = [{"name": "city", "type": "string"}]
+FIELDS: list[dict[str, Any]] = [{"name": "city", "type": "string"}]
 MORE = [*FIELDS, {"name": "amount", "type": "long"}]  # without a default: nothing says what it was
 
 
-def application(fields: list[dict[str, str]]) -> App:
+def application(fields: list[dict[str, Any]]) -> App:
     app = App("evolved", config={"schema.registry.url": "mock://restored"})
     schema: Any = {"type": "record", "name": "Sale", "namespace": "shop", "fields": fields}
     topic = app.topic("in", key=serdes.string, value=serdes.avro(schema))
@@ -51,3 +65,92 @@ def test_rows_that_cannot_be_read_any_more_end_the_worker_or_are_said(
     else:
         scene.work_off()
         assert "5 records of in-0 were left out of table kept: they cannot be read" in caplog.text
+
+
+def test_a_start_refuses_a_store_whose_rows_the_declared_schema_cannot_read_and_the_old_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(application(FIELDS), tmp_path, partitions=1)
+    value = scene.app.topology().topics_read()["in"].value
+    scene.send("in", [("a", value.serialize({"city": "Bath"}), 1_000)])
+    scene.work_off()
+    scene.app = application(MORE)
+    scene.send("in", [("b", None, 2_000)])
+    with pytest.raises(TopologyError, match=r"'kept' of task 0_0 .*avro\(shop.Sale\).*amount.*reset.*--store kept"):
+        scene.work_off()
+    scene.app = application([*FIELDS, {"name": "amount", "type": "long", "default": 0}])
+    scene.work_off()
+    scene.app = application(FIELDS)
+    scene.send("in", [("c", None, 3_000)])
+    scene.work_off()
+    assert len(scene.rows("kept")) == 1
+
+
+@dataclass
+class Sale:
+    city: str
+
+
+@dataclass
+class PricedSale(Sale):
+    amount: int
+
+
+PricedSale.__qualname__ = "Sale"  # as one class is before a change of the code, and after it
+DAY = timedelta(days=1)
+
+
+def own_store(kind: str, model: type) -> StoreDefinition:
+    types: dict[str, Any] = {"key": serdes.string, "value": serdes.model(model)}
+    match kind:
+        case "window":
+            return stores.window("s", size=DAY, retention=2 * DAY, timestamped=True, **types)
+        case "session":
+            return stores.session("s", retention=2 * DAY, **types)
+        case "versioned":
+            return stores.versioned("s", history=DAY, **types)
+        case "timestamped":
+            return stores.timestamped_key_value("s", **types)
+    return stores.key_value("s", **types)
+
+
+@pytest.mark.parametrize("kind", ["key_value", "timestamped", "window", "session", "versioned"])
+def test_a_store_of_each_kind_is_refused_that_a_changed_class_cannot_read(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path, own_store(kind, Sale)) as made:
+        put_one(made.by_name["s"], b'{"city":"Bath"}')
+        made.commit({"s": {CHANGELOG: 0}})
+    with (
+        pytest.raises(TopologyError, match=r"'s' of task 0_0 .*model\(Sale\): amount"),
+        opened(tmp_path, own_store(kind, PricedSale)),
+    ):
+        pass
+
+
+def put_one(store: StateStore, value: bytes) -> None:
+    match store:
+        case SessionStore():
+            store.put(Windowed(b"a", 1_000, 1_000), value)
+        case VersionedStore() | WindowStore():
+            store.put(b"a", value, 1_000)
+        case KeyValueStore():
+            store.put(b"a", value)
+
+
+def test_so_is_a_global_table(tmp_path: Path) -> None:
+    def codes(fields: list[dict[str, str]]) -> App:
+        app = App("codes-app", config={"schema.registry.url": "mock://codes"})
+        schema: Any = {"type": "record", "name": "Code", "namespace": "shop", "fields": fields}
+        table = app.global_table("codes", key=serdes.string, value=serdes.avro(schema))
+        app.stream("rows", key=serdes.string, value=serdes.string).left_join(table, pair, on=code).to("out")
+        return app
+
+    scene = Scene(codes(FIELDS), tmp_path, partitions=1)
+    (source,) = {each.source for each in scene.app.topology().global_tables.values()}
+    assert source is not None
+    scene.send("codes", [("a", source.value.serialize({"city": "Bath"}), 1_000)])
+    scene.send("rows", [("k", "a", 1_000)])
+    scene.work_off()
+    scene.app = codes(MORE)
+    scene.send("rows", [("k", "a", 2_000)])
+    with pytest.raises(TopologyError, match=r"'codes' of the global tables .*amount.*--store codes"):
+        scene.work_off()

@@ -21,12 +21,14 @@ feed costs nothing but the look that a lost announcement makes necessary.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any
 
+from stateline.config.settings import Config
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topic import Topic
+from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable
 from stateline.query.values import Terms, answers_of
 from stateline.serde.plain import shown
@@ -46,6 +48,8 @@ from stateline_store import (
     Query,
     UnknownQueryTypeError,
 )
+
+logger = logging.getLogger(__name__)
 
 # How often an idle feed asks whether its topic is still the same one.
 _TOPIC_CHECK_S = 5.0
@@ -100,7 +104,7 @@ class ChangeFeed:
         self.topic = changes_topic(serving, store)
         self._commits = serving.commits
         self._partitions = tuple(partitions)
-        self._source = store.definition.source
+        self._definition, self._config = store.definition, serving.config
         self._committed = Committed(serving, store, self.topic)
         buffer_bytes = serving.config.server_changes_buffer_bytes
         self._log = ChangeLog(
@@ -129,7 +133,8 @@ class ChangeFeed:
         """Committed changes as they come, without end; each partition's in the order of its offsets.
 
         Raises `CursorExpiredError` when the topic is not the same any more or has lost what comes next, `NotReadyError`
-        when the log cannot be read or the server is shutting down: go on from the last change then.
+        when the log cannot be read or the server is shutting down: go on from the last change then. `RecordError` as
+        `changes_of`.
         """
         while True:
             commit = self._commits.next_commit()
@@ -198,14 +203,14 @@ class ChangeFeed:
         return bool(read)
 
     def _take(self) -> list[Record]:
-        """What is read and committed. Of a table without the records that its worker has left out as well."""
+        """What is read and committed, as `changes_of`."""
         taken: list[Record] = []
         for p, pending in self._pending.items():
             if self._committed.by_position:
                 taken += pending.up_to_position(self._positions.get(p, Position()))
             else:
                 taken += pending.up_to_offset(self._reach.get(p, -1))
-        return changes_of(self._source, taken)
+        return changes_of(self._definition, taken, self._config)
 
     def _behind(self) -> frozenset[int]:
         next_offsets = self._log.next_offsets
@@ -232,12 +237,22 @@ def _after(offset: int | None) -> int:
     return 0 if offset is None else offset + 1
 
 
-def changes_of(source: Topic | None, records: Sequence[Record]) -> list[Record]:
-    """Those of these committed records that are changes of the store; `source` is the topic of a table, which leaves
-    out what it cannot read."""
-    if source is not None:
-        return list(readable(source, records, None, key_required=True))
-    return [record for record in records if record.key is not None]
+def changes_of(definition: StoreDefinition, records: Sequence[Record], config: Config) -> list[Record]:
+    """Those of these committed records that are changes of the store.
+
+    A record of a table's topic that cannot be read now raises `RecordError` where such a one ends the worker (policy
+    fail). It is left out otherwise, and counted in the log: the worker has left it out as well, or it is of a schema
+    that today's code does not read.
+    """
+    if definition.source is None:
+        return [record for record in records if record.key is not None]
+    fails = config.deserialization_exception_handler == "fail"
+    failures = FailureHandler("fail", "fail", None) if fails else None
+    found = list(readable(definition.source, records, failures, key_required=True))
+    if len(found) < len(records):
+        logger.warning("%d records of %s were left out of the changes of %s: they cannot be read",
+                       len(records) - len(found), definition.source.name, definition.name)  # fmt: skip
+    return found
 
 
 def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:

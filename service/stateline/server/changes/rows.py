@@ -284,7 +284,7 @@ class ChangeRowRoutes:
         definition = asked.store.definition
         async with aclosing(self._records(asked, log)) as found:
             async for records in found:
-                for some in pieces(changes_of(definition.source, records)):
+                for some in pieces(changes_of(definition, records, self._serving.config)):
                     note_rows(len(some))
                     yield change_batch(definition, some, schema)
                     await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stateline.deployment.topology_file import GLOBAL, Placement, read_placements
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
+from stateline.serde.binding import looking_up
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, IsolationLevel, NotReadyError, UnknownQueryTypeError
 
@@ -45,9 +46,9 @@ class ServedStores:
     """Of one server process; for the event loop's thread."""
 
     def __init__(self, topology: Topology, application: Path) -> None:
-        self._declared = topology.stores
+        self._declared = {name: _asked(each) for name, each in topology.stores.items()}
         placement = Placement(GLOBAL, 1, None)
-        self._global = {name: ServedStore(each, placement) for name, each in topology.global_tables.items()}
+        self._global = {name: ServedStore(_asked(each), placement) for name, each in topology.global_tables.items()}
         self._application = application
         self._served: dict[str, ServedStore] = {}
         self._own: dict[str, ServedStore] = {}
@@ -100,3 +101,8 @@ class ServedStores:
     def _unless_known(self, name: str, placement: Placement) -> ServedStore:
         known = self._served.get(name) or self._own.get(name)
         return known if known and known.placement == placement else ServedStore(self._declared[name], placement)
+
+
+def _asked(definition: StoreDefinition) -> StoreDefinition:
+    """As a server has it: keys are asked for, and none is written."""
+    return replace(definition, key=looking_up(definition.key))

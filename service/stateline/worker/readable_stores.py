@@ -1,0 +1,70 @@
+"""Whether the types that are declared still read what is in a store.
+
+A store's files have their types by name (`StoreTypes`), and schemas and models change under the same name: one that has
+a field more, without a default, reads none of the rows that were written before. One row of each store is looked at
+when its owner opens it; others may be of another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.model import ModelSerde
+from stateline.serde.plain import Serde
+from stateline.serde.registered import RegisteredSerde
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    RangeQuery,
+    SchemaRegistryUnavailableError,
+    SessionRangeQuery,
+    TopologyError,
+    TransactionalStore,
+    VersionedRangeQuery,
+    Windowed,
+    WindowRangeQuery,
+)
+from stateline_store.layout import StoreKind
+from stateline_store.queries import run
+from stateline_store.query_types import Query
+
+_ALL: Mapping[StoreKind, Query[Any]] = {
+    "key_value": RangeQuery(),
+    "window": WindowRangeQuery(),
+    "session": SessionRangeQuery(),
+    "versioned": VersionedRangeQuery(),
+}
+
+
+def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, whose: str) -> None:
+    """Raise `TopologyError` when the first row of this open store cannot be read as it is declared; `whose` is the task
+    that has it. `ConfigurationError` as its serdes."""
+    if not (_may_change(definition.key) or _may_change(definition.value)):
+        return
+    with run(_ALL[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
+        key, value = next(rows, (None, None))
+    stored = value if isinstance(value, bytes | None) else value.value
+    _check(definition, definition.key, key.key if isinstance(key, Windowed) else key, whose)
+    _check(definition, definition.value, stored, whose)
+
+
+def _check(definition: StoreDefinition, serde: Serde, data: bytes | None, whose: str) -> None:
+    if data is None or not _may_change(serde):
+        return
+    try:
+        serde.check(data)
+    except SchemaRegistryUnavailableError:
+        return  # nobody can tell, and what is not read needs no schema
+    except InvalidArgumentError as error:
+        raise TopologyError(
+            f"Store {definition.name!r} of {whose} has what cannot be read as it is declared: {error} Declare what "
+            "reads that too, as by a default for each field that it lacks; or declare it as it was; or start the "
+            f"store over (stateline reset MODULE:APP --store {definition.name})."
+        ) from error
+
+
+def _may_change(serde: Serde) -> bool:
+    """Whether one name is of several versions of a type."""
+    return isinstance(serde, RegisteredSerde | ModelSerde)

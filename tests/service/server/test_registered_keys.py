@@ -1,0 +1,69 @@
+"""Keys with a schema of a registry, asked for over HTTP."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from stateline import App, InputRecord, StoreView, serdes, stores
+from stateline.log.embedded import EmbeddedLog
+from support.processes.running_worker import configured, create, produce, running
+from support.processes.served_here import Here, served_here
+
+KEY: Any = {"type": "record", "name": "Person", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
+ANN = {"id": "ann"}
+
+
+def application() -> App:
+    """A table, a count by keys as they come, windows of it, and what a function puts."""
+    app = App("people", config={"schema.registry.url": f"mock://{uuid4()}"})
+    people = app.topic("in", key=serdes.avro(KEY), value=serdes.string)
+    app.table(people, store="table")
+    app.stream(people).group_by_key().count("counts")
+    put = app.store(stores.key_value("put", key=serdes.avro(KEY), value=serdes.string))
+
+    @app.process(people, stores=[put])
+    def keep(record: InputRecord, put: StoreView) -> None:
+        put.put(record.key, record.value)
+
+    return app
+
+
+def test_who_asks_for_a_key_registers_no_schema_and_is_told_where_there_is_none(tmp_path: Path) -> None:
+    app = application()
+    config = configured(app, tmp_path, **{"bootstrap.servers": f"embedded:{tmp_path / 'log.db'}"})
+    source = app.topology().topics_read()["in"]
+    registry = source.key.binding.registry.client()  # type: ignore[attr-defined]
+    settings = (f"bootstrap.servers=embedded:{tmp_path / 'log.db'}",)
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log:
+        create(log, {"in": 1})
+        with running(app, config, log), served_here(tmp_path, *settings, app=app) as here:
+            for store in ("table", "counts", "put"):
+                status, body = asked(here, store)
+                assert status == 422, body
+                assert "is not registered for keys of" in body["detail"]
+                assert "nothing was written with it yet" in body["detail"]
+            assert registry.get_subjects() == []
+            produce(log, "in", [(source.key.serialize(ANN), b"Bern", 1_000)])
+            bound = {"position_bound": json.dumps({"in": {"0": 0}}), "wait_ms": "60000"}
+            assert asked(here, "counts", **bound)[1]["value"] == 1
+            before = registry.get_subjects()
+            assert sorted(before) == ["in-key", "people-put-changelog-key"]
+            for store in ("table", "counts", "put"):
+                status, body = asked(here, store, **bound)
+                assert (status, body["key"]) == (200, ANN)
+                assert posted(here, store, ANN)["found"]
+                assert not posted(here, store, {"id": "bob"})["found"]
+            assert registry.get_subjects() == before
+
+
+def asked(here: Here, store: str, **parameters: str) -> tuple[int, Any]:
+    answer = here.client.get(f"/v1/stores/{store}/keys/{json.dumps(ANN)}", params=parameters)
+    return answer.status_code, answer.json()
+
+
+def posted(here: Here, store: str, key: Any) -> Any:
+    return here.client.post(f"/v1/stores/{store}/query", json={"type": "key", "key": key}).json()
