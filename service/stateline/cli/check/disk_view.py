@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stateline.cli.check.findings import Finding
 from stateline.config.settings import Config
-from stateline.deployment.topology_file import read_counted
+from stateline.deployment.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
@@ -47,11 +47,12 @@ class StoredPart:
 @dataclass(frozen=True, slots=True)
 class DiskView:
     """`stored` by store and place, which is as in `StateDirectory.all_tasks`; `counted` are topics as the last worker
-    counted them. `is_there`: whether any worker has run here."""
+    counted them, `made_of` what stores without a name were. `is_there`: whether any worker has run here."""
 
     is_there: bool = False
     stored: Mapping[tuple[str, str], StoredPart] = field(default_factory=dict)
     counted: Mapping[str, TopicInfo] = field(default_factory=dict)
+    made_of: Mapping[str, str] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
 
 
@@ -73,7 +74,7 @@ def look_at_disk(topology: Topology, config: Config) -> DiskView:
         for place in places:
             for store in stores.values():
                 findings += _look(directory, place, store, topology.application_id, stored)
-    return DiskView(True, stored, counted, tuple(dict.fromkeys(findings)))
+    return DiskView(True, stored, counted, read_made_of(application), tuple(dict.fromkeys(findings)))
 
 
 def _of_places(directory: StateDirectory, topology: Topology, *, automatic: bool) -> Iterator[Finding]:

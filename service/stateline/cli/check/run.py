@@ -20,6 +20,7 @@ from stateline.log.interface import TopicInfo
 from stateline.model.graph import graph_of
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
+from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
 from stateline.server.listeners import check_host
 from stateline.server.start_checks import check_files
@@ -90,6 +91,8 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
     if log.refused is not None:
         yield Finding("refused", log.refused)
     yield from (Finding("warning", warning) for warning in log.warnings)
+    missing = {topic.name for topic in created_topics(topology)} - log.topics.keys()
+    yield from (Finding("warning", warning) for warning in taken_over(topology, disk.made_of, missing))
 
 
 def _partitions(topology: Topology, topics: Mapping[str, TopicInfo]) -> tuple[dict[int, int], list[Finding]]:
