@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from stateline.model.nodes import Node, Root
+from stateline.model.reset_command import reset_command
 from stateline.model.topology import Topology
 
 _GENERATED = re.compile(r" ?\b[A-Z-]+-STATE-STORE-\d{10}\b")
@@ -37,8 +38,7 @@ def taken_over(topology: Topology, before: Mapping[str, str], created: Collectio
             yield (
                 f"Store {store!r} has a generated name, and was made of `{before[store]}`, now of `{path}`: it goes on "
                 "with the rows that it has. Were stores without a name declared, or removed, before it, then these are "
-                "another's: stop the application everywhere, begin anew (stateline reset MODULE:APP --store "
-                f"{store}), and give it a name."
+                f"another's: stop the application everywhere, begin anew ({reset_command(store)}), and give it a name."
             )
 
 

@@ -11,6 +11,7 @@ from stateline.cli.check.findings import Finding
 from stateline.config.settings import Config
 from stateline.deployment.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo
+from stateline.model.reset_command import says_how_to_begin_anew
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.worker.topic_ids import known
@@ -112,11 +113,12 @@ def _look(
         return
     whose = f"Store {store.name!r} of task {task}"
     try:
-        stored[store.name, task] = _opened(store, folder, database, changelog)
+        with says_how_to_begin_anew(store.name):
+            stored[store.name, task] = _opened(store, folder, database, changelog)
     except NotPresentError:
         return
     except TopologyError as error:
-        yield Finding("refused", f"{error} See docs/changes.md.")
+        yield Finding("refused", str(error))
     except DamagedDataError as error:
         if changelog is None:
             yield Finding("refused", f"{whose}: {error}")

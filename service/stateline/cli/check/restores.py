@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stateline.cli.check.disk_view import DiskView, StoredPart
 from stateline.cli.check.findings import Finding
 from stateline.cli.check.log_view import LogView
+from stateline.model.reset_command import reset_command, says_how_to_begin_anew
 from stateline.model.restore_start import RestoreStart, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, forgets
@@ -119,8 +120,8 @@ def _findings(
                 "refused",
                 f"Store {store.name!r} has changelog offset {offset}, but {place} "
                 f"{f'ends at {end}' if changelog in log.topics else 'is missing'}: the topic was deleted, or this is "
-                "another cluster. Bring the topic back; or begin anew without the store's data: stateline reset "
-                f"MODULE:APP --store {store.name}",
+                "another cluster. Bring the topic back; or begin anew without the store's data: "
+                f"{reset_command(store.name)}",
             )
         yield from _of_types(store, place, log)
 
@@ -131,9 +132,10 @@ def _of_types(store: StoreDefinition, place: TopicPartition, log: LogView) -> It
         yield Finding("refused", str(found))
     elif found is not None:
         try:
-            store.types.check(found, place)
+            with says_how_to_begin_anew(store.name):
+                store.types.check(found, place)
         except TopologyError as error:
-            yield Finding("refused", f"Store {store.name!r}: {error} See docs/changes.md.")
+            yield Finding("refused", f"Store {store.name!r}: {error}")
 
 
 def _start(
