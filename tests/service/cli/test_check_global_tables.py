@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from stateline import App, StoreView, serdes, stores
+from stateline.cli import stores as stores_command
 from stateline.cli.check.drawings import as_dot, as_lines, as_mermaid
+from stateline.cli.check.report import report_as_text
 from stateline.cli.check.run import check
 from stateline.cli.table import Row
 from stateline.config.loading import load_config
@@ -71,6 +74,19 @@ def test_a_global_table_on_disk_goes_on_from_where_it_is(config: Config, log: Lo
     assert (there["partitions"], there["partitions_here"], there["entries"], there["records"]) == (2, 2, 4, 1)
     in_memory = row(build(persistent=False), config)
     assert (in_memory["begins"], in_memory["records"]) == ("from the beginning, on each worker", 5)
+
+
+def test_the_list_of_stores_has_global_tables_and_says_of_which_worker(config: Config, log: Log) -> None:
+    run_once(config, log)
+    (listed,) = json.loads(stores_command.stores(build(), config, as_json=True))
+    assert (listed["store"], listed["kind"], listed["subtopology"]) == ("codes", "global table", None)
+    (told,) = listed["workers"].values()
+    assert told["approximate_entries"] == 4
+    assert sum(offset + 1 for offset in told["position"]["codes"].values()) == 4
+    header, row = stores_command.stores(build(), config, as_json=False).splitlines()
+    shown = dict(zip(header.split(), row.replace("global table", "global_table").split(), strict=False))
+    assert (shown["partitions"], shown["entries"]) == ("2", "~4")
+    assert "  ~4  " in next(line for line in report_as_text(check(build(), config)).splitlines() if "2 of 2" in line)
 
 
 def test_a_global_table_whose_topic_was_made_anew_is_read_from_the_beginning(config: Config, log: Log) -> None:
