@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stateline.serde.avro import AvroSerde, schema_text
 from stateline.serde.json_schema import JsonSchemaSerde
 from stateline.serde.packed import MsgpackSerde
-from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
 from stateline.serde.protobuf import ProtobufSerde
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
+from stateline_store import InvalidArgumentError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -130,7 +131,13 @@ def model(of: type) -> ModelSerde:
 
 
 def _settings(registry: str | Mapping[str, object] | None) -> Mapping[str, object] | None:
-    return {"url": registry} if isinstance(registry, str) else registry
+    if isinstance(registry, str):
+        return {"url": registry}
+    if registry is not None and not isinstance(registry, Mapping):
+        raise InvalidArgumentError(
+            f"registry={shown(registry)}: give its URL, as 'http://localhost:8081', or a dict of settings."
+        )
+    return registry
 
 
 def windowed(inner: Serde) -> WindowedSerde:

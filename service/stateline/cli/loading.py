@@ -5,18 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
 
 from stateline.config.extras import extra_of, install_line
 from stateline.dsl.app import App
-from stateline.model.declared_at import Place
+from stateline.model.declared_at import Place, is_library, place_in
 from stateline_store.errors import ConfigurationError
 
-_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen", *_LIBRARIES)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def load_app(target: str) -> App:
@@ -60,8 +58,7 @@ def _root_of(module: ModuleType) -> Path | None:
 
 
 def _is_in(path: Path, root: Path) -> bool:
-    library = str(path).startswith(_NOT_THE_USERS) or {"site-packages", "dist-packages"} & set(path.parts)
-    return path.is_relative_to(root) and not library
+    return path.is_relative_to(root) and not path.is_relative_to(_PACKAGE) and not is_library(str(path))
 
 
 def _a_folder(name: str, module: ModuleType) -> ConfigurationError:
@@ -97,10 +94,6 @@ def _import_failed(name: str, error: BaseException) -> ConfigurationError:
 
 
 def _place(error: BaseException) -> Place:
-    """The deepest line that is the user's own, not a library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return Place(error.filename, error.lineno or 0)
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    frame = (users or frames)[-1]
-    return Place(frame.filename, frame.lineno or 0)
+    return place_in(reversed([*traceback.walk_tb(error.__traceback__)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from stateline_store.errors import ConfigurationError, InvalidArgumentError
 
 _TEMPLATE, _SUFFIX = "project_template", ".template"
 _OTHER_NAMES = {"module.py": "{name}.py", "test_module.py": "test_{name}.py", "gitignore": ".gitignore"}
-_TAKEN = {"stateline", "stateline_store", "pytest"}  # what the new module's folder would hide
+_TAKEN = {"__main__", "pytest"}  # whether or not it is installed here
 
 
 def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the module, the App, and the folder.")]) -> None:
@@ -39,7 +40,7 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the module,
 def project_files(name: str) -> dict[str, str]:
     """The files of an application of this name: file name → text.
 
-    Raises `InvalidArgumentError` for what cannot be a module's name, or is one of Python's or of Stateline's.
+    Raises `InvalidArgumentError` for what cannot be a module's name, or is one of Python's or of an installed library.
     """
     from importlib import resources
     from importlib.metadata import version
@@ -48,7 +49,7 @@ def project_files(name: str) -> dict[str, str]:
         raise InvalidArgumentError(
             f"{name!r} cannot be a Python module: take letters, digits and '_', not a digit first, as in my_flights."
         )
-    if name in sys.stdlib_module_names or name in _TAKEN:
+    if name in sys.stdlib_module_names or name in _TAKEN or _is_installed(name):
         raise InvalidArgumentError(f"A module {name!r} would hide the one that is there: take another name.")
     values = {"%NAME%": name, "%VERSION%": version("stateline")}
     files = {}
@@ -59,6 +60,15 @@ def project_files(name: str) -> dict[str, str]:
         plain = template.name.removesuffix(_SUFFIX)
         files[_OTHER_NAMES.get(plain, plain).format(name=name)] = text
     return files
+
+
+def _is_installed(name: str) -> bool:
+    """Whether Python finds such a module elsewhere than in the working directory, where the new one is to be."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin is not None else [*(spec.submodule_search_locations or ())]
+    return not all(Path.cwd() in [*Path(place).absolute().parents][:2] for place in places)
 
 
 def write_project(folder: Path, files: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -79,7 +80,15 @@ def reset(
         return 0
 
     def agreed() -> bool:
-        return yes or typer.confirm("Do this?", err=True)
+        try:
+            return yes or typer.confirm("Do this?", err=True)
+        except typer.Abort as error:
+            if sys.stdin is not None and sys.stdin.isatty():  # by Ctrl-C or Ctrl-D
+                return False
+            raise InvalidArgumentError(
+                "Nobody has answered, so nothing was done: give --yes where nobody can be asked, after a look at what "
+                "--dry-run says."
+            ) from error
 
     is_done = run.reset(app, config, asked, dry_run=dry_run, agreed=agreed, say=typer.echo, warn=warn)
     if is_done:

@@ -46,7 +46,7 @@ def run(
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings
     from stateline.processes.supervisor import SAYS
-    from stateline.server.listeners import http_listener
+    from stateline.server.listeners import check_host
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
@@ -61,8 +61,8 @@ def run(
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
         check_files(config)
-        with http_listener(config.model_copy(update={"server_port": 0})):  # not without tokens where others reach it
-            planned.write(plan)
+        check_host(config)  # not without tokens where others reach it
+        planned.write(plan)
         return
     with only_run(config):
         check_files(config)

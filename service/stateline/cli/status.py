@@ -7,7 +7,7 @@ record, up to which nobody commits: so what looks like a few records is read, on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipeline_status import PipelineStatus, pipelines_directory, read_status
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, Log
+from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
@@ -30,21 +31,23 @@ _LATE_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Status:
     """`ends` are where input ends, `committed` up to where it was processed; `members` are workers in the group,
-    `wanted` whether there is anything for them. `pipelines` are those of the application with their lags: None where
-    that is not known on this machine."""
+    `wanted` whether there is anything for them; `missing` are topics that they make at their start. `pipelines` are
+    those of the application with their lags: None where that is not known on this machine."""
 
     ends: Mapping[TopicPartition, int]
     committed: Mapping[TopicPartition, int]
     members: int
     wanted: bool
+    missing: Sequence[str]
     pipelines: Mapping[str, int | None]
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         """What has not come to these ends, for people; empty when all has, and runs."""
+        unmade = [f"topic {name}, which no worker has made yet" for name in self.missing]
         if self.wanted and not self.members:
-            return ["no worker is in the group"]
+            return ["no worker is in the group", *unmade]
         late = {each.topic for each, end in ends.items() if self.committed.get(each, 0) < end}
-        found = [f"{topic} by {self.lag(topic)}" for topic in sorted(late)]
+        found = unmade + [f"{topic} by {self.lag(topic)}" for topic in sorted(late)]
         unknown = [name for name, lag in self.pipelines.items() if lag is None]
         found += [f"pipeline {name} by {lag}" for name, lag in self.pipelines.items() if lag]
         return found + [f"pipeline {name}, of which nothing is known here" for name in unknown]
@@ -54,14 +57,15 @@ class Status:
         return sum(max(0, end - self.committed.get(e, 0)) for e, end in self.ends.items() if e.topic == topic)
 
     def rows(self) -> list[Row]:
-        """One for each topic and pipeline."""
+        """One for each topic and pipeline. The lag of a topic that is not there yet is None."""
         topics = dict.fromkeys(each.topic for each in self.ends)
         found: list[Row] = [{"what": "topic", "name": topic, "lag": self.lag(topic)} for topic in topics]
+        found += [{"what": "topic", "name": name, "lag": None} for name in self.missing]
         return found + [{"what": "pipeline", "name": name, "lag": lag} for name, lag in self.pipelines.items()]
 
 
 def status(app: App, config: Config) -> Status:
-    """How far it is now. Raises `DoesNotExistError` where there is no log, or a topic is missing, and what the log
+    """How far it is now. Raises `DoesNotExistError` where there is no log, or no topic of the user's, and what the log
     raises."""
     _refuse_without_log(config)
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
@@ -85,6 +89,8 @@ def wait_until_caught_up(app: App, config: Config, timeout_s: float, say: Callab
                 found = _look(app.topology(), config, log, admin)
                 looks = [*[look for look in looks if now_s - look[0] <= late_s], (now_s, found.ends)]
                 behind = found.behind(looks[0][1])
+                if found.missing:  # a look without all topics says nothing of what comes in them
+                    looks = []
             except LogUnavailableError as error:
                 behind = [str(error)]
             if not behind:
@@ -106,9 +112,10 @@ def _refuse_without_log(config: Config) -> None:
 def _look(topology: Topology, config: Config, log: Log, admin: Admin) -> Status:
     names = list(dict.fromkeys(topic.name for s in topology.subtopologies for topic in s.sources))
     there = admin.topics(names)
-    if missing := [name for name in names if name not in there]:
+    own = {topic.name for topic in created_topics(topology)}
+    if missing := [name for name in names if name not in there and name not in own]:
         raise DoesNotExistError(f"Topics are missing: {', '.join(missing)} (stateline topics MODULE:APP).")
-    places = [place for name in names for place in there[name].places]
+    places = [place for name in names if name in there for place in there[name].places]
     committed = admin.committed(topology.application_id, places)
     ends, bounds = admin.committed_ends(places), admin.bounds(places)
     done = {each: committed.get(each, bounds[each][0]) for each in places}
@@ -118,7 +125,8 @@ def _look(topology: Topology, config: Config, log: Log, admin: Admin) -> Status:
     members = len(admin.members(topology.application_id))
     folder = pipelines_directory(config.state_dir, config.application_id)
     pipelines = {name: _lag_of(read_status(folder / name)) for name in topology.pipelines}
-    return Status(ends, done, members, bool(topology.subtopologies), pipelines)
+    missing = [name for name in names if name not in there]
+    return Status(ends, done, members, bool(topology.subtopologies), missing, pipelines)
 
 
 def _has_records(log: Log, place: TopicPartition, first: int, end: int) -> bool:

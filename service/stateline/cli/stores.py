@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stateline.cli.table import Row, as_text
+from stateline.cli.table import Row, about, as_text
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
@@ -18,9 +18,10 @@ from stateline_store.task_id import TaskId
 
 
 class StoreOnDisk(NamedTuple):
-    """What is on disk of one store's partition, as committed."""
+    """What is on disk, as committed, of one store's partition, or of a global table of one worker: its number, or the
+    worker's name."""
 
-    partition: int
+    part: str
     approximate_entries: int
     position: Position
 
@@ -28,7 +29,7 @@ class StoreOnDisk(NamedTuple):
 def stores(app: App, config: Config, *, as_json: bool) -> str:
     """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
     topology = app.topology()
-    on_disk = {name: _on_disk(config, topology, definition) for name, definition in topology.stores.items()}
+    on_disk = {name: _on_disk(config, topology, definition) for name, definition in topology.all_stores.items()}
     return as_text(store_rows(topology, on_disk, as_json=as_json), as_json=as_json)
 
 
@@ -41,43 +42,49 @@ def nothing_there(config: Config) -> str | None:
 
 
 def store_rows(topology: Topology, on_disk: Mapping[str, Sequence[StoreOnDisk]], *, as_json: bool) -> list[Row]:
-    """One row per store, with its partitions on disk summed up for people, listed for programs."""
-    return [
-        {
+    """One row per store, with its partitions on disk summed up for people, listed for programs. Global tables are in no
+    subtopology, and each worker has all of them: people are shown the one that has most."""
+    rows: list[Row] = []
+    for name, definition in topology.all_stores.items():
+        is_global = name in topology.global_tables
+        own = {
             "store": name,
-            "kind": definition.kind,
+            "kind": "global table" if is_global else definition.kind,
             "key": definition.key.name,
             "value": definition.value.name,
             "persistent": definition.persistent,
             "changelog": definition.changelog(topology.application_id),
-            "subtopology": topology.subtopology_of(name).ordinal,
-            **(_listed(on_disk[name]) if as_json else _summed(on_disk[name])),
+            "subtopology": None if is_global else topology.subtopology_of(name).ordinal,
         }
-        for name, definition in topology.stores.items()
-    ]
+        if as_json:
+            rows.append({**own, "workers" if is_global else "partitions": _listed(on_disk[name])})
+        else:
+            rows.append({**own, **(_most(on_disk[name]) if is_global else _summed(on_disk[name]))})
+    return rows
 
 
 def _listed(on_disk: Sequence[StoreOnDisk]) -> Row:
     return {
-        "partitions": {
-            str(part.partition): {
-                "approximate_entries": part.approximate_entries,
-                "position": part.position.to_json(),
-            }
-            for part in on_disk
-        }
+        each.part: {"approximate_entries": each.approximate_entries, "position": each.position.to_json()}
+        for each in on_disk
     }
 
 
 def _summed(on_disk: Sequence[StoreOnDisk]) -> Row:
     position = Position()
-    for part in on_disk:
-        position = position.merge(part.position)
-    return {
-        "partitions": len(on_disk),
-        "entries": sum(part.approximate_entries for part in on_disk),
-        "position": json.dumps(position.to_json()) if position else None,
-    }
+    for each in on_disk:
+        position = position.merge(each.position)
+    return _shown(len(on_disk), sum(each.approximate_entries for each in on_disk), position)
+
+
+def _most(on_disk: Sequence[StoreOnDisk]) -> Row:
+    found = max(on_disk, key=lambda each: each.approximate_entries, default=StoreOnDisk("", 0, Position()))
+    return _shown(len(list(found.position)), found.approximate_entries, found.position)
+
+
+def _shown(partitions: int, entries: int, position: Position) -> Row:
+    text = json.dumps(position.to_json()) if position else None
+    return {"partitions": partitions, "entries": about(entries), "position": text}
 
 
 def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) -> list[StoreOnDisk]:
@@ -85,15 +92,19 @@ def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) ->
     if not definition.persistent or not application.is_dir():
         return []
     directory = StateDirectory(config.state_dir, config.application_id)
-    ordinal = topology.subtopology_of(definition.name).ordinal
-    tasks = [task for task in map(TaskId.parse, directory.tasks()) if task.subtopology == ordinal]
-    found = (_read(directory, task, definition) for task in tasks)
-    return [part for part in found if part is not None]
+    if definition.name in topology.global_tables:
+        places = {task: task.partition("/")[2] for task in directory.global_tasks()}
+    else:
+        ordinal = topology.subtopology_of(definition.name).ordinal
+        tasks = [task for task in map(TaskId.parse, directory.tasks()) if task.subtopology == ordinal]
+        places = {str(task): str(task.partition) for task in tasks}
+    found = (_read(directory, task, part, definition) for task, part in places.items())
+    return [each for each in found if each is not None]
 
 
-def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) -> StoreOnDisk | None:
-    """None when no owner ever opened the store in this task."""
-    database = directory.store(str(task), definition.name, timestamped=definition.timestamped)
+def _read(directory: StateDirectory, task: str, part: str, definition: StoreDefinition) -> StoreOnDisk | None:
+    """None when no owner ever opened the store there."""
+    database = directory.store(task, definition.name, timestamped=definition.timestamped)
     if not holds_database(database):
         return None
     try:
@@ -101,4 +112,4 @@ def _read(directory: StateDirectory, task: TaskId, definition: StoreDefinition) 
     except NotPresentError:
         return None
     with store:
-        return StoreOnDisk(task.partition, store.approximate_num_entries(), store.commit.position)
+        return StoreOnDisk(part, store.approximate_num_entries(), store.commit.position)

@@ -89,10 +89,14 @@ def read_config(
     )
 
 
-def check_names(settings: Mapping[str, object], origin: str) -> None:
-    """Raise `ConfigurationError` for a name that no setting has, with the nearest that one has."""
-    for name, given in from_tree(settings, origin):
-        _check_known(name, given)
+def check_settings(settings: Mapping[str, object], origin: str) -> None:
+    """Raise `ConfigurationError` for a name that no setting has, with the nearest that one has, and for a value that
+    its setting cannot have. What does not fit together is looked at where all sources are known."""
+    given = {"application.id": Given("unnamed", origin)}
+    for name, setting in from_tree(settings, origin):
+        _check_known(name, setting)
+        given[name] = setting
+    _validated(given)
 
 
 def _check_known(name: str, given: Given) -> None:
@@ -112,6 +116,8 @@ def _validated(given: Mapping[str, Given]) -> Config:
         prefix, field = next((prefix, field) for prefix, field in _PREFIXES.items() if name.startswith(prefix))
         if not isinstance(setting.value, str | int | float):
             raise _refused(name, setting, allowed_values(field))
+        if name == "schema.registry.url" and not _is_url(setting.value):
+            raise _refused(name, setting, "a URL, as http://localhost:8081")
         key = name if field == "spark" else name.removeprefix(prefix)
         values.setdefault(field, {})[key] = as_text(setting.value)
     try:
@@ -119,6 +125,10 @@ def _validated(given: Mapping[str, Given]) -> Config:
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
         raise _refused(dotted_name(field), given[dotted_name(field)], allowed_values(field)) from error
+
+
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and (not value or "://" in value)  # empty: none, in place of another source's
 
 
 def _check_together(config: Config, given: Mapping[str, Given]) -> None:

@@ -89,14 +89,23 @@ def _raised(*checks: Callable[[], None]) -> Iterator[TopologyError]:
             yield error
 
 
-def _create(admin: Admin, topics: Sequence[InternalTopic], partitions: Mapping[str, int]) -> None:
+def refuse_settings(topology: Topology, admin: Admin, existing: Container[str], configured: ConfiguredTopics) -> None:
+    """Raise `InvalidArgumentError` as `ensure_topics`, of what it would create where these topics are there. Creates
+    nothing."""
+    missing = [topic for topic in created_topics(topology, configured) if topic.name not in existing]
+    _create(admin, missing, {topic.name: 1 for topic in missing}, validate_only=True)
+
+
+def _create(
+    admin: Admin, topics: Sequence[InternalTopic], partitions: Mapping[str, int], *, validate_only: bool = False
+) -> None:
     new = [NewTopic(topic.name, partitions[topic.name], topic.settings) for topic in topics]
     try:
-        admin.create_topics(new)
+        admin.create_topics(new, validate_only=validate_only)
     except InvalidArgumentError:
         for topic, one in zip(topics, new, strict=True):  # whose settings are refused
             try:
-                admin.create_topics([one])
+                admin.create_topics([one], validate_only=validate_only)
             except InvalidArgumentError as error:
                 settings = ", ".join(f"{name}={value}" for name, value in topic.settings.items())
                 raise InvalidArgumentError(
@@ -120,9 +129,7 @@ def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[st
 
 def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
     """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
-    required = required_topics(topology)
-    read = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
-    read |= {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
+    required, read = required_topics(topology), topology.topics_read()
     kinds = {
         "source topic": {name for name in required if name in read},
         "output topic": {name for name in required if name not in read},

@@ -2,7 +2,8 @@
 
     {"application_id", "default_isolation_level",
      "subtopologies": [{"ordinal", "partitions", "sources", "stores", "processors"}],
-     "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent}},
+     "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent,
+                       "made_of": of a store without a name of its own by which operators; else absent}},
      "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds}
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
@@ -24,6 +25,7 @@ from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
 from stateline.log.interface import TopicInfo
 from stateline.model.topology import Topology
+from stateline.model.unnamed_stores import made_of
 from stateline_store import DamagedDataError, IsolationLevel, NotReadyError, RetryLaterError
 from stateline_store.task_id import TaskId
 
@@ -64,16 +66,19 @@ class PublishedSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStore:
-    """Where a store is. `changelog` is None of one that is not logged; `refused` says why no worker runs it."""
+    """Where a store is. `changelog` is None of one that is not logged; `refused` says why no worker runs it; `made_of`
+    is as of `stateline.model.unnamed_stores`, None of others."""
 
     subtopology: int
     changelog: str | None
     refused: str | None = None
+    made_of: str | None = None
 
     def members(self) -> dict[str, Any]:
-        """As in the file, where nothing is said of a store that is not refused."""
+        """As in the file, where nothing is said of a store that is not refused, or has a name of its own."""
         found: dict[str, Any] = {"subtopology": self.subtopology, "changelog": self.changelog}
-        return found if self.refused is None else {**found, "refused": self.refused}
+        more = {"refused": self.refused, "made_of": self.made_of}
+        return found | {name: text for name, text in more.items() if text is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,11 @@ class PublishedTopology:
             )
             for s in topology.subtopologies
         ]
-        application_id = topology.application_id
+        application_id, unnamed = topology.application_id, made_of(topology)
         stores = {
-            name: PublishedStore(topology.subtopology_of(name).ordinal, definition.changelog(application_id))
+            name: PublishedStore(
+                topology.subtopology_of(name).ordinal, definition.changelog(application_id), made_of=unnamed.get(name)
+            )
             for name, definition in topology.stores.items()
         }
         return cls(application_id, str(default_isolation_level), subtopologies, stores, counts_of(counted))
@@ -206,6 +213,16 @@ def read_counted(application: Path) -> dict[str, TopicInfo]:
             f"{path} does not say how many partitions topics had ({error}): delete it if none were added since the "
             "last start of a worker. Otherwise start under a new application.id."
         ) from error
+
+
+def read_made_of(application: Path) -> dict[str, str]:
+    """What the stores without a name of their own were made of when the last worker started; empty where that is not
+    known."""
+    try:
+        found = PublishedTopology.decode(topology_path(application).read_bytes())
+    except (OSError, DamagedDataError):
+        return {}
+    return {name: store.made_of for name, store in found.stores.items() if store.made_of is not None}
 
 
 def publish_refusal(application: Path, reasons: Mapping[str, str], now: Callable[[], PublishedTopology]) -> None:

@@ -318,14 +318,14 @@ class App:
 
 
 def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Values are looked at where all sources are known. Raises `ConfigurationError` for names that no setting has."""
+    """Raises `ConfigurationError` for names that no setting has, and values that theirs cannot have."""
     if config is None:
         return {}
     if not isinstance(config, Mapping):
         raise InvalidArgumentError(f"config={shown(config)}: give a dict of settings, {{'commit.interval.ms': 1000}}.")
-    from stateline.config.loading import check_names  # here: who sets nothing need not load every setting
+    from stateline.config.loading import check_settings  # here: who sets nothing need not load every setting
 
-    check_names(config, "App(config=…)")
+    check_settings(config, "App(config=…)")
     return dict(config)
 
 

@@ -32,6 +32,7 @@ from stateline.model.processor import Processor, Punctuation, processor_of
 from stateline.model.store_definition import StoreDefinition, changelog_name
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies, unused_stores
+from stateline.model.unnamed_stores import generated_name
 from stateline.processing.operators import StreamSource
 from stateline.serde.binding import Role, bound, in_topic_names, is_unbound
 from stateline.serde.plain import Serde, shown
@@ -157,12 +158,12 @@ class Declarations:
     def store_name(self, given: str | None, operator: str) -> str:
         """The name that an operator's store was given; else Kafka Streams' for a store without one,
         ``KSTREAM-AGGREGATE-STATE-STORE-0000000002``. The number is that of such stores so far, in the order of
-        declaration: one that is declared before others renames them, and so their changelogs. In topics: never change.
+        declaration: one that is declared before others renames them, and so their changelogs.
         """
         if given is not None:
             return given
         number, self._stores_without_name = self._stores_without_name, self._stores_without_name + 1
-        return f"{operator}-STATE-STORE-{number:010d}"
+        return generated_name(operator, number)
 
     def operators_store(
         self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None

@@ -280,7 +280,8 @@ class Stream:
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"
             make = partial(StreamTableJoin, name, table.store, joiner, serde, left, on)
-            return Stream(self._declarations, self._node.then(Node(name, make)), self.key, serde, rekeyed=self._rekeyed)
+            node = self._node.then(Node(name, make, global_table=table.store))
+            return Stream(self._declarations, node, self.key, serde, rekeyed=self._rekeyed)
         self._refuse_rekeyed(what)
         definition = table.store if isinstance(table, Table) else table
         if definition.kind not in _LOOKED_UP or (not isinstance(table, Table) and definition.source is None):

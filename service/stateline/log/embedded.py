@@ -126,10 +126,12 @@ class EmbeddedAdmin:
         wanted = ((name, *rest) for name, *rest in rows if named is None or name in named)
         return {name: TopicInfo(name, partitions, topic_id) for name, partitions, topic_id in wanted}
 
-    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
         wanted = list(topics)
         for topic in wanted:
             _check(topic)
+        if validate_only:
+            return
         with self._file.write() as sql:
             for topic in wanted:
                 _create(sql, topic)

@@ -83,8 +83,9 @@ class Admin(Protocol):
         """Every topic of the log by name, the log's internal ones left out; or of these names those that there are,
         which costs a log with many topics less. Raises `ConfigurationError` where one of them may not be looked at."""
 
-    def create_topics(self, topics: Iterable[NewTopic]) -> None:
-        """Create these topics and return when they can be written to. One that exists already is left as it is.
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
+        """Create these topics and return when they can be written to. One that exists already is left as it is. With
+        `validate_only` none is created, and what raises is the same.
 
         Raises `InvalidArgumentError` for a name or settings that the log refuses.
         """

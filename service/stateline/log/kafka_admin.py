@@ -120,7 +120,7 @@ class KafkaAdmin:
                 found[name] = TopicInfo(name, len(topic.partitions), str(topic.topic_id))
         return found
 
-    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
         wanted = {topic.name: topic for topic in topics}
         if not wanted:
             return
@@ -130,9 +130,13 @@ class KafkaAdmin:
         ]
         futures = self._submit(
             "Topics cannot be created",
-            lambda: self._admin.create_topics(new, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S),
+            lambda: self._admin.create_topics(
+                new, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S, validate_only=validate_only
+            ),
         )
         made = {name for name, future in futures.items() if self._is_done(name, future)}
+        if validate_only:
+            return
         self._wait(
             lambda counts: (
                 all(counts.get(name, 0) >= wanted[name].partitions for name in made) and wanted.keys() <= counts.keys()

@@ -1,5 +1,6 @@
-"""Where the application declares something, file and line: at the end of every error of a declaration, and remembered
-with each name (`stateline.dsl.names`). Looked up when something is declared or refused, never with a record.
+"""Where the application declares something, file and line: at the end of every error of a declaration, and of one that
+an application's import raises, and remembered with each name (`stateline.dsl.names`). Looked up when something is
+declared or refused, never with a record.
 """
 
 from __future__ import annotations
@@ -7,7 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -19,6 +21,7 @@ Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
 _PACKAGES = ("stateline", "stateline_store")
 _APPLICATION = "stateline.demo"  # in the package, and written as users write theirs
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,33 @@ class Place:
 
 
 def here() -> Place:
-    """The line of the application that is at work: the innermost that is not this package's."""
-    frame: FrameType = sys._getframe()
-    while _is_ours(frame) and frame.f_back is not None:
+    """The line of the application that is at work."""
+    return place_in((frame, frame.f_lineno) for frame in _outwards(sys._getframe()))
+
+
+def place_in(frames: Iterable[tuple[FrameType, int]]) -> Place:
+    """The line of the application among these frames, each with its line, the innermost first: neither this package's,
+    nor a library's, nor that of code without a file. An application may itself be either: then the innermost that is
+    not this package's. There is one frame at least."""
+    others = None
+    for frame, line in frames:
+        last = Place(frame.f_code.co_filename, line)
+        if not _is_ours(frame):
+            others = others or last
+            if not last.file.startswith("<") and not is_library(last.file):
+                return last
+    return others or last
+
+
+def is_library(file: str) -> bool:
+    """Whether it is one of Python's own, or installed."""
+    return file.startswith(_LIBRARIES) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def says_where(declaring: Declaring) -> Declaring:

@@ -39,7 +39,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What runs together; `entries` are where records come in. Topics may be in several parts."""
+    """What runs together; `entries` are where records come in, and what the clock calls. Topics may be in several
+    parts, and global tables."""
 
     title: str
     entries: tuple[Drawn, ...]
@@ -58,8 +59,8 @@ def graph_of(topology: Topology) -> tuple[Part, ...]:
     for name, store in topology.global_tables.items():
         if store.source is not None:
             topic = _topic(store.source.name)
-            table = Drawn(f"global table {name}", "global table", name, _types(store))
-            parts.append(Part(f"Global table {name}, whole on every worker", (topic,), (Edge(topic, table),)))
+            edges = (Edge(topic, _global_table(store)),)
+            parts.append(Part(f"Global table {name}, whole on every worker", (topic,), edges))
     return (*parts, *map(_pipeline, topology.pipelines.values()))
 
 
@@ -70,14 +71,24 @@ def _subtopology(subtopology: Subtopology) -> Part:
             edges.append(Edge(_topic(store.source.name), _store(store)))
     for processor in subtopology.processors:
         edges += _operators(processor) if processor.roots else _processor(processor)
-    entries = tuple(_topic(topic.name) for topic in subtopology.sources)
-    return Part(f"Subtopology {subtopology.ordinal}", entries, tuple(dict.fromkeys(edges)))
+    entries = [_topic(topic.name) for topic in subtopology.sources]
+    entries += [_drawn(processor) for processor in subtopology.processors if _is_called_by_clock(processor)]
+    return Part(f"Subtopology {subtopology.ordinal}", tuple(entries), tuple(dict.fromkeys(edges)))
+
+
+def _is_called_by_clock(processor: Processor) -> bool:
+    return processor.punctuation is not None and processor.punctuation.on == "wall_clock_time"
+
+
+def _drawn(processor: Processor) -> Drawn:
+    every = processor.punctuation and f"every {processor.punctuation.every_ms} ms of {processor.punctuation.on}"
+    return Drawn(f"processor {processor.name}", "processor", processor.name, every or "")
 
 
 def _processor(processor: Processor) -> Iterator[Edge]:
-    every = processor.punctuation and f"every {processor.punctuation.every_ms} ms of {processor.punctuation.on}"
-    drawn = Drawn(f"processor {processor.name}", "processor", processor.name, every or "")
-    yield Edge(_topic(processor.source.name), drawn)
+    drawn = _drawn(processor)
+    if not _is_called_by_clock(processor):
+        yield Edge(_topic(processor.source.name), drawn)
     yield from (Edge(drawn, _store(store), "uses") for store in processor.stores)
     yield from (Edge(drawn, _topic(topic.name)) for topic in processor.forwards)
 
@@ -98,6 +109,8 @@ def _operators(processor: Processor) -> Iterator[Edge]:
             yield Edge(start, drawn(child))
             if is_new:
                 yield from (Edge(drawn(child), _store(store), "uses") for store in child.stores)
+                if child.global_table is not None:
+                    yield Edge(drawn(child), _global_table(child.global_table), "uses")
                 yield from (Edge(drawn(child), _topic(topic.name)) for topic in child.forwards)
                 waiting.append((drawn(child), child.children))
 
@@ -119,6 +132,10 @@ def _topic(name: str) -> Drawn:
 
 def _store(store: StoreDefinition) -> Drawn:
     return Drawn(f"store {store.name}", "store" if store.source is None else "table", store.name, _types(store))
+
+
+def _global_table(store: StoreDefinition) -> Drawn:
+    return Drawn(f"global table {store.name}", "global table", store.name, _types(store))
 
 
 def _types(store: StoreDefinition) -> str:

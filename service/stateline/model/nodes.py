@@ -16,7 +16,8 @@ class Node:
     (`stateline.processing.operators.interface`); what that gives goes to the `children`, in this order.
 
     `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
-    table wants to find there what was in it when each single record was read. One that calls a function of the user's
+    table wants to find there what was in it when each single record was read; what is in a `global_table`, which is
+    beside the tasks, it takes as it is. One that calls a function of the user's
     `on_changes` wants each change of its own where a failure must cost that one only. One whose result depends on which
     of several topics a record came from first wants them `in_order` of their timestamps. One that `shares_stores` wants
     to find in each of its stores what others have put there up to each single record, and nothing more.
@@ -27,6 +28,7 @@ class Node:
     stores: tuple[StoreDefinition, ...] = ()
     forwards: tuple[Topic, ...] = ()
     looks_up: StoreDefinition | None = None
+    global_table: StoreDefinition | None = None
     on_changes: bool = False
     in_order: bool = False
     shares_stores: bool = False

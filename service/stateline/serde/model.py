@@ -25,6 +25,11 @@ class ModelSerde:
     _adapter: TypeAdapter[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, str):  # pydantic would look for a class of that name, at the first value
+            raise InvalidArgumentError(
+                f"{shown(self.model)} cannot be a model: use a pydantic model, a dataclass or a TypedDict itself, not "
+                "its name."
+            )
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self.model)
         except PydanticUserError as error:

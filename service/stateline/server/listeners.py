@@ -33,6 +33,11 @@ def listening(config: Config) -> Iterator[Listeners]:
             yield Listeners(clients, nodes)
 
 
+def check_host(config: Config) -> None:
+    """Raise `ConfigurationError` as `http_listener`, but for a port that is in use, as beside a server that runs."""
+    http_listener(config.model_copy(update={"server_port": 0})).close()
+
+
 def http_listener(config: Config) -> socket.socket:
     """Listening, for clients: here rather than by uvicorn, which would end the process when the port is taken, and
     refuse who comes before it has started; they wait for it. Raises `ConfigurationError` when that cannot be, or not

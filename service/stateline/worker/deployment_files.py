@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from stateline.deployment.drain_request import drain_path
 from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
-from stateline.deployment.topology_file import PublishedTopology, publish_refusal, publish_topology, read_counted
+from stateline.deployment.topology_file import (
+    PublishedTopology,
+    publish_refusal,
+    publish_topology,
+    read_counted,
+    read_made_of,
+)
 from stateline.log.interface import Consumer, TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
+from stateline.model.unnamed_stores import taken_over
 from stateline.worker.registration import Registration, socket_path
 from stateline.worker.task import Task
 from stateline.worker.topic_watch import TopicWatch
 from stateline_store import IsolationLevel, StateDirectory
 
+_log = logging.getLogger(__name__)
 _DRAIN_INTERVAL_S = 0.25
 _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -56,6 +65,11 @@ class DeploymentFiles:
     def counted_before(self) -> dict[str, TopicInfo]:
         """As `topology_file.read_counted`: what the last worker has found."""
         return read_counted(self._application)
+
+    def say_taken_over(self, created: Collection[str]) -> None:
+        """Warn of each store without a name of its own that has another one's rows, as `taken_over` says it."""
+        for warning in taken_over(self._topology, read_made_of(self._application), created):
+            _log.warning("%s", warning)
 
     def is_of_another_directory(self, client_id: str) -> bool:
         """Whether this is what `client_id` makes for a worker of another directory."""

@@ -184,6 +184,7 @@ class Worker:
         reset = self._settle_resets()
         self._topics.prepare(self._deployment.counted_before())
         say_new_stores(self._topology, self._topics.created, self._admin, reset)
+        self._deployment.say_taken_over(self._topics.created)
         if self._lease.until_ms is not None:
             ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)

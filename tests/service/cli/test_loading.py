@@ -114,6 +114,29 @@ def test_an_unknown_serde_is_answered_with_the_nearest_one_and_all_that_there_ar
     assert message.endswith(f" ({name}.py, line 3)")
 
 
+MISTAKES = {
+    "a schema that is none": ("key = serdes.avro('nope')", "nope"),
+    "a registry that is no URL": ("key = serdes.avro('\"string\"', registry=3)", "registry=3: give its URL"),
+    "a model that is no class": ("key = serdes.model('x')", "'x' cannot be a model: use a pydantic model"),
+    "a setting's value": ("app = App('a', config={'num.workers': 'x'})", "num.workers = 'x' (from App(config=…))"),
+    "a registry's URL": (
+        "app = App('a', config={'schema.registry.url': 3})",
+        "schema.registry.url = 3 (from App(config=…)) is not allowed: use a URL, as http://localhost:8081",
+    ),
+    "a setting that is no text": ("app = App('a', config={'consumer.x': []})", "consumer.x = [] (from App(config=…))"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_a_declaration_is_named_by_its_line(mistake: str, write: Write) -> None:
+    line, said = MISTAKES[mistake]
+    name = write(f"from stateline import App, serdes\n\n{line}\n")
+    message = refusal(name)
+    assert said in message
+    assert message.endswith(f" ({name}.py, line 3)")
+    assert message.count("line 3") == 1
+
+
 def test_a_module_that_exits_does_not_end_us(write: Write) -> None:
     assert "SystemExit: 3" in refusal(write("raise SystemExit(3)\n"))
 

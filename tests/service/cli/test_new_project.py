@@ -75,7 +75,9 @@ def test_its_settings_are_accepted_and_its_containers_name_its_files_and_command
     assert 'CMD ["run", "flights:app"]' in files["Dockerfile"]
 
 
-@pytest.mark.parametrize("name", ["my-flights", "1st", "class", "", "../flights", "flüge", "json", "stateline"])
+@pytest.mark.parametrize(
+    "name", ["my-flights", "1st", "class", "", "../flights", "flüge", "json", "stateline", "httpx", "orjson"]
+)
 def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=repr(name)):
         project_files(name)
@@ -91,7 +93,8 @@ def test_nothing_is_written_where_something_is(here: Path, taken: str, capfd: py
     assert (here / taken).read_text() == "mine"
 
 
-def test_an_empty_folder_is_taken(here: Path) -> None:
+def test_an_empty_folder_is_taken(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(here)  # as `python -m stateline` does
     (here / "flights").mkdir()
     assert main(["new", "flights"]) == 0
     assert (here / "flights" / "flights.py").is_file()

@@ -249,6 +249,11 @@ def test_a_store_of_another_type_is_filled_under_its_old_name(scene: Scene) -> N
         stored.close()
 
 
+def test_where_nobody_can_answer_it_says_what_to_give_and_does_nothing(scene: Scene) -> None:
+    code, said = scene.command("reset")
+    assert (code, "Nobody has answered, so nothing was done: give --yes" in said) == (2, True), said
+
+
 def test_a_worker_that_was_killed_is_waited_for_until_its_session_is_over(scene: Scene) -> None:
     scene.write(records(0, 20))
     output = scene.path / "worker.txt"

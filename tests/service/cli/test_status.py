@@ -55,6 +55,22 @@ def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
         assert {row["name"] for row in found.rows()} >= {f"{application_id}-in", f"{application_id}-alone"}
 
 
+def test_a_topic_that_a_worker_will_make_is_waited_for(
+    log: Log, bootstrap: str, application_id: str, tmp_path: Path
+) -> None:
+    app, config = counting(application_id), configured(application_id, bootstrap, tmp_path)
+    said: list[str] = []
+    create(log, {f"{application_id}-in": 2, f"{application_id}-alone": 1})
+    produce(log, f"{application_id}-in", [(b"k", b"v", 1)])
+    missing = f"{application_id}-values-repartition"
+    assert {row["name"]: row["lag"] for row in status(app, config).rows()}[missing] is None
+    assert not wait_until_caught_up(app, config, 0.0, said.append)
+    assert f"topic {missing}, which no worker has made yet" in said[-1]
+    with running(app, config, log):
+        assert wait_until_caught_up(app, config, HANGING_S, said.append), said
+    assert {row["name"]: row["lag"] for row in status(app, config).rows()}[missing] == 0
+
+
 def test_there_is_no_status_of_topics_that_are_not_there(
     log: Log, bootstrap: str, application_id: str, tmp_path: Path
 ) -> None:

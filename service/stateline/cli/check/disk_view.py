@@ -9,8 +9,9 @@ from pathlib import Path
 
 from stateline.cli.check.findings import Finding
 from stateline.config.settings import Config
-from stateline.deployment.topology_file import read_counted
+from stateline.deployment.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo
+from stateline.model.reset_command import says_how_to_begin_anew
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.worker.topic_ids import known
@@ -31,27 +32,28 @@ from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, OFFSET_UNKNOWN,
 from stateline_store.relocation import plan_relocation, read_listing, unknown_stores
 from stateline_store.relocation_journal import Move
 from stateline_store.rocksdb_engine import check_format
-from stateline_store.task_id import TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPartition:
-    """One store's database in one task. `offset` is the last one of its changelog that it has applied, None of none;
-    `topic_ids` are those of the topics that the task's stores were made of."""
+class StoredPart:
+    """One store's database in one task, or a global table's of one worker. `offsets` are the last ones of its changelog
+    that it has applied, partition by partition; `topic_ids` are those of the topics that the stores there were made of.
+    """
 
     entries: int
-    offset: int | None
+    offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """`stored` by store and partition; `counted` are topics as the last worker counted them. `is_there`: whether any
-    worker has run here."""
+    """`stored` by store and place, which is as in `StateDirectory.all_tasks`; `counted` are topics as the last worker
+    counted them, `made_of` what stores without a name were. `is_there`: whether any worker has run here."""
 
     is_there: bool = False
-    stored: Mapping[tuple[str, int], StoredPartition] = field(default_factory=dict)
+    stored: Mapping[tuple[str, str], StoredPart] = field(default_factory=dict)
     counted: Mapping[str, TopicInfo] = field(default_factory=dict)
+    made_of: Mapping[str, str] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
 
 
@@ -62,18 +64,18 @@ def look_at_disk(topology: Topology, config: Config) -> DiskView:
         return DiskView()
     directory = StateDirectory(config.state_dir, config.application_id)
     findings: list[Finding] = []
-    stored: dict[tuple[str, int], StoredPartition] = {}
+    stored: dict[tuple[str, str], StoredPart] = {}
     counted: dict[str, TopicInfo] = {}
     try:
         findings += _of_places(directory, topology, automatic=config.automatic_state_relocation)
         counted = read_counted(application)
     except StatelineError as error:
         findings.append(Finding("refused", str(error)))
-    for task in map(TaskId.parse, directory.tasks()):
-        for store in topology.stores.values():
-            found = _look(directory, task, store, topology.application_id, stored)
-            findings += found
-    return DiskView(True, stored, counted, tuple(dict.fromkeys(findings)))
+    for places, stores in ((directory.tasks(), topology.stores), (directory.global_tasks(), topology.global_tables)):
+        for place in places:
+            for store in stores.values():
+                findings += _look(directory, place, store, topology.application_id, stored)
+    return DiskView(True, stored, counted, read_made_of(application), tuple(dict.fromkeys(findings)))
 
 
 def _of_places(directory: StateDirectory, topology: Topology, *, automatic: bool) -> Iterator[Finding]:
@@ -95,15 +97,15 @@ def _of_move(move: Move, *, automatic: bool) -> Finding:
 
 def _look(
     directory: StateDirectory,
-    task: TaskId,
+    task: str,
     store: StoreDefinition,
     application_id: str,
-    stored: dict[tuple[str, int], StoredPartition],
+    stored: dict[tuple[str, str], StoredPart],
 ) -> Iterator[Finding]:
-    """Add what this task has of the store; yield what a worker would refuse, or do, when it opens it."""
+    """Add what this task, or worker, has of the store; yield what a worker would refuse, or do, when it opens it."""
     if store.kind == "custom" or not store.persistent:
         return
-    folder, changelog = directory.task(str(task)), store.changelog(application_id)
+    folder, changelog = directory.task(task), store.changelog(application_id)
     database = store_path(folder, store.name, timestamped=store.timestamped)
     if not holds_database(database):
         if holds_database(store_path(folder, store.name, timestamped=not store.timestamped)):
@@ -111,12 +113,12 @@ def _look(
         return
     whose = f"Store {store.name!r} of task {task}"
     try:
-        place = None if changelog is None else TopicPartition(changelog, task.partition)
-        stored[store.name, task.partition] = _opened(store, folder, database, place)
+        with says_how_to_begin_anew(store.name):
+            stored[store.name, task] = _opened(store, folder, database, changelog)
     except NotPresentError:
         return
     except TopologyError as error:
-        yield Finding("refused", f"{error} See docs/changes.md.")
+        yield Finding("refused", str(error))
     except DamagedDataError as error:
         if changelog is None:
             yield Finding("refused", f"{whose}: {error}")
@@ -126,7 +128,7 @@ def _look(
         yield Finding("unknown" if isinstance(error, RetryLaterError) else "refused", f"{whose}: {error}")
 
 
-def _of_other_files(store: StoreDefinition, task: TaskId, changelog: str | None) -> Finding:
+def _of_other_files(store: StoreDefinition, task: str, changelog: str | None) -> Finding:
     """It is there in the format without timestamps and declared with, or the other way."""
     has, wanted = ("without", "with") if store.timestamped else ("with", "without")
     where = f"Store {store.name!r} of task {task} is on disk {has} timestamps"
@@ -136,14 +138,14 @@ def _of_other_files(store: StoreDefinition, task: TaskId, changelog: str | None)
     return Finding("note", f"{where}, and is declared {wanted} them: it is built anew from {changelog}.")
 
 
-def _opened(store: StoreDefinition, task: Path, database: Path, place: TopicPartition | None) -> StoredPartition:
+def _opened(store: StoreDefinition, task: Path, database: Path, changelog: str | None) -> StoredPart:
     """Raises as an owner would that opens this database for the declared store, and as `OfflineStore`."""
     with OfflineStore(database) as opened:
         declared = store.build()
         if opened.format is not None and isinstance(declared, TransactionalStore):
             check_format(opened.format, declared.layout, store.types, opened.commit, database)
-        offset = None if place is None else opened.commit.offsets.get(place)
-        if offset is None and place is not None:
-            noted = read_offset_checkpoint(task / OFFSET_CHECKPOINT).get(place)
-            offset = None if noted == OFFSET_UNKNOWN else noted
-        return StoredPartition(opened.approximate_num_entries(), offset, known(task))
+        offsets = {place: at for place, at in opened.commit.offsets.items() if place.topic == changelog}
+        if not offsets and changelog is not None:
+            noted = read_offset_checkpoint(task / OFFSET_CHECKPOINT)
+            offsets = {place: at for place, at in noted.items() if place.topic == changelog and at != OFFSET_UNKNOWN}
+        return StoredPart(opened.approximate_num_entries(), offsets, known(task))

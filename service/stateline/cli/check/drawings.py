@@ -61,12 +61,12 @@ def _named(drawn: Drawn) -> str:
 
 def as_dot(application_id: str, parts: Sequence[Part]) -> str:
     """For ``dot -Tsvg``. Each part but for its topics is a cluster."""
-    names = _names(parts)
+    names, homes = _names(parts), _homes(parts)
     lines = [f"digraph {_quoted(application_id)} {{", "  rankdir=LR;", "  node [fontname=Helvetica];"]
     lines += [f"  {names[topic]} {_dot_label(topic)};" for topic in names if topic.kind == "topic"]
     for number, part in enumerate(parts):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(part.title)};"]
-        lines += [f"    {names[each]} {_dot_label(each)};" for each in part.drawn if each.kind != "topic"]
+        lines += [f"    {names[each]} {_dot_label(each)};" for each in part.drawn if homes.get(each) == number]
         lines += ["  }"]
     for edge in _edges(parts):
         undirected = " [dir=none]" if edge.kind == "uses" else ""
@@ -76,12 +76,12 @@ def as_dot(application_id: str, parts: Sequence[Part]) -> str:
 
 def as_mermaid(parts: Sequence[Part]) -> str:
     """For a Markdown block of the language mermaid."""
-    names = _names(parts)
+    names, homes = _names(parts), _homes(parts)
     lines = ["flowchart LR"]
     lines += [f"  {names[topic]}{_mermaid_label(topic)}" for topic in names if topic.kind == "topic"]
     for number, part in enumerate(parts):
         lines += [f'  subgraph part{number}["{_mermaid_text(part.title)}"]']
-        lines += [f"    {names[each]}{_mermaid_label(each)}" for each in part.drawn if each.kind != "topic"]
+        lines += [f"    {names[each]}{_mermaid_label(each)}" for each in part.drawn if homes.get(each) == number]
         lines += ["  end"]
     for edge in _edges(parts):
         lines.append(f"  {names[edge.start]} {'---' if edge.kind == 'uses' else '-->'} {names[edge.end]}")
@@ -91,6 +91,11 @@ def as_mermaid(parts: Sequence[Part]) -> str:
 def _names(parts: Sequence[Part]) -> dict[Drawn, str]:
     """Node → a name that either language takes."""
     return {drawn: f"n{n}" for n, drawn in enumerate(dict.fromkeys(each for part in parts for each in part.drawn))}
+
+
+def _homes(parts: Sequence[Part]) -> dict[Drawn, int]:
+    """Node → the number of its part, of all but topics. A global table's own comes after those that look it up."""
+    return {each: number for number, part in enumerate(parts) for each in part.drawn if each.kind != "topic"}
 
 
 def _edges(parts: Sequence[Part]) -> Iterator[Edge]:

@@ -28,6 +28,7 @@ class Report:
 
     application_id: str
     parts: Sequence[Part]
+    of_settings: Sequence[Finding]
     topics: Sequence[Row]
     of_topics: Sequence[Finding]
     stores: Sequence[Row]
@@ -35,8 +36,8 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of topics, then of stores."""
-        return [*self.of_topics, *self.of_stores]
+        """Of settings, then of topics, then of stores."""
+        return [*self.of_settings, *self.of_topics, *self.of_stores]
 
     @property
     def would_start(self) -> bool:

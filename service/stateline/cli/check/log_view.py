@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.resets import Reset, newest_reset
-from stateline.deployment.topics import setting_warnings
+from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
 from stateline.log.committed_records import records_between
 from stateline.log.interface import Admin, Log, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import types_of_changelog
 from stateline.worker.new_stores import new_stores
-from stateline_store import ConfigurationError, StatelineError, StoreTypes, TopicPartition
+from stateline_store import CallerError, ConfigurationError, StatelineError, StoreTypes, TopicPartition
 
 _TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
 _READ_TIMEOUT_S = 15.0
@@ -25,13 +25,16 @@ _READ_TIMEOUT_S = 15.0
 @dataclass(frozen=True, slots=True)
 class LogView:
     """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets; `types`
-    what changelogs say of their bytes, or why they cannot be read. `warnings` are what a worker would log."""
+    what changelogs say of their bytes, or why they cannot be read. `warnings` are what a worker would log, `refused` is
+    why it could not create its topics; `differ` is as of `settings_that_differ`."""
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     types: Mapping[TopicPartition, StoreTypes | StatelineError] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    refused: str | None = None
+    differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     reset: Reset | None = None
 
 
@@ -41,7 +44,9 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
         return None
     with closing(configured_log(config, read_only=True)) as log, closing(log.admin()) as admin:
         topics = admin.topics()
+        configured = ConfiguredTopics.of(config)
         own = {*topology.topics_known(), *(topic.name for topic in created_topics(topology))}
+        own |= {name for name in (config.dead_letter_topic,) if name is not None}
         bounds = admin.bounds([place for name in sorted(own & topics.keys()) for place in topics[name].places])
         sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
         read = [place for place in bounds if place.topic in sources]
@@ -51,7 +56,9 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             bounds,
             admin.committed(topology.application_id, read) if read else {},
             _types(log, topology, bounds),
-            _warnings(topology, admin, topics, reset, ConfiguredTopics.of(config)),
+            _warnings(topology, admin, topics, reset, configured),
+            _refusal(topology, admin, topics, configured),
+            settings_that_differ(topology, admin, configured),
             reset,
         )
 
@@ -69,6 +76,16 @@ def _warnings(
     except ConfigurationError as error:
         of_settings = [f"Whether topics have the settings that Stateline gives them is not known: {error}"]
     return [*of_settings, *new_stores(topology, missing, admin, reset)]
+
+
+def _refusal(
+    topology: Topology, admin: Admin, topics: Mapping[str, TopicInfo], configured: ConfiguredTopics
+) -> str | None:
+    try:
+        refuse_settings(topology, admin, topics, configured)
+    except CallerError as error:
+        return str(error)
+    return None
 
 
 def _types(

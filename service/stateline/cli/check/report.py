@@ -8,17 +8,18 @@ from dataclasses import asdict
 
 from stateline.cli.check.drawings import as_lines
 from stateline.cli.check.findings import Finding, Report
-from stateline.cli.table import Row, as_text
+from stateline.cli.table import Row, about, as_text
 from stateline.model.graph import Edge
 
 
 def report_as_text(report: Report) -> str:
-    """Topology, topics, stores, each with what was found; the last line says whether a start would work."""
+    """Topology, settings, topics, stores, each with what was found; the last line says whether a start would work."""
     return "\n".join(_lines(report))
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield from as_lines(report.parts)
+    yield from _listed(report.of_settings)
     yield from ("", as_text(report.topics, as_json=False), *_listed(report.of_topics))
     stores: list[Row] = [
         {
@@ -26,7 +27,7 @@ def _lines(report: Report) -> Iterator[str]:
             "kind": row["kind"],
             "part": row["subtopology"],
             "on this disk": _here(row),
-            "entries": row["entries"],
+            "entries": about(int(str(row["entries"]))),
             "would be read": row["begins"],
             "records at most": row["records"],
         }
@@ -74,6 +75,7 @@ def report_as_json(report: Report) -> str:
             "topics": report.topics,
             "stores": report.stores,
             "findings": {
+                "settings": [asdict(finding) for finding in report.of_settings],
                 "topics": [asdict(finding) for finding in report.of_topics],
                 "stores": [asdict(finding) for finding in report.of_stores],
             },

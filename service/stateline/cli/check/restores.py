@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stateline.cli.check.disk_view import DiskView, StoredPartition
+from stateline.cli.check.disk_view import DiskView, StoredPart
 from stateline.cli.check.findings import Finding
 from stateline.cli.check.log_view import LogView
+from stateline.model.reset_command import reset_command, says_how_to_begin_anew
 from stateline.model.restore_start import RestoreStart, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, forgets
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import StatelineError, TopicPartition, TopologyError
+from stateline_store.task_id import TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStart:
     """One store in all its partitions. `entries` (about) and `partitions_here` are what this disk has; `records` are
     offsets left to read at most, None where the log was not asked: compaction and transactions leave some out. `begins`
-    says from where."""
+    says from where. Of a global table, which each worker has, they are the most of any here."""
 
     store: str
     kind: str
@@ -42,22 +44,28 @@ class _Read:
 
 
 def store_starts(
-    topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView | None, *, dead_letters: bool
+    topology: Topology,
+    partitions: Mapping[int, int],
+    disk: DiskView,
+    log: LogView | None,
+    *,
+    workers: int,
+    dead_letters: bool,
 ) -> tuple[list[StoreStart], list[Finding]]:
     """Store by store, and what a start would be refused for, or warn of. `partitions` are those of subtopologies, as
-    far as they are known; `log` is None where it does not answer."""
+    far as they are known; `log` is None where it does not answer; so many `workers` run here."""
     starts: list[StoreStart] = []
     findings: list[Finding] = []
     for subtopology in topology.subtopologies:
         count = partitions.get(subtopology.ordinal)
         for store in subtopology.stores:
-            here = {n: each for (name, n), each in disk.stored.items() if name == store.name}
+            here = {TaskId.parse(at).partition: each for (name, at), each in disk.stored.items() if name == store.name}
             reads = None
             if log is not None and count is not None:
                 reads = [_read(subtopology, store, n, here.get(n), topology, log, dead_letters) for n in range(count)]
                 findings += _findings(topology, store, here, log, count)
             starts.append(_start(store, subtopology.ordinal, count, here, reads))
-    starts += [_of_global(name, store, log) for name, store in topology.global_tables.items()]
+    starts += [_of_global(store, disk, log, workers) for store in topology.global_tables.values()]
     return starts, findings
 
 
@@ -65,7 +73,7 @@ def _read(
     subtopology: Subtopology,
     store: StoreDefinition,
     partition: int,
-    stored: StoredPartition | None,
+    stored: StoredPart | None,
     topology: Topology,
     log: LogView,
     dead_letters: bool,
@@ -76,7 +84,7 @@ def _read(
         return None
     place = TopicPartition(changelog, partition)
     first, end = log.bounds.get(place, (0, 0))
-    offset = None if stored is None or _is_recreated(stored, changelog, log) else stored.offset
+    offset = None if stored is None or _is_recreated(stored, changelog, log) else stored.offsets.get(place)
     if store.source is None:
         return _Read(start_of_logged(offset, first), end, stored is not None)
     start = start_of_table(offset, first, end, forgets=forgets(store))
@@ -86,13 +94,13 @@ def _read(
     return _Read(start, group if first <= group <= end else first, stored is not None)
 
 
-def _is_recreated(stored: StoredPartition, topic: str, log: LogView) -> bool:
+def _is_recreated(stored: StoredPart, topic: str, log: LogView) -> bool:
     known = stored.topic_ids.get(topic)
     return known is not None and topic in log.topics and log.topics[topic].topic_id != known
 
 
 def _findings(
-    topology: Topology, store: StoreDefinition, here: Mapping[int, StoredPartition], log: LogView, count: int
+    topology: Topology, store: StoreDefinition, here: Mapping[int, StoredPart], log: LogView, count: int
 ) -> Iterator[Finding]:
     changelog = store.changelog(topology.application_id)
     if changelog is None:
@@ -100,19 +108,20 @@ def _findings(
     places = [TopicPartition(changelog, partition) for partition in range(count)]
     if store.source is not None:
         firsts = {p: log.bounds[p][0] for p in places if p in log.bounds and log.bounds[p][0] > 0}
-        begins = {p: at for p, at in firsts.items() if p.partition not in here or here[p.partition].offset is None}
+        begins = {p: at for p, at in firsts.items() if p.partition not in here or p not in here[p.partition].offsets}
         if begins and not forgets(store):
             yield Finding("warning", beginning_is_lost(store.name, begins))
         return
     for place in places:
         stored, end = here.get(place.partition), log.bounds.get(place, (0, 0))[1]
-        if stored is not None and (is_behind_store(stored.offset, end) or _is_recreated(stored, changelog, log)):
+        offset = None if stored is None else stored.offsets.get(place)
+        if stored is not None and (is_behind_store(offset, end) or _is_recreated(stored, changelog, log)):
             yield Finding(
                 "refused",
-                f"Store {store.name!r} has changelog offset {stored.offset}, but {place} "
+                f"Store {store.name!r} has changelog offset {offset}, but {place} "
                 f"{f'ends at {end}' if changelog in log.topics else 'is missing'}: the topic was deleted, or this is "
-                "another cluster. Bring the topic back; or begin anew without the store's data: stateline reset "
-                f"MODULE:APP --store {store.name}",
+                "another cluster. Bring the topic back; or begin anew without the store's data: "
+                f"{reset_command(store.name)}",
             )
         yield from _of_types(store, place, log)
 
@@ -123,26 +132,27 @@ def _of_types(store: StoreDefinition, place: TopicPartition, log: LogView) -> It
         yield Finding("refused", str(found))
     elif found is not None:
         try:
-            store.types.check(found, place)
+            with says_how_to_begin_anew(store.name):
+                store.types.check(found, place)
         except TopologyError as error:
-            yield Finding("refused", f"Store {store.name!r}: {error} See docs/changes.md.")
+            yield Finding("refused", f"Store {store.name!r}: {error}")
 
 
 def _start(
     store: StoreDefinition,
     ordinal: int,
     count: int | None,
-    here: Mapping[int, StoredPartition],
+    here: Mapping[int, StoredPart],
     reads: list[_Read | None] | None,
 ) -> StoreStart:
     known = [read for read in reads or () if read is not None]
     records = None if reads is None else sum(max(0, read.end - read.start.at) for read in known)
     entries = sum(stored.entries for stored in here.values())
-    begins = "not known" if reads is None else _begins(store, known, records or 0)
+    begins = "not known" if reads is None else _begins(known, records or 0)
     return StoreStart(store.name, store.kind, ordinal, count, len(here), entries, begins, records)
 
 
-def _begins(store: StoreDefinition, reads: list[_Read], records: int) -> str:
+def _begins(reads: list[_Read], records: int) -> str:
     if not reads:
         return "not restored: it has no changelog"
     if any(read.start.anew for read in reads):
@@ -156,9 +166,35 @@ def _begins(store: StoreDefinition, reads: list[_Read], records: int) -> str:
     return whence if records else "nothing to restore"
 
 
-def _of_global(name: str, store: StoreDefinition, log: LogView | None) -> StoreStart:
-    topic = "" if store.source is None else store.source.name
-    bounds = [] if log is None else [b for place, b in log.bounds.items() if place.topic == topic]
-    records = None if log is None else sum(end - first for first, end in bounds)
-    begins = "from the beginning, on each worker"
-    return StoreStart(name, "global table", None, len(bounds) or None, 0, 0, begins, records)
+def _of_global(store: StoreDefinition, disk: DiskView, log: LogView | None, workers: int) -> StoreStart:
+    assert store.source is not None, "a global table is of a topic"
+    topic = store.source.name
+    here: list[StoredPart | None] = [each for (name, _), each in disk.stored.items() if name == store.name]
+    each_worker = [*here, *[None] * (workers - len(here))]
+    reads = None if log is None else [_reads_of_global(each, topic, log) for each in each_worker]
+    records = None if reads is None else max(sum(read.end - read.start.at for read in each) for each in reads)
+    begins = "not known"
+    if reads is not None:
+        begins = f"{_begins([read for each in reads for read in each], records or 0)}, on each worker"
+    parts = [each for each in here if each is not None]
+    return StoreStart(
+        store.name,
+        "global table",
+        None,
+        sum(place.topic == topic for place in log.bounds) or None if log is not None else None,
+        max((len(each.offsets) for each in parts), default=0),
+        max((each.entries for each in parts), default=0),
+        begins,
+        records,
+    )
+
+
+def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> list[_Read]:
+    """Of each partition what one worker reads, by the rules of `stateline.worker.global_table_store`."""
+    bounds = {place: each for place, each in log.bounds.items() if place.topic == topic}
+    offsets = {} if stored is None else stored.offsets
+    starts = {p: start_of_table(offsets.get(p), first, end, forgets=False) for p, (first, end) in bounds.items()}
+    is_anew = stored is not None and _is_recreated(stored, topic, log)
+    if is_anew or any(start.anew for start in starts.values()):
+        starts = {place: RestoreStart(first, anew=True) for place, (first, _) in bounds.items()}
+    return [_Read(starts[place], end, place in offsets) for place, (_, end) in bounds.items()]

@@ -11,6 +11,7 @@ from stateline.cli.check.findings import Finding, Report
 from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.restores import store_starts
 from stateline.cli.topics import topic_roles, topic_rows
+from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline.deployment.resets import refuse_unfinished
 from stateline.deployment.topics import refusals, subtopology_partitions, wanted_partitions
@@ -19,7 +20,10 @@ from stateline.log.interface import TopicInfo
 from stateline.model.graph import graph_of
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
+from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
+from stateline.server.listeners import check_host
+from stateline.server.start_checks import check_files
 from stateline_store import CallerError, StatelineError, TopologyError
 
 
@@ -35,17 +39,34 @@ def check(app: App, config: Config) -> Report:
         partitions, of_counts = _partitions(topology, topics)
         of_log += [*_of_topics(topology, config, disk, log), *of_counts]
     dead_letters = FailureHandler.of(config).writes_dead_letters
-    starts, of_stores = store_starts(topology, partitions, disk, log, dead_letters=dead_letters)
+    starts, of_stores = store_starts(
+        topology, partitions, disk, log, workers=config.num_workers, dead_letters=dead_letters
+    )
     roles = topic_roles(topology, config.dead_letter_topic)
-    rows = topic_rows(roles, topics, {} if log is None else _counts(log))
+    rows = topic_rows(roles, topics, {} if log is None else _counts(log), differ={} if log is None else log.differ)
     return Report(
         app.application_id,
         graph_of(topology),
+        list(_of_settings(topology, config)),
         rows if log is not None else [{**row, "state": "not known"} for row in rows],
         of_log,
         [asdict(start) for start in starts],
         [*disk.findings, *of_stores],
     )
+
+
+def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
+    """What `stateline run` looks at before it starts anything."""
+
+    def look_for_spark() -> None:
+        if topology.pipelines and config.runs_pipelines:
+            need_extra("spark", "Pipelines")
+
+    for look in (look_for_spark, lambda: check_files(config), lambda: check_host(config)):
+        try:
+            look()
+        except CallerError as error:
+            yield Finding("refused", str(error))
 
 
 def _asked(topology: Topology, config: Config) -> tuple[LogView | None, list[Finding]]:
@@ -67,7 +88,11 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
         refuse_unfinished(log.reset, topology.application_id)
     except CallerError as error:
         yield Finding("refused", str(error))
+    if log.refused is not None:
+        yield Finding("refused", log.refused)
     yield from (Finding("warning", warning) for warning in log.warnings)
+    missing = {topic.name for topic in created_topics(topology)} - log.topics.keys()
+    yield from (Finding("warning", warning) for warning in taken_over(topology, disk.made_of, missing))
 
 
 def _partitions(topology: Topology, topics: Mapping[str, TopicInfo]) -> tuple[dict[int, int], list[Finding]]:

@@ -1,0 +1,58 @@
+"""Stores that the application has given no name: their names have a number, which moves when another one is declared
+before them. What each is made of tells whether it is still the same. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from stateline.model.nodes import Node, Root
+from stateline.model.reset_command import reset_command
+from stateline.model.topology import Topology
+
+_GENERATED = re.compile(r" ?\b[A-Z-]+-STATE-STORE-\d{10}\b")
+
+
+def generated_name(operator: str, number: int) -> str:
+    """Kafka Streams' name of a store without one. In topics: never change."""
+    return f"{operator}-STATE-STORE-{number:010d}"
+
+
+def made_of(topology: Topology) -> dict[str, str]:
+    """Each such store → the topic and the operators that its rows come by, ``orders → filter → count``. On disk."""
+    found: dict[str, str] = {}
+    for subtopology in topology.subtopologies:
+        for processor in subtopology.processors:
+            for root in processor.roots:
+                for store, path in _stores(root):
+                    found.setdefault(store, path)
+    return found
+
+
+def taken_over(topology: Topology, before: Mapping[str, str], created: Collection[str]) -> Iterator[str]:
+    """What to say of each that is made of something else than `before`, and has rows; not of those whose changelogs are
+    among the topics `created` by this start."""
+    for store, path in made_of(topology).items():
+        changelog = topology.stores[store].changelog(topology.application_id)
+        if before.get(store, path) != path and changelog not in created:
+            yield (
+                f"Store {store!r} has a generated name, and was made of `{before[store]}`, now of `{path}`: it goes on "
+                "with the rows that it has. Were stores without a name declared, or removed, before it, then these are "
+                f"another's: stop the application everywhere, begin anew ({reset_command(store)}), and give it a name."
+            )
+
+
+def _stores(root: Root) -> Iterator[tuple[str, str]]:
+    """Each that is made here, and by which way; a node that makes one ends with its name."""
+    waiting: list[tuple[Node, str]] = [(child, root.topic.name) for child in root.children]
+    seen: set[int] = set()
+    while waiting:
+        node, before = waiting.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        path = f"{before} → {_GENERATED.sub('', node.name)}"
+        for store in node.stores if node.looks_up is None else ():
+            if _GENERATED.fullmatch(store.name) and node.name.endswith(f" {store.name}"):
+                yield store.name, path
+        waiting += [(child, path) for child in node.children]

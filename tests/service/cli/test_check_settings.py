@@ -1,0 +1,147 @@
+"""`stateline check`, of settings and topics: what a start refuses is refused, and what a row of a topic leaves out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stateline import App, InputRecord, StoreView, serdes, stores
+from stateline.cli.check.report import report_as_text
+from stateline.cli.check.run import check
+from stateline.config import extras
+from stateline.config.loading import load_config
+from stateline.config.settings import Config
+from stateline.log import Log
+from stateline.log.interface import NewTopic
+from stateline_store import InvalidArgumentError
+from support.processes.running_worker import create, produce
+
+EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+
+
+@pytest.fixture
+def application_id() -> str:
+    return f"app-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def config(application_id: str, bootstrap: str, tmp_path: Path) -> Config:
+    return configured(application_id, bootstrap, tmp_path)
+
+
+def configured(application_id: str, bootstrap: str, tmp_path: Path, **settings: str) -> Config:
+    told = {"state.dir": str(tmp_path / "state"), "bootstrap.servers": bootstrap}
+    told |= {name.replace("_", "."): value for name, value in settings.items()}
+    return load_config(application_id, environment={}, overrides=[f"{k}={v}" for k, v in told.items()])
+
+
+def counting(application_id: str, **logging: object) -> App:
+    app = App(application_id)
+    source = app.topic(f"{application_id}-in", key=serdes.string, value=serdes.string)
+    counts = stores.key_value("counts", key=serdes.string, value=serdes.int64)
+    kept = app.store(counts.with_logging({name.replace("_", "."): value for name, value in logging.items()}))
+
+    @app.process(source, stores=[kept])
+    def count(record: InputRecord, counts: StoreView) -> None: ...
+
+    return app
+
+
+def refused(app: App, config: Config) -> list[str]:
+    return [finding.message for finding in check(app, config).findings if finding.level == "refused"]
+
+
+def test_a_setting_of_a_changelog_that_the_log_does_not_know_is_refused_and_no_topic_is_made(
+    application_id: str, config: Config, log: Log
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    changelog = f"{application_id}-counts-changelog"
+    (why,) = refused(counting(application_id, nosuch="1"), config)
+    assert why.startswith("The changelog of store 'counts' cannot be created with ")
+    assert "nosuch=1" in why
+    assert "with_logging" in why
+    with closing(log.admin()) as admin:
+        assert changelog not in admin.topics()
+        assert check(counting(application_id, segment_ms="60000"), config).would_start
+        assert changelog not in admin.topics()
+        admin.create_topics([NewTopic(changelog, 2)])
+    assert check(counting(application_id, nosuch="1"), config).would_start  # it is there, and keeps its own
+
+
+def test_a_topic_that_is_only_looked_at_is_not_made(log: Log) -> None:
+    name = f"t-{uuid4().hex[:8]}"
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic(name, 1, {"retention.ms": "1000"})], validate_only=True)
+        assert name not in admin.topics()
+        with pytest.raises(InvalidArgumentError, match="nosuch"):
+            admin.create_topics([NewTopic(name, 1, {"nosuch": "1"})], validate_only=True)
+        admin.create_topics([NewTopic(name, 1)])
+        admin.create_topics([NewTopic(name, 1)], validate_only=True)
+
+
+@EMBEDDED
+def test_a_tokens_file_that_cannot_be_read_is_refused(
+    application_id: str, bootstrap: str, log: Log, tmp_path: Path
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    file = tmp_path / "nosuch.json"
+    config = configured(application_id, bootstrap, tmp_path, server_tokens_file=str(file))
+    (why,) = refused(counting(application_id), config)
+    assert str(file) in why
+
+
+@EMBEDDED
+def test_a_server_that_others_reach_without_tokens_is_refused(
+    application_id: str, bootstrap: str, log: Log, tmp_path: Path
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    (why,) = refused(counting(application_id), configured(application_id, bootstrap, tmp_path, server_host="0.0.0.0"))
+    assert why.startswith("server.host = '0.0.0.0'")
+    meant = configured(application_id, bootstrap, tmp_path, server_host="0.0.0.0", server_insecure="true")
+    assert check(counting(application_id), meant).would_start
+
+
+@EMBEDDED
+def test_a_pipeline_where_pyspark_is_missing_is_refused(
+    application_id: str, config: Config, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    app = counting(application_id)
+
+    @app.pipeline(reads=f"{application_id}-in", writes="ranked", key="a", name="rank")
+    def rank(orders: object) -> object: ...
+
+    assert check(app, config).would_start
+    monkeypatch.setattr(extras, "_is_installed", lambda package: package != "pyspark")
+    (why,) = refused(app, config)
+    assert why.startswith("Pipelines need pyspark, not installed here: run ")
+
+
+@EMBEDDED
+def test_a_dead_letter_topic_has_its_offsets_and_a_topic_its_other_settings(
+    application_id: str, bootstrap: str, log: Log, tmp_path: Path
+) -> None:
+    dead, changelog = f"{application_id}-dead", f"{application_id}-counts-changelog"
+    create(log, {f"{application_id}-in": 2, dead: 1})
+    produce(log, dead, [(b"k", b"v", n) for n in range(3)])
+    with closing(log.admin()) as admin:
+        admin.create_topics([NewTopic(changelog, 2, {"cleanup.policy": "delete"})])
+    setting = {"errors_dead_letter_queue_topic_name": dead}
+    report = check(counting(application_id), configured(application_id, bootstrap, tmp_path, **setting))
+    rows = {row["topic"]: row for row in report.topics}
+    assert (rows[dead]["offsets"], rows[dead]["partitions"]) == (3, 1), report_as_text(report)
+    assert "cleanup.policy is delete, declared compact" in str(rows[changelog]["state"])
+
+
+@EMBEDDED
+def test_a_missing_topic_of_a_global_table_is_called_a_source_topic(
+    application_id: str, config: Config, log: Log
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    app = counting(application_id)
+    app.global_table(f"{application_id}-codes", key=serdes.string, value=serdes.string)
+    (why,) = refused(app, config)
+    assert why.startswith(f"Missing source topic: {application_id}-codes.")
