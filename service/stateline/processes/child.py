@@ -80,8 +80,6 @@ class Supervised:
     last_line: str = ""
     pipe: ReadyPipe | None = None
     """Of one that is waited for, until it is ready."""
-    is_renewed: bool = False
-    """It was started with new code, whose mistakes stop nothing that works."""
     is_leaving: bool = False
     """Its end is wanted, and the end of it."""
 

@@ -60,6 +60,8 @@ class Renewal:
         self._files: Sequence[Path] = ()
         self._steps: Steps | None = None
         self._is_wanted = False
+        if sources is not None:  # what is saved may be halfway through when a child starts again by itself
+            supervisor.outlive_mistakes()
 
     def watch(self, files: Sequence[Path]) -> None:
         """What runs was loaded from these."""
@@ -70,6 +72,7 @@ class Renewal:
     def begin(self, why: str) -> None:
         """Begin, or as soon as the one that is under way is through."""
         self._is_wanted = True
+        self._supervisor.outlive_mistakes()
         self._supervisor.say(f"{why}: loading the code anew.")
 
     def advance(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stateline.processes.child import HAND_OVER, Child
 from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.source_files import SourceFiles
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until
@@ -152,3 +153,42 @@ def test_what_was_asked_for_meanwhile_comes_afterwards(scene: Scene) -> None:
     renewal.begin("SIGHUP")
     scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 2)
     assert scene.said("worker-0 | works") == 3
+
+
+def crashes_until_mistaken(folder: Path) -> Child:
+    """Ends with 1, and with 2 as soon as there is a file."""
+    script = f"""
+import pathlib, sys
+print('works', flush=True)
+sys.exit(2 if pathlib.Path({str(folder / "mistaken")!r}).exists() else 1)
+"""
+    return Child("worker-0", (sys.executable, "-c", script), stop_order=1)
+
+
+def test_a_mistake_that_is_saved_while_a_worker_crashes_is_waited_out_by_a_run_that_reloads(tmp_path: Path) -> None:
+    scene = Scene([crashes_until_mistaken(tmp_path), server()])
+    code = tmp_path / "code.py"
+    try:
+        renewal = Renewal(scene.supervisor, LOADS, lambda _: NewCode([worker("worker-0"), server()], ()), SourceFiles())
+        renewal.watch([code])
+        (tmp_path / "mistaken").touch()
+        scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
+        assert "server" in scene.supervisor.processes
+        code.touch()
+        scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 1)
+        assert set(scene.supervisor.processes) == {"worker-0", "server"}
+    finally:
+        scene.supervisor.stop()
+
+
+def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_nothing(tmp_path: Path) -> None:
+    scene = Scene([crashes_until_mistaken(tmp_path), server()])
+    try:
+        renewal = Renewal(scene.supervisor, FAILS, lambda _: NewCode([], ()))
+        renewal.begin("SIGHUP")
+        scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+        (tmp_path / "mistaken").touch()
+        scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
+        assert set(scene.supervisor.processes) == {"server"}
+    finally:
+        scene.supervisor.stop()
