@@ -34,7 +34,7 @@ from stateline.processes import guard as supervisor_guard
 from stateline.processes.child import HAND_OVER, Child, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
 from stateline.processes.readiness import ReadyPipe
-from stateline.processes.terminal import Terminal
+from stateline.processes.terminal import Terminal, heed_hangups
 from stateline_store.errors import ConfigurationError
 
 STOP_TIMEOUT_S = 30.0  # what a Kubernetes pod gets, too
@@ -187,15 +187,16 @@ class Supervisor:
             elif one.process.poll() is not None:
                 self._schedule_restart(one)
 
-    def run(self, renewal: Renewing | None = None) -> None:
+    def run(self, renewal: Renewing | None = None, terminal: Terminal | None = None) -> None:
         """`start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. Call it on the main thread.
 
-        With a `renewal`, SIGHUP begins that, unless it comes because the terminal is gone. Raises `ConfigurationError`
-        as `poll` does, after everything was stopped.
+        With a `renewal`, SIGHUP begins that, unless it comes because the `terminal` (as of now, unless given) is gone.
+        Raises `ConfigurationError` as `poll` does, after everything was stopped.
         """
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *([HAND_OVER] if self._hands_over else [])]
         before = {number: signal.signal(number, self._interrupted) for number in wanted}
-        terminal = Terminal()
+        terminal = terminal or Terminal()
+        heed_hangups()
         try:
             with self:
                 while not self._interrupts:
