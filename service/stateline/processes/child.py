@@ -90,11 +90,6 @@ class Supervised:
             self.forget_pipe()
         return self.process is not None and self.pipe is None
 
-    @property
-    def has_given_up(self) -> bool:
-        """It has found a mistake of the caller's, and is not started again."""
-        return self.process is None and self.restart_at == math.inf
-
     def forget_pipe(self) -> None:
         """Wait for it no more."""
         if self.pipe is not None:

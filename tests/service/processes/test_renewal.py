@@ -25,6 +25,8 @@ signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exi
 """
 WORKS = SETUP + "print('works', flush=True)\nreadiness.say()\ntime.sleep(3600)"
 NEVER_READY = SETUP + "print('begins', flush=True)\ntime.sleep(3600)"
+CRASHES = SETUP + "sys.stderr.write('error: no such column\\n')\nsys.exit(1)"
+CRASHES_AT_WORK = SETUP + "readiness.say()\nsys.stderr.write('error: no such column\\n')\nsys.exit(1)"
 MISTAKEN = SETUP + "sys.stderr.write('error: a mistake\\n')\nsys.exit(2)"
 LOADS = (sys.executable, "-S", "-c", "")
 FAILS = (sys.executable, "-S", "-c", "import sys; sys.exit('error: it has a mistake in line 3')")
@@ -113,12 +115,24 @@ def test_a_mistake_that_a_worker_finds_leaves_the_others_and_the_server_as_they_
     before = scene.supervisor.processes
     said = scene.renew([worker("worker-0", MISTAKEN), worker("worker-1"), server()])
     assert "stateline | worker-0 cannot run: a mistake" in said
-    assert said[-1].startswith("stateline | worker-0 does not run with the new code.")
+    assert said[-1].startswith("stateline | worker-0 has ended with the new code: a mistake.")
     after = scene.supervisor.processes
     assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
     scene.lines.clear()
     assert scene.renew([worker("worker-0"), server()])[-1] == "stateline | Everything runs the new code."
     assert set(scene.supervisor.processes) == {"worker-0", "server"}
+
+
+@pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
+def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_with_the_new_code(
+    scene: Scene, script: str
+) -> None:
+    before = scene.supervisor.processes
+    said = scene.renew([worker("worker-0", script), worker("worker-1"), server()])
+    assert "stateline | worker-0 ended (exit code 1); it starts again in 0.5 s." in said
+    assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column. What was not")
+    after = scene.supervisor.processes
+    assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
 
 
 def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene) -> None:
