@@ -58,9 +58,10 @@ class Run:
     bootstrap: str
     port: int
     process: Forked
+    code: str
 
     def write_code(self, *, factor: str = "1", value: str = "int64") -> None:
-        (self.folder / "scaling.py").write_text(CODE.format(name=self.name, factor=factor, value=value))
+        (self.folder / "scaling.py").write_text(self.code.format(name=self.name, factor=factor, value=value))
 
     def write(self, first: int) -> None:
         """The numbers from this one on, one for each key."""
@@ -89,13 +90,13 @@ def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
     """Starts the application, with numbers in its store."""
     running: list[Run] = []
 
-    def start(bootstrap: str, *options: str) -> Run:
+    def start(bootstrap: str, *options: str, code: str = CODE) -> Run:
         port, name = free_port(), f"scaling-{tmp_path.name[-8:].replace('_', '-')}"
         command = ["run", "scaling:app", "--set", f"server.port={port}", "--set", f"bootstrap.servers={bootstrap}"]
         command += ["--set", f"state.dir={tmp_path / 'state'}", *options]
         with closing(open_log(bootstrap, tmp_path)) as log, closing(log.admin()) as admin:
             admin.create_topics([NewTopic(f"{name}-numbers", 2)])
-        run = Run(name, tmp_path, bootstrap, port, None)  # type: ignore[arg-type]
+        run = Run(name, tmp_path, bootstrap, port, None, code)  # type: ignore[arg-type]
         run.write_code()
         run.write(0)
         with (tmp_path / "log").open("wb") as output:
@@ -185,6 +186,19 @@ def test_with_reload_a_change_runs_when_it_is_saved_and_a_mistake_leaves_what_ru
     wait_until(run.says("Everything runs the new code."))
     run.write(2 * KEYS)
     wait_until(run.has(2 * KEYS, 2 * KEYS * 10))
-    run.write_code(value="float64")  # what is on disk means something else now
-    wait_until(run.says("worker-0 cannot run: "))
-    assert run.has(1, 1)()
+    run.write_code(factor="100", value="float64")  # what is on disk means something else now
+    wait_until(run.says("What runs goes on as it was: ", times=2))
+    assert (run.folder / "log").read_text().count("worker-0 stopped") == 1, "the good worker was stopped for it"
+    run.write(3 * KEYS)
+    wait_until(run.has(3 * KEYS, 3 * KEYS * 10))
+
+
+def test_a_sighup_that_comes_while_the_code_is_loaded_is_heeded_when_it_runs(
+    started: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The module sends it, as a reload that follows on a start would."""
+    sends = "import os, pathlib, signal\n\nif not pathlib.Path('sent').exists():  # by the first that loads it\n"
+    sends += "    pathlib.Path('sent').touch()\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    run = started(f"embedded:{tmp_path / 'log.db'}", code=sends + CODE)
+    wait_until(run.says("Everything runs the new code."))
+    assert run.process.poll() is None

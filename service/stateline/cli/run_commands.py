@@ -14,15 +14,19 @@ import typer
 
 from stateline.cli.target import ConfigFile, Settings, Target, loaded, passed_on
 from stateline.processes.logging import write_json_line
+from stateline.processes.terminal import Terminal, hangups_held, heed_hangups
+from stateline_store.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from stateline.config.settings import Config
+    from stateline.dsl.app import App
     from stateline.processes.child import Child
     from stateline.processes.run_plan import RunPlan
 
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
 
+@hangups_held()
 def run(
     target: Target,
     settings: Settings = None,
@@ -50,6 +54,7 @@ def run(
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
+    terminal = Terminal()  # it may go while the code is loaded
     if reload:  # Python takes compiled code for new that was written in the same second as the source
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -62,6 +67,7 @@ def run(
     if plan is not None:
         check_files(config)
         check_host(config)  # not without tokens where others reach it
+        _refuse_what_check_refuses(app, config)
         planned.write(plan)
         return
     with only_run(config):
@@ -73,11 +79,28 @@ def run(
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
-        _supervise(planned, config, _load_command(target, options), emit, reload=reload)
+        _supervise(planned, config, _load_command(target, options), emit, terminal, reload=reload)
+
+
+def _refuse_what_check_refuses(app: App, config: Config) -> None:
+    """Workers that are stopped for new code would not start with it. What could not be looked at, such as a log that
+    does not answer, they find out themselves. Raises `ConfigurationError`."""
+    from stateline.cli.check.run import check
+
+    refused = [finding.message for finding in check(app, config).findings if finding.level == "refused"]
+    if refused:
+        more = f" `stateline check` says {len(refused) - 1} more." if len(refused) > 1 else ""
+        raise ConfigurationError(f"{refused[0]}{more}")
 
 
 def _supervise(
-    planned: RunPlan, config: Config, load: list[str], emit: Callable[[str, str], None], *, reload: bool
+    planned: RunPlan,
+    config: Config,
+    load: list[str],
+    emit: Callable[[str, str], None],
+    terminal: Terminal,
+    *,
+    reload: bool,
 ) -> None:
     """Run what is planned, at sockets that a new server can take over, until a signal ends it."""
     from stateline.processes.application import listening_child
@@ -98,7 +121,7 @@ def _supervise(
         sources = SourceFiles() if reload else None
         renewal = Renewal(supervisor, load, lambda path: RunPlan.read(path, planned.fixed, listens), sources)
         renewal.watch(planned.files)
-        supervisor.run(renewal)
+        supervisor.run(renewal, terminal)
 
 
 def worker(
@@ -123,6 +146,7 @@ def worker(
     run_worker(app, config, instance=instance)
 
 
+@hangups_held()
 def serve(
     target: Target,
     settings: Settings = None,
@@ -142,6 +166,8 @@ def serve(
         from stateline.server import Listening, serve_inherited
         from stateline.server import serve as run_server
 
+    if config.server_processes == 1 or process is not None:  # nobody to hand over to
+        heed_hangups()
     inherited = None if listener is None else Listening(listener, for_nodes)
     if process is not None and inherited is not None:
         serve_inherited(app, config, process, inherited)

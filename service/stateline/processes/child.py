@@ -80,8 +80,6 @@ class Supervised:
     last_line: str = ""
     pipe: ReadyPipe | None = None
     """Of one that is waited for, until it is ready."""
-    is_renewed: bool = False
-    """It was started with new code, whose mistakes stop nothing that works."""
     is_leaving: bool = False
     """Its end is wanted, and the end of it."""
 
@@ -91,11 +89,6 @@ class Supervised:
         if self.pipe is not None and self.pipe.is_said():
             self.forget_pipe()
         return self.process is not None and self.pipe is None
-
-    @property
-    def has_given_up(self) -> bool:
-        """It has found a mistake of the caller's, and is not started again."""
-        return self.process is None and self.restart_at == math.inf
 
     def forget_pipe(self) -> None:
         """Wait for it no more."""

@@ -6,8 +6,8 @@
 4. At last the servers: a new one begins at the same listening socket, and when it is ready the old one takes nothing
    more, ends what it has begun, and goes. Both answer in between, each by its code.
 
-When one of the new processes finds a mistake of the caller's, such as a store that is on disk with another type, it
-ends there: what was not reached yet goes on with the code that it has.
+When one of the new processes ends before it is ready, or soon after, that is all: what was not reached yet goes on with
+the code that it has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,6 +30,8 @@ from stateline_store.errors import ConfigurationError
 _LOADED_WITHIN_S = 120.0
 # Who is not ready by then may have much to restore: the next ones have their turn, because all have to.
 _READY_WITHIN_S = 60.0
+# New code may end at its first record, too: so long it has to last before the next process is stopped for it.
+_SETTLES_WITHIN_S = 2.0
 
 Steps = Generator[None, None, str]  # ends with why not; empty when it was done
 
@@ -60,6 +63,8 @@ class Renewal:
         self._files: Sequence[Path] = ()
         self._steps: Steps | None = None
         self._is_wanted = False
+        if sources is not None:  # what is saved may be halfway through when a child starts again by itself
+            supervisor.outlive_mistakes()
 
     def watch(self, files: Sequence[Path]) -> None:
         """What runs was loaded from these."""
@@ -70,6 +75,7 @@ class Renewal:
     def begin(self, why: str) -> None:
         """Begin, or as soon as the one that is under way is through."""
         self._is_wanted = True
+        self._supervisor.outlive_mistakes()
         self._supervisor.say(f"{why}: loading the code anew.")
 
     def advance(self) -> None:
@@ -104,8 +110,10 @@ class Renewal:
         names = {child.name for child in new.children}
         for gone in [name for name in self._supervisor.names if name not in names]:
             yield from _gone(self._supervisor, self._supervisor.of(gone))
-        for child in sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over)):
-            why = yield from _replaced(self._supervisor, child)
+        order = sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over))
+        for child, following in zip_longest(order, order[1:]):
+            settles = child.says_ready and following is not None and not following.takes_over
+            why = yield from _replaced(self._supervisor, child, settles=settles)
             if why:
                 return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
         return ""
@@ -136,21 +144,23 @@ class Renewal:
         return ""
 
 
-def _replaced(supervisor: Supervisor, child: Child) -> Steps:
+def _replaced(supervisor: Supervisor, child: Child, *, settles: bool) -> Steps:
     old = supervisor.of(child.name)
     if not child.takes_over:
         yield from _gone(supervisor, old)
     one = supervisor.add(child)
-    until_s = time.monotonic() + _READY_WITHIN_S
-    while not one.is_ready and not one.has_given_up and time.monotonic() < until_s:
+    first, until_s = one.process, time.monotonic() + _READY_WITHIN_S
+    while one.process is first and not one.is_ready and time.monotonic() < until_s:
         yield
-        if child.takes_over and old is not None and one.process is None:  # the old one answers: no second try
-            supervisor.let_go(one)
-            return f"{child.name} has ended with the new code: {last_words(one.last_line)}"
-    if one.has_given_up:
-        return f"{child.name} does not run with the new code."
-    if not one.is_ready:
+    if one.process is first and not one.is_ready:
         supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
+    until_s = time.monotonic() + (_SETTLES_WITHIN_S if settles else 0.0)
+    while one.process is first and time.monotonic() < until_s:
+        yield
+    if one.process is not first:
+        if child.takes_over and old is not None:  # the old one answers: no second try
+            supervisor.let_go(one)
+        return f"{child.name} has ended with the new code: {last_words(one.last_line).removesuffix('.')}."
     if child.takes_over:
         yield from _gone(supervisor, old)
     return ""

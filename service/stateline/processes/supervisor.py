@@ -4,7 +4,8 @@ Rules:
 
 - A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
   One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
-  restart can help. One that `fails_alone` is not started again then, and the others go on.
+  restart can help. One that `fails_alone`, and any of them once new code is expected, is not started again then,
+  and the others go on.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
   group, the JVM of a Spark driver included.
@@ -33,7 +34,7 @@ from stateline.processes import guard as supervisor_guard
 from stateline.processes.child import HAND_OVER, Child, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
 from stateline.processes.readiness import ReadyPipe
-from stateline.processes.terminal import Terminal
+from stateline.processes.terminal import Terminal, heed_hangups
 from stateline_store.errors import ConfigurationError
 
 STOP_TIMEOUT_S = 30.0  # what a Kubernetes pod gets, too
@@ -94,6 +95,7 @@ class Supervisor:
         self._stop_timeout_s = stop_timeout_s
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupts = 0
+        self._outlives_mistakes = False
 
     def __enter__(self) -> Supervisor:
         try:
@@ -132,9 +134,14 @@ class Supervisor:
         """Of the children that are to stay, in order."""
         return [one.child.name for one in self._all if not one.is_leaving]
 
+    def outlive_mistakes(self) -> None:
+        """From now on a mistake of the caller's stops nothing but the child that found it: new code is to come, and
+        what it brings is started anew."""
+        self._outlives_mistakes = True
+
     def add(self, child: Child) -> Supervised:
-        """Start one more child, which is waited for if it says when it is ready; its mistakes stop nothing but it."""
-        one = Supervised(child, self._policy(), is_renewed=True)
+        """Start one more child, which is waited for if it says when it is ready."""
+        one = Supervised(child, self._policy())
         self._all.append(one)
         self._start(one, awaited=child.says_ready)
         return one
@@ -180,15 +187,16 @@ class Supervisor:
             elif one.process.poll() is not None:
                 self._schedule_restart(one)
 
-    def run(self, renewal: Renewing | None = None) -> None:
+    def run(self, renewal: Renewing | None = None, terminal: Terminal | None = None) -> None:
         """`start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. Call it on the main thread.
 
-        With a `renewal`, SIGHUP begins that, unless it comes because the terminal is gone. Raises `ConfigurationError`
-        as `poll` does, after everything was stopped.
+        With a `renewal`, SIGHUP begins that, unless it comes because the `terminal` (as of now, unless given) is gone.
+        Raises `ConfigurationError` as `poll` does, after everything was stopped.
         """
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *([HAND_OVER] if self._hands_over else [])]
         before = {number: signal.signal(number, self._interrupted) for number in wanted}
-        terminal = Terminal()
+        terminal = terminal or Terminal()
+        heed_hangups()
         try:
             with self:
                 while not self._interrupts:
@@ -285,7 +293,7 @@ class Supervisor:
             one.restart_at = math.inf
             why = f"{one.child.name} cannot run: {last_words(one.last_line)}"
             others_work = any(other.restart_at != math.inf for other in self._all)
-            if not (one.is_renewed or (one.child.fails_alone and others_work)):
+            if not (self._outlives_mistakes or (one.child.fails_alone and others_work)):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)
             return

@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def hangups_held() -> Iterator[None]:
+    """SIGHUP waits within the block, until `heed_hangups` or its end: a process that still loads has no answer to it,
+    and would be ended. Main thread only."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def heed_hangups() -> None:
+    """SIGHUP comes from now on, and one that has waited at once."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
 
 class Terminal:

@@ -11,6 +11,7 @@ import pytest
 
 from stateline.processes.child import HAND_OVER, Child
 from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.source_files import SourceFiles
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until
@@ -24,6 +25,8 @@ signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exi
 """
 WORKS = SETUP + "print('works', flush=True)\nreadiness.say()\ntime.sleep(3600)"
 NEVER_READY = SETUP + "print('begins', flush=True)\ntime.sleep(3600)"
+CRASHES = SETUP + "sys.stderr.write('error: no such column\\n')\nsys.exit(1)"
+CRASHES_AT_WORK = SETUP + "readiness.say()\nsys.stderr.write('error: no such column\\n')\nsys.exit(1)"
 MISTAKEN = SETUP + "sys.stderr.write('error: a mistake\\n')\nsys.exit(2)"
 LOADS = (sys.executable, "-S", "-c", "")
 FAILS = (sys.executable, "-S", "-c", "import sys; sys.exit('error: it has a mistake in line 3')")
@@ -112,12 +115,24 @@ def test_a_mistake_that_a_worker_finds_leaves_the_others_and_the_server_as_they_
     before = scene.supervisor.processes
     said = scene.renew([worker("worker-0", MISTAKEN), worker("worker-1"), server()])
     assert "stateline | worker-0 cannot run: a mistake" in said
-    assert said[-1].startswith("stateline | worker-0 does not run with the new code.")
+    assert said[-1].startswith("stateline | worker-0 has ended with the new code: a mistake.")
     after = scene.supervisor.processes
     assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
     scene.lines.clear()
     assert scene.renew([worker("worker-0"), server()])[-1] == "stateline | Everything runs the new code."
     assert set(scene.supervisor.processes) == {"worker-0", "server"}
+
+
+@pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
+def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_with_the_new_code(
+    scene: Scene, script: str
+) -> None:
+    before = scene.supervisor.processes
+    said = scene.renew([worker("worker-0", script), worker("worker-1"), server()])
+    assert "stateline | worker-0 ended (exit code 1); it starts again in 0.5 s." in said
+    assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column. What was not")
+    after = scene.supervisor.processes
+    assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
 
 
 def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene) -> None:
@@ -152,3 +167,42 @@ def test_what_was_asked_for_meanwhile_comes_afterwards(scene: Scene) -> None:
     renewal.begin("SIGHUP")
     scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 2)
     assert scene.said("worker-0 | works") == 3
+
+
+def crashes_until_mistaken(folder: Path) -> Child:
+    """Ends with 1, and with 2 as soon as there is a file."""
+    script = f"""
+import pathlib, sys
+print('works', flush=True)
+sys.exit(2 if pathlib.Path({str(folder / "mistaken")!r}).exists() else 1)
+"""
+    return Child("worker-0", (sys.executable, "-c", script), stop_order=1)
+
+
+def test_a_mistake_that_is_saved_while_a_worker_crashes_is_waited_out_by_a_run_that_reloads(tmp_path: Path) -> None:
+    scene = Scene([crashes_until_mistaken(tmp_path), server()])
+    code = tmp_path / "code.py"
+    try:
+        renewal = Renewal(scene.supervisor, LOADS, lambda _: NewCode([worker("worker-0"), server()], ()), SourceFiles())
+        renewal.watch([code])
+        (tmp_path / "mistaken").touch()
+        scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
+        assert "server" in scene.supervisor.processes
+        code.touch()
+        scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 1)
+        assert set(scene.supervisor.processes) == {"worker-0", "server"}
+    finally:
+        scene.supervisor.stop()
+
+
+def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_nothing(tmp_path: Path) -> None:
+    scene = Scene([crashes_until_mistaken(tmp_path), server()])
+    try:
+        renewal = Renewal(scene.supervisor, FAILS, lambda _: NewCode([], ()))
+        renewal.begin("SIGHUP")
+        scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+        (tmp_path / "mistaken").touch()
+        scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
+        assert set(scene.supervisor.processes) == {"server"}
+    finally:
+        scene.supervisor.stop()
