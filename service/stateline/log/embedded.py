@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
-from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
-from stateline.log.embedded_group import Claim, assignments, commit_offsets, has_partition_times, live_members, remove
+from stateline.log.embedded_file import FIRST_OFFSETS, OFFSET_BITS, OFFSET_MASK, TABLE, LogFile
+from stateline.log.embedded_group import Claim, assignments, commit_offsets, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
@@ -145,7 +145,15 @@ class EmbeddedAdmin:
         for partition, offset in before.items():
             if not 0 <= offset <= (end := self.log_end(partition)):
                 raise InvalidArgumentError(f"{offset} is not an offset of {partition}, which ends at {end}.")
-            first = self._partition_id(partition) << OFFSET_BITS
+            partition_id = self._partition_id(partition)
+            with self._file.write() as sql:
+                sql.execute(FIRST_OFFSETS)
+                sql.execute(
+                    "INSERT INTO first_offsets VALUES (?, ?) "
+                    "ON CONFLICT DO UPDATE SET first_offset = max(first_offset, excluded.first_offset)",
+                    (partition_id, offset),
+                )
+            first = partition_id << OFFSET_BITS
             while self._delete_some(first, first + offset):
                 pass  # others may write in between
 
@@ -175,7 +183,7 @@ class EmbeddedAdmin:
         return {}
 
     def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        if not self._file.rows("SELECT 1 FROM sqlite_master WHERE name = 'partition_times'"):
+        if not self._file.rows(TABLE, ("partition_times",)):
             return {}
         query = (
             "SELECT topic, partition, time_ms FROM partition_times JOIN partitions ON id = partition_id "
@@ -215,14 +223,9 @@ class EmbeddedAdmin:
         return visible_ends(self._file, [partition_id])[partition_id][1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        return {each: self._bounds(each) for each in partitions}
-
-    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        end, base = self.log_end(partition), self._partition_id(partition) << OFFSET_BITS
-        query = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT 1"
-        rows = self._file.rows(query, (base, base + end))
-        first = rows[0][0] & OFFSET_MASK if rows else end
-        return max(first, self.watermarks(partition)[0]), end
+        has_firsts = self._file.rows(TABLE, ("first_offsets",))
+        firsts = dict(self._file.rows("SELECT * FROM first_offsets")) if has_firsts else {}
+        return {each: (firsts.get(self._partition_id(each), 0), self.log_end(each)) for each in partitions}
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""
@@ -279,7 +282,7 @@ def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:
     ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
-    times = ["partition_times"] if has_partition_times(sql) else []
+    others = [table for table in ("partition_times", "first_offsets") if sql.execute(TABLE, (table,)).fetchall()]
     for id_ in ids:
         base = id_ << OFFSET_BITS
         sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))
@@ -288,7 +291,7 @@ def _delete(sql: sqlite3.Connection, name: str) -> None:
             "WHERE name IN (SELECT group_name FROM assignments WHERE partition_id = ?)",
             (id_,),
         )
-        for table in ("assignments", "group_offsets", "open_ranges", *times):
+        for table in ("assignments", "group_offsets", "open_ranges", *others):
             sql.execute(f"DELETE FROM {table} WHERE partition_id = ?", (id_,))
     sql.execute("DELETE FROM partitions WHERE topic = ?", (name,))
     sql.execute("DELETE FROM topic_settings WHERE topic = ?", (name,))

@@ -71,6 +71,12 @@ CREATE TABLE IF NOT EXISTS partition_times (
     PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID
 """
 
+# Made when records are first deleted; likewise. Gaps do not tell where those end: transactions leave some, too.
+FIRST_OFFSETS = """
+CREATE TABLE IF NOT EXISTS first_offsets (partition_id INTEGER PRIMARY KEY, first_offset INTEGER NOT NULL)
+"""
+TABLE = "SELECT 1 FROM sqlite_master WHERE name = ?"  # whether one of these two is there
+
 _LENGTH = struct.Struct(">i")
 _NOT_ALLOWED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}

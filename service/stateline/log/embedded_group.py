@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stateline.log.embedded_file import PARTITION_TIMES, monotonic_ms
+from stateline.log.embedded_file import PARTITION_TIMES, TABLE, monotonic_ms
 from stateline_store import FencedError, TopicPartition
 
 
@@ -236,11 +236,6 @@ def _is_member(sql: sqlite3.Connection, claim: Claim) -> bool:
     return bool(sql.execute(query, (claim.group, claim.member, claim.incarnation)).fetchall())
 
 
-def has_partition_times(sql: sqlite3.Connection) -> bool:
-    """Whether any were ever committed in this file."""
-    return bool(sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'partition_times'").fetchall())
-
-
 def commit_offsets(
     sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int], partition_times: Mapping[int, int]
 ) -> None:
@@ -255,7 +250,7 @@ def commit_offsets(
     )
     if partition_times:
         sql.execute(PARTITION_TIMES)
-    elif not has_partition_times(sql):
+    elif not sql.execute(TABLE, ("partition_times",)).fetchall():
         return
     names = [(claim.group, partition_id) for partition_id in next_offsets]
     sql.executemany("DELETE FROM partition_times WHERE group_name = ? AND partition_id = ?", names)

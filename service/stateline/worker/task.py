@@ -153,9 +153,12 @@ class Task:
         self._same_topics = frozenset(unchanged(self.directory, own))
         self.recreated = frozenset(recreated(self.directory, own))
         for topic in sorted(self.recreated - changelogs):
-            logger.warning("Topic %s was created anew: task %s rebuilds its tables of it", topic, self.id)
-            for name in self.topology.fed_by[topic]:
-                if self.topology.definitions[name].source is not None:
+            fed = self.topology.fed_by[topic]
+            tables = [name for name in fed if self.topology.definitions[name].source is not None]
+            rebuilt = f": task {self.id} rebuilds {', '.join(tables)}" if tables else ""
+            logger.warning("Topic %s was created anew%s", topic, rebuilt)
+            for name in fed:
+                if name in tables:
                     self.stores.rebuild(name)
                 else:
                     self.stores.forget(name, topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stateline.cli.loading import load_app
-from stateline_store import CallerError, ConfigurationError
+from stateline_store import CallerError
 
 BEFORE = """\
 from datetime import timedelta
@@ -53,6 +54,10 @@ MISTAKES: dict[str, str] = {
     "stream.map_values(taking, value=serdes.IntegerSerde)": "is no serde",
     "stores.key_value('s', key=serdes.windowed, value=serdes.json)": "is no serde",
     "stream.select_key(taking, key=int)": "<class 'int'> is no serde",
+    "stores.timestamped_key_value('s', key=str, value=serdes.json)": "is no serde",
+    "stores.window('s', key=str, value=serdes.json, size=MINUTE, retention=MINUTE)": "is no serde",
+    "stores.session('s', key=str, value=serdes.json, retention=MINUTE)": "is no serde",
+    "stores.versioned('s', key=str, value=serdes.json, history=MINUTE)": "is no serde",
     # Windows and times
     "TumblingWindows(timedelta(0))": "size=datetime.timedelta(0)",
     "TumblingWindows(-MINUTE)": "size=datetime.timedelta(days=-1",
@@ -74,6 +79,9 @@ MISTAKES: dict[str, str] = {
     "app.ktable(products).join(app.ktable(numbers), taking, 'both')": "Table 'products' has keys of type string",
     "stream.merge(app.stream(app.topic('other', key=serdes.int64)))": "cannot be merged",
     "stream.join(stream, taking)": "join was given a Stream",
+    "app.ktable(products).filter(5)": "filter was given 5 as its predicate",
+    "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).reduce(5, 'r')": "reduce was given 5 as its reducer",
+    "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).count('c').suppress(5)": "suppress(5)",
     # Names
     "app.topic('orders', key=serdes.int64, value=serdes.json)": "'orders' is declared in {file}, line 5, already, with "
     "other key",
@@ -114,13 +122,13 @@ Loaded = Callable[[str], str]
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """What is said of an application with these lines at its end; ``{file}`` is its name."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)
     name = f"module_{uuid4().hex}"
 
     def refused(lines: str) -> str:
         (tmp_path / f"{name}.py").write_text(f"{BEFORE}{lines}\n")
-        with pytest.raises(ConfigurationError) as caught:
-            load_app(name)
+        with pytest.raises(CallerError) as caught:  # not by `load_app`, which finds a place for any error
+            importlib.import_module(name)
         sys.modules.pop(name, None)
         return str(caught.value).replace(f"{name}.py", "{file}")
 

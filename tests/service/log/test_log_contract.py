@@ -251,6 +251,20 @@ def test_records_that_were_deleted_are_gone_and_the_others_keep_their_offsets(be
     bench.admin.delete_records({})
 
 
+def test_a_partition_begins_where_its_records_were_deleted_up_to_and_not_at_its_next_record(bench: Bench) -> None:
+    topic = bench.topic()
+    place, producer = TopicPartition(topic, 0), bench.producer(f"{topic}-writer")
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"k", b"v", timestamp_ms=1)
+        producer.flush()
+        end()
+    assert bench.admin.bounds([place]) == {place: (0, 4)}  # each end of a transaction takes an offset
+    for offset in (3, 2):
+        bench.admin.delete_records({place: offset})
+        assert bench.admin.bounds([place]) == {place: (3, 4)}
+
+
 def test_records_of_no_partition_and_beyond_its_end_are_not_deleted(bench: Bench) -> None:
     topic = bench.topic()
     bench.write(topic, b"a")

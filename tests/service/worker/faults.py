@@ -173,7 +173,11 @@ class Place:
         self.write("DELETE FROM group_offsets")
 
     def delete(self, topic: str, first: int, last: int) -> None:
-        """Delete the records of a topic's partition 0 from offset `first` to `last`."""
+        """Delete the records of a topic's partition 0 from offset `first` to `last`: those at its beginning as its
+        retention does, others as compaction."""
+        if first == 0:
+            self.admin.delete_records({TopicPartition(topic, 0): last + 1})
+            return
         query = "SELECT id FROM partitions WHERE topic = ? AND partition = 0"
         with closing(sqlite3.connect(self.root / "log.db")) as file:
             ((partition_id,),) = file.execute(query, (topic,)).fetchall()

@@ -420,7 +420,7 @@ def test_plain_files_that_had_more_than_the_changelog_stay_and_are_not_asked_any
 ) -> None:
     config = ran_plain(place, "key_value")
     timestamped, was = app("key_value", timestamped=True), on_disk(config, timestamped=False)
-    place.delete(CHANGELOG.topic, 0, place.admin.watermarks(CHANGELOG)[1])  # its retention was over
+    place.delete(CHANGELOG.topic, 0, place.admin.watermarks(CHANGELOG)[1] - 1)  # its retention was over
     worker = place.worker(timestamped, config)
     worker.reach(lambda: worker.read_up_to(IN) == 30)
     assert on_disk(config, timestamped=False) == was

@@ -23,7 +23,7 @@ from service.worker.faults import (
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.log.embedded import EmbeddedAdmin, EmbeddedLog
+from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, restorer, store_restore
@@ -303,20 +303,14 @@ class TestALogThatLostItsEnd:
         assert place.stores(app, config).rows("counts", 1) == {b"a": b"1", b"b": b"1"}
 
     def test_input_that_was_deleted_before_it_was_read_is_told(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, place: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = counting()
         config = place.config(app, commit__interval__ms=NEVER_MS)
         place.send(entries("a", 3))
         place.commit_once(app, config, 3)
         place.send(entries("b", 10))
-        watermarks = EmbeddedAdmin.watermarks
-
-        def first_kept(admin: EmbeddedAdmin, partition: TopicPartition) -> tuple[int, int]:
-            first, end = watermarks(admin, partition)
-            return (8, end) if partition == IN else (first, end)
-
-        monkeypatch.setattr(EmbeddedAdmin, "watermarks", first_kept)
+        place.delete(IN.topic, 0, 7)
         assert place.work_off(app, place.config(app), 12).rows("counts", 1) == {b"a": b"3", b"b": b"5"}
         assert "in-0 begins at offset 8, and 3 to 7" in caplog.text
 

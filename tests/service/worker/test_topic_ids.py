@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from service.worker.operators.operator_scene import Scene
+from stateline import App, serdes
 from stateline.worker.topic_ids import recreated, remember, unchanged
 
 
@@ -53,3 +56,22 @@ def test_a_file_that_cannot_be_read_is_named_and_written_anew(tmp_path: Path, ca
     assert str(tmp_path / "topics.json") in caplog.text
     remember(tmp_path, {"flights": "one"})
     assert recreated(tmp_path, {"flights": "two"}) == ["flights"]
+
+
+@pytest.mark.parametrize(("topic", "rebuilt"), [("in", ": task 0_0 rebuilds newest"), ("app-by-value-repartition", "")])
+def test_what_is_said_of_a_topic_that_was_created_anew_names_the_tables_that_are_rebuilt_if_there_are_any(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str, rebuilt: str
+) -> None:
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.string)
+    app.table(source, store="newest")
+    app.stream(source).group_by(lambda key, value: value, name="by-value").count("counts")
+    scene = Scene(app, tmp_path, partitions=1)
+    scene.send("in", [("a", "x", 1)])
+    scene.work_off()
+    with closing(scene.log.admin()) as admin:
+        admin.delete_topics([topic])
+    scene.create(topic)
+    scene.send("in", [("a", "x", 2)])
+    scene.work_off()
+    assert f"Topic {topic} was created anew{rebuilt}" in caplog.messages

@@ -135,3 +135,13 @@ def test_each_partition_goes_by_its_own_time() -> None:
 def test_a_time_to_live_that_cannot_be_is_refused(terms: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         App("x").table("in", **TEXTS, **terms)
+
+
+def test_what_expires_is_deleted_at_stream_time_whatever_late_record_comes_with_it() -> None:
+    app = App("alone")  # without a processor, for which records are taken one by one
+    app.ktable(app.table("in", **TEXTS, store="newest", ttl=TTL)).to_stream().to(app.topic("out", **TEXTS))
+    with TestDriver(app) as driver:
+        driver.pipe("in", "old", "v", timestamp_ms=1_000)
+        driver.pipe_all("in", records([("new", "v", 1_001 + TTL_MS), ("late", "v", 1_500)]))
+        deleted = [record for record in driver.read("out") if record.value is None]
+        assert [(record.key, record.timestamp_ms) for record in deleted] == [("old", 1_001 + TTL_MS)]

@@ -328,3 +328,19 @@ def test_a_negative_timestamp_fails_its_record() -> None:
     app.stream("in", **TEXTS).process(lambda record: [record._replace(timestamp_ms=-1)]).to("out")
     with TestDriver(app) as driver, pytest.raises(RecordError, match="-1 is no timestamp"):
         driver.pipe("in", "k", "v")
+
+
+def test_a_row_that_no_record_of_the_log_can_hold_fails_the_function_that_gave_it_and_its_writes_are_undone() -> None:
+    app = App("large")
+    seen = app.store(stores.key_value("seen", **TEXTS))
+
+    def grown(record: InputRecord, seen: StoreView) -> list[tuple[str, str]]:
+        seen.put(record.key, record.value)
+        return [(record.key, record.value * 1_000_000)]
+
+    app.stream("in", **TEXTS).process(grown, stores=[seen]).to("out")
+    with TestDriver(app, config={"processing.exception.handler": "dead-letter", **DEAD}) as driver:
+        driver.pipe("in", "a", "x")
+        (dead,) = driver.dead_letters()
+        assert "its value have 1000001 bytes" in dead.message
+        assert driver.store("seen").all() == []

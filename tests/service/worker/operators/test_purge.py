@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -32,6 +33,11 @@ def kept(log: Log, topic: str) -> Callable[[], int]:
     return lambda: len(read_all(log, topic, 1))
 
 
+def end(log: Log, topic: str) -> int:
+    with closing(log.admin()) as admin:
+        return admin.log_end(TopicPartition(topic, 0))
+
+
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_repartition_topic_loses_what_is_committed_and_counts_go_on(
     bootstrap: str, tmp_path: Path, guarantee: str
@@ -48,14 +54,25 @@ def test_a_repartition_topic_loses_what_is_committed_and_counts_go_on(
                 produce(log, f"{name}-in", [(b"k", b"v", 1), (b"k", b"w", 2)] * 50)
                 wanted = {value: serdes.int64.serialize(50 * n) for value in (b"v", b"w")}
                 eventually(lambda wanted=wanted: seen.rows("counts", 1) == wanted, "all is counted")  # type: ignore[misc]
-                with closing(log.admin()) as admin:
-                    end = admin.watermarks(TopicPartition(topic, 0))[1]
-                assert end >= 100 * n
+                assert end(log, topic) >= 100 * n
                 # A purge follows a commit, and of the last records' commit it is not due if it came within the 1 ms.
                 produce(log, f"{name}-in", [(b"k", None, 3)])
                 eventually(lambda: kept(log, topic)() <= 1, "what was counted is deleted")
             assert len(read_all(log, f"{name}-in", 1)) == 101 * n
         seen.close()
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_start_after_a_purge_misses_nothing(tmp_path: Path, guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(regrouped(), tmp_path, partitions=1, settings={"processing.guarantee": guarantee})
+    purged = TopicPartition("app-by-value-repartition", 0)
+    for n in (b"1", b"2"):
+        scene.send("app-in", [("k", n, 1)])
+        with running(scene.app, scene.config, scene.log):
+            eventually(partial(lambda value: value in scene.rows("counts"), n), "it is counted")
+        with closing(scene.log.admin()) as admin:
+            admin.delete_records(admin.committed("app", [purged]))
+    assert "Input is lost" not in caplog.text
 
 
 def test_only_topics_that_nothing_else_reads_are_purged() -> None:
