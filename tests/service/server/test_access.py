@@ -20,6 +20,7 @@ from starlette.routing import Route
 from stateline.cli import tokens as cli_tokens
 from stateline.config.loading import load_config
 from stateline.server import create_app, serve
+from stateline.server.contract.console_paths import FILES, PAGES
 from stateline.server.guard.access import AccessMiddleware, is_open, stores_of
 from stateline.server.guard.caller import client_of
 from stateline.server.guard.limits import Limits
@@ -29,7 +30,7 @@ from support.processes.query_server import OwningWorker, make_app, server_proces
 from support.processes.served_here import http_server
 
 STORES = ("aircraft", "blobs", "cache", "counts", "places")
-OPEN = {"/", "/console/{file}", "/healthz", "/readyz"}
+OPEN = {*PAGES, FILES, "/healthz", "/readyz"}
 PROBLEM = "application/problem+json"
 
 
@@ -95,7 +96,7 @@ def routes(state_dir: Path) -> list[Route]:
 
 def address_of(route: Route, store: str) -> str:
     """A path that the route takes."""
-    given = {"store": store, "key": "k", "partition": "0", "p": "0", "id": "0", "file": "console.css"}
+    given = {"store": store, "key": "k", "partition": "0", "p": "0", "id": "0", "path": "console.css"}
     return re.sub(r"\{(\w+)(:\w+)?\}", lambda found: given.get(found[1], "x"), route.path)
 
 
@@ -509,7 +510,22 @@ def test_a_path_names_the_stores_that_a_handler_may_read_from_it(raw_path: bytes
     assert stores_of(unquote(raw_path.decode()), raw_path) == stores
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/", "/console/a/b", "/healthz/", "//", "", "/v1", "/readyz/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console",
+        "/console/",
+        "/stores/",
+        "/stores//keys/k",
+        "/stores/s/key",
+        "/queries/q",
+        "/healthz/",
+        "//",
+        "",
+        "/v1",
+        "/readyz/x",
+    ],
+)
 def test_only_whole_paths_are_open(path: str) -> None:
     assert not is_open(path)
 
