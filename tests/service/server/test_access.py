@@ -163,6 +163,20 @@ def test_the_console_shows_a_token_the_stores_that_it_may_read(guarded: Guarded)
         assert set(body["commits"]) == {"0_0", "0_1", "0_2"}
 
 
+def test_the_consoles_history_has_no_queries_and_commits_of_others(guarded: Guarded) -> None:
+    def newest(headers: dict[str, str]) -> dict[str, Any]:
+        body = guarded.client.get("/v1/console/history", headers=headers).json()
+        return dict(zip(["at_ms", *body["names"]], body["points"][-1], strict=True)) if body["points"] else {}
+
+    nothing = added(guarded.file, "none", "--stores", "nope")
+    wait_until(lambda: newest(guarded.all).get("commit_age_ms") is not None)
+    wait_until(lambda: newest(guarded.all)["queries_per_s"] is not None)
+    for headers, sees in ((guarded.one, True), (nothing, False)):
+        found = newest(headers)
+        assert [found[name] for name in ("commits_per_s", "queries_per_s", "p50_ms", "p99_ms")] == [None] * 4
+        assert (found["commit_age_ms"] is not None) is sees
+
+
 def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
     nothing = added(guarded.file, "nothing", "--stores", "nope")
     topology = guarded.client.get("/v1/topology", headers=nothing).json()
