@@ -39,11 +39,13 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What runs together; `entries` are where records come in. Topics may be in several parts."""
+    """What runs together; `entries` are where records come in. Topics may be in several parts. `subtopology` is its
+    number, of a part that is one."""
 
     title: str
     entries: tuple[Drawn, ...]
     edges: tuple[Edge, ...]
+    subtopology: int | None = None
 
     @property
     def drawn(self) -> tuple[Drawn, ...]:
@@ -71,7 +73,8 @@ def _subtopology(subtopology: Subtopology) -> Part:
     for processor in subtopology.processors:
         edges += _operators(processor) if processor.roots else _processor(processor)
     entries = tuple(_topic(topic.name) for topic in subtopology.sources)
-    return Part(f"Subtopology {subtopology.ordinal}", entries, tuple(dict.fromkeys(edges)))
+    number = subtopology.ordinal
+    return Part(f"Subtopology {number}", entries, tuple(dict.fromkeys(edges)), number)
 
 
 def _processor(processor: Processor) -> Iterator[Edge]:

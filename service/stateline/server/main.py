@@ -29,6 +29,7 @@ from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage
 from stateline.server.console.state import ConsoleState
@@ -339,5 +340,6 @@ def _routes(
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
         *ConsoleState(serving, metrics, state).routes(),
         *history.routes(),
+        *ConsoleGraph(serving.topology, history).routes(),
         *ConsolePage().routes(),
     ]

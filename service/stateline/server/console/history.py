@@ -15,7 +15,7 @@ import itertools
 import logging
 import time
 from array import array
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -87,6 +87,7 @@ class History:
         self._workers: Mapping[str, WorkerFigures] = {}
         self._queries: deque[Look] = deque(maxlen=_QUANTILE_LOOKS)
         self._offsets: Mapping[TopicPartition, int] = {}
+        self._tasks: Set[str] = frozenset()
         self._grown: Counter[str] = Counter()
 
     def routes(self) -> list[BaseRoute]:
@@ -145,13 +146,20 @@ class History:
     async def _follow(self) -> None:
         """Count what was committed since the last look, each partition of a topic once."""
         offsets: dict[TopicPartition, int] = {}
-        for position in self._serving.partitions.committed(self._followed):
+        tasks, begun = set(), set()
+        for task, store, position in self._serving.partitions.committed(self._followed):
+            tasks.add(task)
+            self._grown.update(dict.fromkeys(self._followed[store], 0))  # of which there may be nothing
             for source, offset in position:
                 offsets[source] = max(offset, offsets.get(source, offset))
+                if task in self._tasks:
+                    begun.add(source)
             await asyncio.sleep(0)
         for source, offset in offsets.items():
-            self._grown[source.topic] += max(0, offset - self._offsets.get(source, offset))
-        self._offsets = offsets
+            # A task that was there and had nothing of it has begun with it; of others nobody knows since when.
+            before = self._offsets.get(source, -1 if source in begun else offset)
+            self._grown[source.topic] += max(0, offset - before)
+        self._offsets, self._tasks = offsets, tasks
 
     def _told(self, request: Request) -> _Told:
         topology = self._serving.topology
@@ -165,13 +173,17 @@ class History:
         )
 
 
-def _stores_to_follow(topology: Topology) -> Set[str]:
-    """For each topic one store on disk that says how far it has been committed, if there is any."""
-    found = {name for name, table in topology.global_tables.items() if table.persistent}
+def _stores_to_follow(topology: Topology) -> Mapping[str, Sequence[str]]:
+    """Store on disk → the topics of which it says how far they have been committed: one for each topic that has any."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, table in topology.global_tables.items():
+        if table.persistent and table.source is not None:
+            found[name].append(table.source.name)
     for subtopology in topology.subtopologies:
         for topic in subtopology.sources:
-            fed = subtopology.stores_fed_by(topic.name)
-            found |= set([name for name in fed if topology.stores[name].persistent][:1])
+            on_disk = (s for s in subtopology.stores_fed_by(topic.name) if topology.stores[s].persistent)
+            if (store := next(on_disk, None)) is not None:
+                found[store].append(topic.name)
     return found
 
 

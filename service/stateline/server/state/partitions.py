@@ -244,9 +244,9 @@ class Partitions:
                     self._refresh(found)
                 yield
 
-    def committed(self, stores: Container[str]) -> Iterator[Position]:
-        """How far each copy of these stores that is open is, by its owner's newest commit; one with each step, so that
-        others have their turn in between. What cannot be read now is left out."""
+    def committed(self, stores: Container[str]) -> Iterator[tuple[str, str, Position]]:
+        """Task, store, and how far it is by its owner's newest commit, of each copy of these stores that is open; one
+        with each step, so that others have their turn in between. What cannot be read now is left out."""
         for place in list(self._open):
             found = self._open.get(place)
             if found is None or place[1] not in stores:
@@ -256,7 +256,7 @@ class Partitions:
                 position = found.reader.position
             except (StatelineError, OSError):  # whoever asks for it is told why
                 continue
-            yield position
+            yield *place, position
 
     @property
     def open_count(self) -> int:
