@@ -32,6 +32,7 @@ from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage
+from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
@@ -341,5 +342,6 @@ def _routes(
         *ConsoleState(serving, metrics, state).routes(),
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
+        *ConsoleSettings(config).routes(),
         *ConsolePage().routes(),
     ]

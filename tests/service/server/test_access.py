@@ -177,6 +177,19 @@ def test_the_consoles_history_has_no_queries_and_commits_of_others(guarded: Guar
         assert (found["commit_age_ms"] is not None) is sees
 
 
+def test_the_consoles_settings_are_told_to_who_reads_every_store_without_secrets(guarded: Guarded) -> None:
+    refused(guarded.client.get("/v1/console/settings", headers=guarded.one), 403, "FORBIDDEN")
+    login = ("consumer.sasl.username=ann", "consumer.sasl.mechanism=PLAIN", "admin.ssl.key.password=open")
+    with http_server(guarded.state_dir, f"server.tokens.file={guarded.file}", *login) as client:
+        listed = client.get("/v1/console/settings", headers=guarded.all).json()["settings"]
+    found = {row["name"]: row for row in listed}
+    about = "Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."
+    tokens = {"name": "server.tokens.file", "value": str(guarded.file), "origin": "--set", "about": about}
+    assert found["server.tokens.file"] == tokens
+    assert found["num.workers"]["origin"] == "default"
+    assert {found[setting.partition("=")[0]]["value"] for setting in login} == {"hidden"}
+
+
 def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
     nothing = added(guarded.file, "nothing", "--stores", "nope")
     topology = guarded.client.get("/v1/topology", headers=nothing).json()
