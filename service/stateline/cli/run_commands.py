@@ -50,7 +50,6 @@ def run(
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings
     from stateline.processes.supervisor import SAYS
-    from stateline.server.listeners import check_host
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
@@ -65,8 +64,6 @@ def run(
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
-        check_files(config)
-        check_host(config)  # not without tokens where others reach it
         _refuse_what_check_refuses(app, config)
         planned.write(plan)
         return

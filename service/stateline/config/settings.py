@@ -329,8 +329,9 @@ class Config(BaseModel):
                 yield self._row(name, value[key], about, allowed_values(field))
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
-        has_user = name == "schema.registry.url" and "@" in as_text(value)  # as http://user:password@host
-        text = "[hidden]" if has_user or _SECRET.search(name) else as_text(value)
+        text = as_text(value)
+        if _SECRET.search(name) or _LOGIN_IN_URL.search(text):
+            text = HIDDEN
         return SettingDescription(name, text, self.origin(name), about, allowed)
 
     @field_validator("bootstrap_servers")
@@ -356,9 +357,14 @@ class Config(BaseModel):
 
 
 PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag", "schema_registry")
+HIDDEN = "[hidden]"
+"""What a listing has in the place of a secret."""
+# Keys are hidden, too, as fs.s3a.access.key and fs.azure.account.key.NAME, but for where they lie.
 _SECRET = re.compile(
-    r"password|user\.info|secret(?!\.file$)|jaas|\.key\.pem|credentials|token(?!s\.file$)", re.IGNORECASE
+    r"password|user\.info|secret(?!\.file$)|jaas|\.key(?!\.(?:file|location)$)(?:\.|$)|credentials|token(?!s\.file$)",
+    re.IGNORECASE,
 )
+_LOGIN_IN_URL = re.compile(r"://[^/\s]*@")  # as http://user:password@host
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 

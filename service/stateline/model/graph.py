@@ -40,11 +40,12 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Part:
     """What runs together; `entries` are where records come in, and what the clock calls. Topics may be in several
-    parts, and global tables."""
+    parts, and global tables. `subtopology` is its number, of a part that is one."""
 
     title: str
     entries: tuple[Drawn, ...]
     edges: tuple[Edge, ...]
+    subtopology: int | None = None
 
     @property
     def drawn(self) -> tuple[Drawn, ...]:
@@ -73,7 +74,8 @@ def _subtopology(subtopology: Subtopology) -> Part:
         edges += _operators(processor) if processor.roots else _processor(processor)
     entries = [_topic(topic.name) for topic in subtopology.sources]
     entries += [_drawn(processor) for processor in subtopology.processors if _is_called_by_clock(processor)]
-    return Part(f"Subtopology {subtopology.ordinal}", tuple(entries), tuple(dict.fromkeys(edges)))
+    number = subtopology.ordinal
+    return Part(f"Subtopology {number}", tuple(entries), tuple(dict.fromkeys(edges)), number)
 
 
 def _is_called_by_clock(processor: Processor) -> bool:

@@ -29,7 +29,10 @@ from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.console.graph import ConsoleGraph
+from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage
+from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
@@ -128,12 +131,16 @@ def create_app(
     changes = ChangeRoutes(serving)
     metrics = Metrics(serving, snapshots, changes)
     queries = QueryRoutes(serving, limits)
+    history = History(serving, metrics)
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, snapshots, measuring, scratch, announces, for_nodes, takes_over),
-        routes=[*_routes(serving, queries, changes, metrics), *SnapshotRoutes(serving, snapshots, limits).routes()],
+        lifespan=lambda _: _lifespan(serving, snapshots, measuring, history, scratch, announces, for_nodes, takes_over),
+        routes=[
+            *_routes(serving, queries, changes, metrics, history),
+            *SnapshotRoutes(serving, snapshots, limits).routes(),
+        ],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -262,12 +269,13 @@ async def _lifespan(
     serving: Serving,
     snapshots: SnapshotKeeper,
     measuring: Measuring,
+    history: History,
     scratch: Path,
     announces: bool,
     for_nodes: socket.socket | None,
     takes_over: bool,
 ) -> AsyncIterator[None]:
-    kept = serving.keeper.keep(), serving.follower.follow(), snapshots.keep()
+    kept = serving.keeper.keep(), serving.follower.follow(), snapshots.keep(), history.keep()
     keepers = [asyncio.create_task(each) for each in kept]
     if serving.group is not None:
         keepers.append(asyncio.create_task(serving.group.keep()))
@@ -298,7 +306,9 @@ async def _lifespan(
         shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log
 
 
-def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metrics: Metrics) -> list[BaseRoute]:
+def _routes(
+    serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metrics: Metrics, history: History
+) -> list[BaseRoute]:
     state = StateRoutes(serving, metrics)
     config = serving.config
     largest = {
@@ -330,5 +340,8 @@ def _routes(serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metri
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
         *ConsoleState(serving, metrics, state).routes(),
+        *history.routes(),
+        *ConsoleGraph(serving.topology, history).routes(),
+        *ConsoleSettings(config).routes(),
         *ConsolePage().routes(),
     ]

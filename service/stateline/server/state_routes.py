@@ -19,6 +19,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
+from stateline.server.guard.told import concerns, feeds
 from stateline.server.rows.streams import accepted
 from stateline.server.serving import Serving
 from stateline.server.state.pipeline_states import PipelineStatus
@@ -54,8 +55,8 @@ class StateRoutes:
         read."""
         refuse_parameters(request)
         topology = self._serving.topology
-        subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
-        pipelines = [p for p in topology.pipelines.values() if _feeds(p, subtopologies, request)]
+        subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
+        pipelines = [p for p in topology.pipelines.values() if feeds(p, subtopologies, request)]
         return json_response(
             {
                 "application_id": topology.application_id,
@@ -71,8 +72,8 @@ class StateRoutes:
     def pipelines(self, request: Request) -> dict[str, Any]:
         """Name → what it reads and writes and how it stands, of those that feed what who asks may read."""
         topology = self._serving.topology
-        subtopologies = [s for s in topology.subtopologies if _concerns(s, request)]
-        shown = {name: p for name, p in topology.pipelines.items() if _feeds(p, subtopologies, request)}
+        subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
+        shown = {name: p for name, p in topology.pipelines.items() if feeds(p, subtopologies, request)}
         states = self._serving.pipeline_states() if shown else {}
         return {name: _pipeline(p) | {"status": _status(states[name], request)} for name, p in shown.items()}
 
@@ -82,7 +83,7 @@ class StateRoutes:
         refuse_parameters(request)
         workers = self._serving.workers
         await workers.refresh()
-        hidden = {s.ordinal for s in self._serving.topology.subtopologies if not _concerns(s, request)}
+        hidden = {s.ordinal for s in self._serving.topology.subtopologies if not concerns(s, request)}
         return json_response({"instances": [self._instance(i, hidden) for i in workers.instances.values()]})
 
     async def healthz(self, request: Request) -> Response:
@@ -120,16 +121,6 @@ class StateRoutes:
 
     def _readable(self, request: Request) -> list[str]:
         return [name for name in self._serving.stores.names if may_read(request, name)]
-
-
-def _concerns(subtopology: Subtopology, request: Request) -> bool:
-    """Whether who asks may know of this subtopology: of one store in it, or of everything."""
-    return reads_all(request) or any(may_read(request, store.name) for store in subtopology.stores)
-
-
-def _feeds(pipeline: Pipeline, subtopologies: Iterable[Subtopology], request: Request) -> bool:
-    sources = {topic.name for subtopology in subtopologies for topic in subtopology.sources}
-    return reads_all(request) or any(t.name in sources for t in (pipeline.writes, *pipeline.branches))
 
 
 def _subtopology(subtopology: Subtopology, request: Request) -> dict[str, Any]:

@@ -358,3 +358,20 @@ def test_settings_of_a_schema_registry_are_passed_on_and_passwords_in_them_hidde
     assert config.schema_registry["timeout"] == "2"
     assert config.schema_registry["basic.auth.user.info"] == "ann:secret"
     assert "secret" not in " ".join(row.value for row in config.describe())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_shown"),
+    [
+        ("spark.hadoop.fs.s3a.access.key", "AKIA", False),
+        ("spark.hadoop.fs.azure.account.key.box.dfs.core.windows.net", "c2VjcmV0", False),
+        ("pipeline.checkpoint.location", "s3a://user:pass@bucket/checkpoints", False),
+        ("pipeline.checkpoint.location", "s3a://bucket/checkpoints", True),
+        ("consumer.ssl.key.pem", "-----BEGIN", False),
+        ("consumer.ssl.key.location", "/etc/key.pem", True),
+        ("server.tokens.file", "/etc/tokens.json", True),
+    ],
+)
+def test_listings_hide_keys_and_logins_and_show_where_they_lie(name: str, value: str, is_shown: bool) -> None:
+    (row,) = [row for row in load_config("a", overrides=[f"{name}={value}"]).describe() if row.name == name]
+    assert (row.value == value) is is_shown

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from stateline.cli import tokens as cli_tokens
 from stateline.config.loading import load_config
 from stateline.server import create_app, serve
+from stateline.server.contract.console_paths import FILES, PAGES
 from stateline.server.guard.access import AccessMiddleware, is_open, stores_of
 from stateline.server.guard.caller import client_of
 from stateline.server.guard.limits import Limits
@@ -29,7 +30,7 @@ from support.processes.query_server import OwningWorker, make_app, server_proces
 from support.processes.served_here import http_server
 
 STORES = ("aircraft", "blobs", "cache", "counts", "places")
-OPEN = {"/", "/console/{file}", "/healthz", "/readyz"}
+OPEN = {*PAGES, FILES, "/healthz", "/readyz"}
 PROBLEM = "application/problem+json"
 
 
@@ -95,7 +96,7 @@ def routes(state_dir: Path) -> list[Route]:
 
 def address_of(route: Route, store: str) -> str:
     """A path that the route takes."""
-    given = {"store": store, "key": "k", "partition": "0", "p": "0", "id": "0", "file": "console.css"}
+    given = {"store": store, "key": "k", "partition": "0", "p": "0", "id": "0", "path": "console.css"}
     return re.sub(r"\{(\w+)(:\w+)?\}", lambda found: given.get(found[1], "x"), route.path)
 
 
@@ -160,6 +161,33 @@ def test_the_console_shows_a_token_the_stores_that_it_may_read(guarded: Guarded)
         assert body["selected"] == ("counts" if "counts" in may else "aircraft")
         assert (body["queries"] is None) == (headers is guarded.one)
         assert set(body["commits"]) == {"0_0", "0_1", "0_2"}
+
+
+def test_the_consoles_history_has_no_queries_and_commits_of_others(guarded: Guarded) -> None:
+    def newest(headers: dict[str, str]) -> dict[str, Any]:
+        body = guarded.client.get("/v1/console/history", headers=headers).json()
+        return dict(zip(["at_ms", *body["names"]], body["points"][-1], strict=True)) if body["points"] else {}
+
+    nothing = added(guarded.file, "none", "--stores", "nope")
+    wait_until(lambda: newest(guarded.all).get("commit_age_ms") is not None)
+    wait_until(lambda: newest(guarded.all)["queries_per_s"] is not None)
+    for headers, sees in ((guarded.one, True), (nothing, False)):
+        found = newest(headers)
+        assert [found[name] for name in ("commits_per_s", "queries_per_s", "p50_ms", "p99_ms")] == [None] * 4
+        assert (found["commit_age_ms"] is not None) is sees
+
+
+def test_the_consoles_settings_are_told_to_who_reads_every_store_without_secrets(guarded: Guarded) -> None:
+    refused(guarded.client.get("/v1/console/settings", headers=guarded.one), 403, "FORBIDDEN")
+    login = ("consumer.sasl.username=ann", "consumer.sasl.mechanism=PLAIN", "admin.ssl.key.password=open")
+    with http_server(guarded.state_dir, f"server.tokens.file={guarded.file}", *login) as client:
+        listed = client.get("/v1/console/settings", headers=guarded.all).json()["settings"]
+    found = {row["name"]: row for row in listed}
+    about = "Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."
+    tokens = {"name": "server.tokens.file", "value": str(guarded.file), "origin": "--set", "about": about}
+    assert found["server.tokens.file"] == tokens
+    assert found["num.workers"]["origin"] == "default"
+    assert {found[setting.partition("=")[0]]["value"] for setting in login} == {"hidden"}
 
 
 def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
@@ -509,7 +537,22 @@ def test_a_path_names_the_stores_that_a_handler_may_read_from_it(raw_path: bytes
     assert stores_of(unquote(raw_path.decode()), raw_path) == stores
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/", "/console/a/b", "/healthz/", "//", "", "/v1", "/readyz/x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console",
+        "/console/",
+        "/stores/",
+        "/stores//keys/k",
+        "/stores/s/key",
+        "/queries/q",
+        "/healthz/",
+        "//",
+        "",
+        "/v1",
+        "/readyz/x",
+    ],
+)
 def test_only_whole_paths_are_open(path: str) -> None:
     assert not is_open(path)
 

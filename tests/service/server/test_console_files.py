@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urljoin
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
-FOLDER = files("stateline.server.console") / "files"
-FILES = sorted(file.name for file in FOLDER.iterdir())
-TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+from stateline.server.console import page
+from stateline.server.console.page import ConsolePage
+
+FOLDER = Path(page.__file__).parent / "files"
+FILES = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*") if file.is_file())
+TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "md": "text/markdown",
+    "txt": "text/plain",
+}
+ADDRESSES = [
+    "/",
+    "/stores",
+    "/stores/totals",
+    "/stores/totals/keys/alice",
+    "/stores/totals/keys/",
+    "/stores/totals/keys/a/b",
+    "/stores/totals/keys/a%2Fb",
+    "/stores/totals/keys/%2E%2E",
+    "/stores/%C3%BC/keys/%22%3E%3Cscript%3E",
+    *(f"/{place}" for place in ("queries", "pipelines", "topology", "nodes", "snapshots", "failures", "settings")),
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -32,6 +59,68 @@ def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.Client) -> 
     assert client.get("/console/console.js").headers["etag"] != first.headers["etag"]
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A console of a few files, at the root and below ``/mounted``."""
+    folder = tmp_path_factory.mktemp("files")
+    for name in ("places/store.js", "vendor/chart-4.5.1.js", "vendor/LICENSE.txt", "vendor/README.md"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "index.html").write_text('<head><base href="./"><link href="console/console.css"></head>')
+    routes = ConsolePage(folder).routes()
+    with TestClient(
+        Starlette(routes=[Mount("/mounted", routes=routes), *routes]), raise_server_exceptions=True
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "/stores/totals/keys/%0A"])
+def test_every_address_of_the_console_shows_the_page(client: httpx.Client, address: str) -> None:
+    answer = client.get(f"{address}?as_of=1&store=none")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.text.replace(base_of(answer.text), "./") == (FOLDER / "index.html").read_text(encoding="utf-8")
+    assert "base-uri 'self'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/mounted"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_the_page_finds_the_root_of_its_server_at_every_address(small: TestClient, address: str, prefix: str) -> None:
+    base = base_of(small.get(prefix + address).text)
+    assert re.fullmatch(r"\./|(\.\./)+", base)
+    # As a browser does, which may have come through a proxy that adds a path of its own.
+    for proxy in ("", "/a/b"):
+        shown = f"http://proxy{proxy}{prefix}{address.replace('%2E%2E', 'k')}"
+        assert urljoin(urljoin(shown, base), "v1/stores") == f"http://proxy{proxy}{prefix}/v1/stores"
+
+
+def base_of(text: str) -> str:
+    """What the page's relative addresses begin at."""
+    found = re.search(r'<base href="([^"]*)">', text)
+    return "./" if found is None else found[1]
+
+
+def test_pages_that_are_alike_have_one_etag(small: TestClient) -> None:
+    tags = {address: small.get(address).headers["etag"] for address in ("/", "/stores", "/stores/a", "/stores/b")}
+    assert tags["/"] == tags["/stores"] != tags["/stores/a"] == tags["/stores/b"]
+    assert small.get("/stores/c", headers={"If-None-Match": tags["/stores/a"]}).status_code == 304
+
+
+def test_files_are_served_from_folders_too_and_those_with_a_version_in_their_name_are_kept(small: TestClient) -> None:
+    kept = {}
+    for name in ("index.html", "places/store.js", "vendor/chart-4.5.1.js", "vendor/LICENSE.txt", "vendor/README.md"):
+        answer = small.get(f"/console/{name}")
+        assert answer.status_code == 200, name
+        assert answer.headers["content-type"].startswith(TYPES[name.rpartition(".")[2]])
+        kept[name] = "immutable" in answer.headers["cache-control"]
+    assert [name for name, is_kept in kept.items() if is_kept] == [n for n in kept if n.startswith("vendor/")]
+    assert small.get("/console/places").status_code == small.get("/console/places/").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/stores/", "/stores//keys/k", "/queries/x", "/stores/a/key/b", "/console", "/nope"])
+def test_other_addresses_lead_nowhere(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
 @pytest.mark.parametrize("path", ["/console/", "/console/none.js", "/console/..%2Fmain.py", "/console/%2e%2e/pages.py"])
 def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
     answer = client.get(path)
@@ -45,12 +134,12 @@ def test_every_link_of_the_page_leads_somewhere(client: httpx.Client) -> None:
 
 
 def test_the_page_has_no_script_style_or_address_of_its_own_or_from_elsewhere() -> None:
-    for name in FILES:
+    for name in (name for name in FILES if not name.startswith("vendor/")):
         text = (FOLDER / name).read_text(encoding="utf-8")
         assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg"}, name
         if name.endswith(".html"):
             assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?! type=\"module\" src=)", text)
         if name.endswith(".js"):
             assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
-            imported = re.findall(r'from "\./([\w.]+)"', text)
-            assert set(imported) <= set(FILES), name
+            for imported in re.findall(r'from "(\.{1,2}/[\w./-]+)"', text):
+                assert (FOLDER / name).parent.joinpath(imported).is_file(), name

@@ -133,7 +133,7 @@ def test_a_link_of_another_site_leads_to_a_page_in_a_window_of_its_own_and_nowhe
     client: httpx.Client, site: str
 ) -> None:
     link = {"Sec-Fetch-Site": site, **NAVIGATION}
-    for path in ("/", "/docs", "/docs/"):
+    for path in ("/", "/stores/aircraft/keys/a%2Fb", "/settings", "/docs", "/docs/"):
         assert client.get(path, headers=link).status_code == 200
         refused(client.get(path, headers=link | {"Sec-Fetch-Dest": "iframe"}))
         refused(client.get(path, headers=link | {"Sec-Fetch-Dest": "object"}))

@@ -1,66 +1,91 @@
-"""The console at `/`: one page of static files, which asks this server's own API and nothing else.
+"""The console: one page of static files at each of its addresses, which asks this server's own API and nothing else.
 
-The files are in the folder `files`. Nothing is filled in here: what the page shows it reads from the API with the
-token of who looks, so the page itself needs none.
+The files are in the folder `files`. What the page shows it reads from the API with the token of who looks, so the page
+itself needs none. One thing is filled in: where the server's root is from here, in dots and slashes, by which the page
+finds its files and the API, also behind a proxy that has put the server under a path of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
+
+from stateline.server.contract.console_paths import FILES, PAGES
 
 _PAGE = "index.html"
+_BASE = b'<base href="./">'
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
+    "md": "text/markdown; charset=utf-8",  # licences
+    "txt": "text/plain; charset=utf-8",
 }
+# Kept by browsers, and asked about each time: after an upgrade no page runs with scripts of another version. What is
+# vendored has its version in its name.
+_CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
+_VENDORED = "vendor/"
 _HEADERS = {
     # No script, style or connection but to this server. A policy beside that of every answer (`answer_headers`).
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; object-src 'none'",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'self'; form-action 'self'; object-src 'none'",
     "Referrer-Policy": "no-referrer",
-    # Kept by browsers, and asked about each time: after an upgrade no page runs with scripts of another version.
-    "Cache-Control": "no-cache",
 }
 
 
 class ConsolePage:
     """The endpoints of the console's files, which are read once. For one event loop, as all routes."""
 
-    def __init__(self) -> None:
-        folder = files("stateline.server.console") / "files"
-        self._files = {file.name: _StaticFile(file.name, file.read_bytes()) for file in folder.iterdir()}
+    def __init__(self, folder: Traversable | None = None) -> None:
+        """`folder` is the package's own unless it is given."""
+        found = dict(_below(folder or files("stateline.server.console") / "files"))
+        self._page = found[_PAGE]
+        self._files = {path: _StaticFile(path, content) for path, content in found.items()}
 
     def routes(self) -> list[BaseRoute]:
-        """The page at ``/``, its files below ``/console/``."""
-        return [Route("/", self.console), Route("/console/{file}", self.console_file)]
+        """The page at all its addresses, its files below ``/console/``."""
+        return [*(Route(path, self.console) for path in PAGES), Route(FILES, self.console_file)]
 
     async def console(self, request: Request) -> Response:
-        """GET /: the page."""
-        return self._files[_PAGE].answer(request)
+        """GET of any address of the page: the page."""
+        base = b'<base href="%b">' % root_from(request.scope).encode()
+        return _StaticFile(_PAGE, self._page.replace(_BASE, base)).answer(request)
 
     async def console_file(self, request: Request) -> Response:
-        """GET /console/{file}: a script, a style sheet, the icon. Raises 404 for a file that is none of them."""
-        found = self._files.get(request.path_params["file"])
+        """GET /console/{path}: a script, a style sheet, the icon. Raises 404 for a file that is none of them."""
+        found = self._files.get(request.path_params["path"])
         if found is None:
             raise HTTPException(404)
         return found.answer(request)
 
 
+def root_from(scope: Scope) -> str:
+    """The server's root as a relative URL at this request's address."""
+    raw_path: bytes = scope["raw_path"]
+    # A slash of a key may be written as it is, or as %2F: browsers count the former alone.
+    return "../" * (raw_path.count(b"/") - scope.get("root_path", "").count("/") - 1) or "./"
+
+
 class _StaticFile:
     """The bytes of a file, and what is said with them."""
 
-    def __init__(self, name: str, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes) -> None:
         self._content = content
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
-        self._headers = {**_HEADERS, "ETag": self._etag, "Content-Type": media_type}
+        self._headers = {
+            **_HEADERS,
+            "ETag": self._etag,
+            "Content-Type": _MEDIA_TYPES[path.rpartition(".")[2]],
+            "Cache-Control": _KEPT if path.startswith(_VENDORED) else _CHECKED,
+        }
 
     def answer(self, request: Request) -> Response:
         """The file, or 304 when the client has these very bytes."""
@@ -68,3 +93,12 @@ class _StaticFile:
         if self._etag in known or "*" in known:
             return Response(status_code=304, headers=self._headers)
         return Response(self._content, headers=self._headers)
+
+
+def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, bytes]]:
+    """Path → content of every file in it."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _below(each, f"{path}{each.name}/")
+        else:
+            yield f"{path}{each.name}", each.read_bytes()

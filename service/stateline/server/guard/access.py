@@ -2,7 +2,7 @@
 
     route                                       needs
     /healthz, /readyz                           nothing; the reasons are for holders of a token
-    /, /console/{file}                          nothing: the page has no data, and asks for a token
+    the console's page and files                nothing: the page has no data, and asks for a token
     /v1/stores/{store}…                         a token that may read the store
     /v1/snapshots/{id}/stores/{store}…          the same; the handler wants one for every store of the snapshot
     /metrics                                    a token that may read every store: labels name them all
@@ -21,7 +21,6 @@ without the mark that says that it is complete.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -32,6 +31,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config.settings import Config
+from stateline.server.contract.console_paths import is_of_console
 from stateline.server.contract.observation import note_token
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.problems import CHALLENGE, problem_response
@@ -43,9 +43,8 @@ from stateline.server.guard.sites import Sites, SitesMiddleware
 from stateline.server.guard.tokens import Token, Tokens, bearer_token
 from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
-_OPEN = re.compile(r"/|/console/[^/]+|/healthz|/readyz")
 # What probes ask: no other client of the same address may turn it into failures.
-_UNCOUNTED = frozenset({"/healthz", "/readyz"})
+_PROBES = frozenset({"/healthz", "/readyz"})
 
 # What speaks of every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
@@ -85,9 +84,7 @@ def _asked_too_often(limits: Limits, scope: Scope) -> Response | None:
 
 def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
     client = scope["client"]
-    if (
-        _route_path(scope) not in _UNCOUNTED and client is not None
-    ):  # None: another process of this server has counted it
+    if _route_path(scope) not in _PROBES and client is not None:  # None: another process of this server has counted it
         limits.admit(caller_named(holder, client))
 
 
@@ -126,7 +123,7 @@ def _refusals(path: str, config: Config) -> set[int]:
         refusals.add(403)
     elif not is_open(path):
         refusals |= {401, 403}
-    if config.server_rate_limit > 0 and path not in _UNCOUNTED:
+    if config.server_rate_limit > 0 and path not in _PROBES:
         refusals.add(429)
     return refusals
 
@@ -210,7 +207,7 @@ class AccessMiddleware:
 
 def is_open(path: str) -> bool:
     """Whether this path needs no token."""
-    return _OPEN.fullmatch(path) is not None
+    return path in _PROBES or is_of_console(path)
 
 
 def stores_of(path: str, raw_path: bytes) -> tuple[str, ...]:

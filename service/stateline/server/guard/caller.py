@@ -70,6 +70,15 @@ def require_read(request: Request, stores: Iterable[str]) -> None:
             raise forbidden(store)
 
 
+def require_everything(request: Request, what: str) -> None:
+    """Raise `ForbiddenError` unless who asks may read every store, those to come included; `what` begins the message
+    with its subject and verb."""
+    if not reads_all(request):
+        raise ForbiddenError(
+            f"{what} told to a token that may read every store: ask the operator for one without a list of stores."
+        )
+
+
 def client_of(address: str) -> str:
     """What requests without a token are counted by: the address, of IPv6 the network it is in."""
     host = address[:_MAX_ADDRESS]

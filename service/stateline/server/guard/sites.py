@@ -25,11 +25,12 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stateline.config.settings import Config
+from stateline.server.contract.console_paths import is_console_page
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.cors import cors_origins
 from stateline_store import ForbiddenError
 
-_PAGES = frozenset({b"/", b"/docs", b"/docs/"})
+_DOCS = frozenset({"/docs", "/docs/"})
 _SAME_SITE = frozenset({b"same-origin", b"none"})  # none: the user's own doing, as a bookmark
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
 # Values of `Host` that were found good are remembered: every port of one name is a value.
@@ -118,4 +119,5 @@ def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
 def _leads_to_a_page(scope: Scope, said: Mapping[bytes, bytes]) -> bool:
     """Whether a window shows what is answered, and no page has any of it."""
     is_link = said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
-    return is_link and scope["method"] == "GET" and scope["raw_path"] in _PAGES
+    path = scope["raw_path"].decode("latin-1")
+    return is_link and scope["method"] == "GET" and (path in _DOCS or is_console_page(path))

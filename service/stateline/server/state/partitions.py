@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from stateline_store import (
     Layout,
     NotPresentError,
     NotReadyError,
+    Position,
     Query,
     Reader,
     RetryLaterError,
@@ -242,6 +243,20 @@ class Partitions:
                 with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
                     self._refresh(found)
                 yield
+
+    def committed(self, stores: Container[str]) -> Iterator[tuple[str, str, Position]]:
+        """Task, store, and how far it is by its owner's newest commit, of each copy of these stores that is open; one
+        with each step, so that others have their turn in between. What cannot be read now is left out."""
+        for place in list(self._open):
+            found = self._open.get(place)
+            if found is None or place[1] not in stores:
+                continue
+            try:
+                self._refresh(found)
+                position = found.reader.position
+            except (StatelineError, OSError):  # whoever asks for it is told why
+                continue
+            yield *place, position
 
     @property
     def open_count(self) -> int:
