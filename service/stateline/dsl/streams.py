@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from stateline import serdes, stores
@@ -30,6 +30,7 @@ from stateline.model.windows import (
     Windows,
     retention_of,
 )
+from stateline.processing.given_rows import several
 from stateline.processing.operators import (
     Count,
     EmitFinal,
@@ -116,8 +117,9 @@ class Stream:
         """For each row those with the values that the function gives."""
         check_function("flat_map_values", mapper, "key", "value", role="mapper", may_yield=True)
 
+        @wraps(mapper)
         def pairs(key: Any, old: Any) -> Iterable[tuple[Any, Any]]:
-            return [(key, new) for new in mapper(key, old)]
+            return [(key, new) for new in several(mapper(key, old), mapper)]
 
         return self._flat("flat_map_values", pairs, self.key, value or self.value, rekeyed=self._rekeyed)
 
@@ -126,7 +128,8 @@ class Stream:
     ) -> Stream:
         """The rows as other (key, value)."""
         check_function("map", mapper, "key", "value", role="mapper")
-        return self._flat("map", lambda *row: (mapper(*row),), key or self.key, value or self.value, rekeyed=True)
+        one = wraps(mapper)(lambda *row: (mapper(*row),))
+        return self._flat("map", one, key or self.key, value or self.value, rekeyed=True)
 
     def flat_map(
         self,

@@ -32,7 +32,7 @@ class UserFunction:
         max_record_bytes: int,
         task: TaskContext,
     ) -> None:
-        self.name, self._function = name, function
+        self.name, self.function = name, function
         given: list[AnyView | StateStore] = [view_of(each, store, max_record_bytes) or store for each, store in stores]
         self._views = [each for each in given if not isinstance(each, StateStore)]
         self._undoable = [store for _, store in stores if isinstance(store, TransactionalStore)]
@@ -52,7 +52,7 @@ class UserFunction:
         """
         self._start(timestamp_ms, record)
         try:
-            result = take(self._function(given, *self._arguments, **self._named))
+            result = take(self.function(given, *self._arguments, **self._named))
         except (RetryLaterError, DamagedDataError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows

@@ -220,7 +220,9 @@ class GlobalTables:
         """A consumer whose place is gone begins anew."""
         offset, passed = records[0].offset, self._passed[source]
         if offset < passed:
-            raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: it was made anew.")
+            raise LogUnavailableError(
+                f"{source} went back from offset {passed} to {offset}: it is another, or lost its end."
+            )
         self._passed[source] = records[-1].offset + 1
 
     def _look_at_ids(self, now_s: float) -> None:

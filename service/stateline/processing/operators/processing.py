@@ -6,18 +6,18 @@ fails is handled by ``processing.exception.handler``, its writes undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.given_rows import key_and_value, several
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Column, Rows
 from stateline.processing.records import InputRecord, checked_timestamp
 from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
-from stateline.serde.plain import Serde, shown
-from stateline_store import TopologyError
+from stateline.serde.plain import Serde
 
 _Row = tuple[bytes | None, bytes | None, int, Any, Any]  # as bytes, the timestamp, and as objects
 
@@ -66,8 +66,7 @@ class ProcessRows:
         """All that it gave; a generator runs to its end here."""
         if result is None:
             return []
-        if isinstance(result, str | bytes | Mapping):  # Python would go through its characters, or its keys
-            raise TopologyError(f"The function gave {shown(result)}: give a list of rows, or yield each.")
+        several(result, self._function.function)
         if self._values_only:
             values = [(written(self._value, value), value) for value in result]
             return [(raw_key, raw, given.timestamp_ms, given.key, value) for raw, value in values]
@@ -78,9 +77,7 @@ class ProcessRows:
         if isinstance(made, InputRecord):
             key, value, timestamp_ms = made.key, made.value, checked_timestamp(made.timestamp_ms)
         else:
-            if isinstance(made, str | bytes | Mapping):
-                raise TopologyError(f"The function gave {shown(made)} as a row: give (key, value).")
-            key, value = made
+            key, value = key_and_value(made, self._function.function)
         raw_key, raw = written(self._key, key), written(self._value, value)
         refuse_too_large(raw_key, raw, self._most)
         return raw_key, raw, timestamp_ms, key, value

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stateline.processing.given_rows import key_and_value, several
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Column, Rows
 from stateline.processing.unrun import refuse_unrun, written
@@ -86,7 +87,8 @@ class FlatMap:
 
     def process(self, rows: Rows) -> Rows:
         def mapped(pair: _KeyValue) -> list[tuple[bytes | None, bytes | None, _KeyValue]]:
-            made = [(key, value) for key, value in self._function(*pair)]
+            given = several(self._function(*pair), self._function)
+            made = [key_and_value(one, self._function) for one in given]
             return [(written(self._key, key), written(self._value, value), (key, value)) for key, value in made]
 
         found = [

@@ -12,6 +12,7 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.dsl.streams import Stream
+from stateline.testing import TestDriver
 from stateline_store import RecordError, TopologyError
 
 Pair = tuple[Any, Any]
@@ -157,6 +158,38 @@ def boom(key: Any, value: str | None) -> bool:
     if value is not None and "7" in value:
         raise ValueError(f"no {value}")
     return True
+
+
+def mapping(key: str, value: str) -> Any:
+    return {"a": value}
+
+
+def two(key: str, value: str) -> Any:
+    return "ab"
+
+
+def texts(key: str, value: str) -> Any:
+    return ["ab", "cd"]
+
+
+@pytest.mark.parametrize(
+    ("declare", "function", "told"),
+    [
+        (Stream.flat_map_values, mapping, r"gave {'a': 'x'}: give a list of rows, or yield each"),
+        (Stream.flat_map_values, two, r"gave 'ab': give a list of rows, or yield each"),
+        (Stream.flat_map, mapping, r"gave {'a': 'x'}: give a list of rows, or yield each"),
+        (Stream.flat_map, texts, r"gave 'ab' as a row: give \(key, value\)"),
+        (Stream.map, two, r"gave 'ab' as a row: give \(key, value\)"),
+    ],
+)
+def test_text_or_a_mapping_is_not_taken_for_rows_and_the_function_is_named(
+    declare: Callable[..., Stream], function: Callable[..., Any], told: str
+) -> None:
+    app = App("app")
+    declare(app.stream("in", key=serdes.string, value=serdes.string), function).to("out")
+    line = function.__code__.co_firstlineno
+    with TestDriver(app) as driver, pytest.raises(RecordError, match=rf"{told} \(.*test_stateless.py, line {line}\)"):
+        driver.pipe("in", "k", "x", timestamp_ms=1)
 
 
 FAILING: dict[str, Callable[[Stream], Stream]] = {

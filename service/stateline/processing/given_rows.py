@@ -1,0 +1,33 @@
+"""What a function gave as rows. Text and mappings are none: Python would go through their characters, or their keys."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from stateline.model.declared_at import Place, placed
+from stateline.serde.plain import shown
+from stateline_store import TopologyError
+
+
+def several(given: Any, function: Callable[..., Any]) -> Iterable[Any]:
+    """What this function gave, which is to be any number. Raises `TopologyError`, with the function's file and line."""
+    if isinstance(given, str | bytes | Mapping):
+        raise _refused(f"The function gave {shown(given)}: give a list of rows, or yield each", function)
+    return given  # type: ignore[no-any-return]
+
+
+def key_and_value(given: Any, function: Callable[..., Any]) -> tuple[Any, Any]:
+    """What this function gave as one row. Raises as `several`."""
+    if isinstance(given, str | bytes | Mapping):
+        raise _refused(f"The function gave {shown(given)} as a row: give (key, value)", function)
+    key, value = given
+    return key, value
+
+
+def _refused(message: str, function: Callable[..., Any]) -> TopologyError:
+    error, code = TopologyError(message), getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:  # a callable object, or a C function, has no lines
+        placed(error, Place(code.co_filename, code.co_firstlineno))
+    return error
