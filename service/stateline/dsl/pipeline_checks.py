@@ -7,8 +7,7 @@ from typing import get_args, get_type_hints
 
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
-from stateline.serde.packed import MsgpackSerde
-from stateline.serde.registered import RegisteredSerde
+from stateline.serde.shown_as_json import SHOWN_AS_JSON
 from stateline_store import InvalidArgumentError, TopologyError
 
 
@@ -85,7 +84,7 @@ def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:
 
 def refuse_unparsable(pipeline: str, topic: Topic) -> None:
     """Raise `TopologyError` for a topic with a `schema` whose values are no JSON: Spark would refuse each record."""
-    if topic.schema is not None and isinstance(topic.value, RegisteredSerde | MsgpackSerde):
+    if topic.schema is not None and isinstance(topic.value, SHOWN_AS_JSON):
         raise TopologyError(
             f"Pipeline {pipeline!r} reads {topic.name!r} with a schema=, by which Spark parses "
             f"JSON, and its values are {topic.value.name}: leave schema= out, and decode the column `value`, which is "

@@ -212,25 +212,34 @@ class EmbeddedAdmin:
             remove(sql, group, names)
 
     def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {each: self.watermarks(each)[1] for each in partitions}
+        return {each: self._ends(each)[0] for each in partitions}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        partition_id = self._partition_id(partition)
-        return 0, visible_ends(self._file, [partition_id])[partition_id][0]
+        end, _ = self._ends(partition)
+        return self._first_offsets().get(self._partition_id(partition), 0), end
 
     def log_end(self, partition: TopicPartition) -> int:
-        partition_id = self._partition_id(partition)
-        return visible_ends(self._file, [partition_id])[partition_id][1]
+        return self._ends(partition)[1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        has_firsts = self._file.rows(TABLE, ("first_offsets",))
-        firsts = dict(self._file.rows("SELECT * FROM first_offsets")) if has_firsts else {}
+        firsts = self._first_offsets()
         return {each: (firsts.get(self._partition_id(each), 0), self.log_end(each)) for each in partitions}
+
+    def _ends(self, partition: TopicPartition) -> tuple[int, int]:
+        """For read_committed readers, and of the log."""
+        partition_id = self._partition_id(partition)
+        return visible_ends(self._file, [partition_id])[partition_id]
+
+    def _first_offsets(self) -> dict[int, int]:
+        """By partition id; of those alone that records were deleted from."""
+        if not self._file.rows(TABLE, ("first_offsets",)):
+            return {}
+        return dict(self._file.rows("SELECT partition_id, first_offset FROM first_offsets"))
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""
         base = self._partition_id(partition) << OFFSET_BITS
-        _, end = self.watermarks(partition)
+        end, _ = self._ends(partition)
         rows = self._file.rows(
             "SELECT id FROM records WHERE id >= ? AND id < ? AND timestamp_ms >= ? ORDER BY id LIMIT 1",
             (base, base + end, timestamp_ms),

@@ -144,8 +144,6 @@ class Admin(Protocol):
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """(first offset kept, offset after the last one that a read_committed consumer can see now).
 
-        The embedded log always gives 0 as the first: there records that were deleted are a gap.
-
         Raises `DoesNotExistError` when there is no such partition.
         """
 

@@ -16,6 +16,7 @@ from stateline.serde.json_schema import JsonSchemaSerde
 from stateline.serde.model import ModelSerde
 from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import Serde, shown
+from stateline.serde.shown_as_json import SHOWN_AS_JSON
 from stateline_store import InvalidArgumentError, TopologyError
 
 OnInvalid: TypeAlias = Literal["fail", "skip", "partition_time"]
@@ -26,8 +27,7 @@ Extractor: TypeAlias = Callable[[Any, int], Any]
 """Of a record (`InputRecord`) and its partition's time so far (-1: none yet) the milliseconds since the epoch."""
 
 # Of which a value is a mapping, or has attributes, of these names.
-_NO_JSON = (AvroSerde, JsonSchemaSerde, MsgpackSerde)
-_WITH_FIELDS = (*_NO_JSON, ModelSerde)
+_WITH_FIELDS = (AvroSerde, JsonSchemaSerde, MsgpackSerde, ModelSerde)
 _POLICIES: tuple[OnInvalid, ...] = get_args(OnInvalid)
 
 
@@ -95,7 +95,7 @@ def refuse_in_pipeline(pipeline: str, topic: str, event_time: EventTime | None, 
         "name a field (timestamp='flown_at'), or leave `timestamp` out for a topic that pipelines read, and let the "
         "pipeline take the time from its columns."
     )
-    if event_time.path is not None and isinstance(value, _NO_JSON):
+    if event_time.path is not None and isinstance(value, SHOWN_AS_JSON):
         raise TopologyError(
             f"Pipeline {pipeline!r} reads {topic!r}, whose timestamp is a {event_time.described} of "
             f"{value.name}, which Spark cannot read: leave `timestamp` out for a topic that pipelines read."

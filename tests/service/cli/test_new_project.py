@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -73,6 +75,52 @@ def test_its_settings_are_accepted_and_its_containers_name_its_files_and_command
     copied = [line.split()[1:-1] for line in files["Dockerfile"].splitlines() if line.startswith("COPY")]
     assert copied == [["flights.py", "stateline.toml"]]
     assert 'CMD ["run", "flights:app"]' in files["Dockerfile"]
+
+
+# Of Compose's specification, those of services that the template may have: it takes no others without a word.
+OF_COMPOSE = {"build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports", "restart"}
+OF_COMPOSE |= {"stop_grace_period", "volumes"}
+
+
+def test_each_of_its_containers_waits_for_one_that_gets_there_and_keeps_its_state_where_the_image_has_it() -> None:
+    files, image = project_files("flights"), (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    compose = yaml.safe_load(files["compose.yaml"])
+    services: dict[str, Any] = compose["services"]
+    for service in services.values():
+        assert service.keys() <= OF_COMPOSE
+        for other, terms in service.get("depends_on", {}).items():
+            if terms["condition"] == "service_healthy":
+                assert services[other]["healthcheck"]["test"][0] == "CMD"
+            else:
+                assert terms == {"condition": "service_completed_successfully"}
+                assert "restart" not in services[other]
+        for volume in service.get("volumes", ()):
+            assert volume.split(":")[0] in compose["volumes"]
+    state, port = re.search(r"STATELINE_STATE_DIR=(\S+)", image), re.search(r"^EXPOSE (\d+)$", image, re.M)
+    assert state is not None
+    assert port is not None
+    assert services["app"]["volumes"] == [f"state:{state[1]}"]
+    assert services["app"]["ports"] == [f"127.0.0.1:{port[1]}:{port[1]}"]
+    (base,) = re.findall(r"^FROM (\S+)$", files["Dockerfile"], re.M)
+    assert f"docker build --target slim -t {base} ." in image
+
+
+def test_what_its_containers_run_is_understood_with_the_settings_that_they_have(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "flights_here"]) == 0
+    monkeypatch.chdir(here / "flights_here")
+    files = project_files("flights_here")
+    services: dict[str, Any] = yaml.safe_load(files["compose.yaml"])["services"]
+    (run,) = re.findall(r"^CMD (.*)$", files["Dockerfile"], re.M)
+    for name, value in services["app"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("STATELINE_BOOTSTRAP_SERVERS", "embedded:log.db")  # no container is named kafka here
+    assert main(services["topics"]["command"]) == 0
+    assert "MISSING" not in capfd.readouterr().out
+    assert main([*json.loads(run), "--plan", "plan.json"]) == 0
+    planned = json.loads(Path("plan.json").read_text())
+    assert [child["name"] for child in planned["children"]] == ["worker-0", "server"]
 
 
 @pytest.mark.parametrize(

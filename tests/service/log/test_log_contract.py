@@ -263,6 +263,7 @@ def test_a_partition_begins_where_its_records_were_deleted_up_to_and_not_at_its_
     for offset in (3, 2):
         bench.admin.delete_records({place: offset})
         assert bench.admin.bounds([place]) == {place: (3, 4)}
+        assert bench.admin.watermarks(place)[0] == 3
 
 
 def test_records_of_no_partition_and_beyond_its_end_are_not_deleted(bench: Bench) -> None:

@@ -137,11 +137,13 @@ def test_a_time_to_live_that_cannot_be_is_refused(terms: dict[str, Any], said: s
         App("x").table("in", **TEXTS, **terms)
 
 
-def test_what_expires_is_deleted_at_stream_time_whatever_late_record_comes_with_it() -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_what_expires_is_deleted_at_stream_time_whatever_comes_with_it(together: bool) -> None:
     app = App("alone")  # without a processor, for which records are taken one by one
     app.ktable(app.table("in", **TEXTS, store="newest", ttl=TTL)).to_stream().to(app.topic("out", **TEXTS))
+    rows = records([("old", "v", 1_000), ("new", "v", 1_001 + TTL_MS), ("late", "v", 1_500)])
     with TestDriver(app) as driver:
-        driver.pipe("in", "old", "v", timestamp_ms=1_000)
-        driver.pipe_all("in", records([("new", "v", 1_001 + TTL_MS), ("late", "v", 1_500)]))
+        for part in [rows] if together else [rows[:1], rows[1:]]:
+            driver.pipe_all("in", part)
         deleted = [record for record in driver.read("out") if record.value is None]
         assert [(record.key, record.timestamp_ms) for record in deleted] == [("old", 1_001 + TTL_MS)]

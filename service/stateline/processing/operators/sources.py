@@ -60,13 +60,16 @@ class TableSource:
 
 
 def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record) -> Changes:
-    """These, and as deletions what the table let go of with them; `record` is the last one that it took."""
-    expired, changed = store.take_expired(), set(changes.keys)
+    """These, and as deletions what the table let go of with them, at stream time; `record` is the last one that it
+    took. What was put and has expired since is among these already."""
+    expired, changed, at_ms = store.take_expired(), set(changes.keys), store.stream_time_ms
     gone = [key for key in expired if key not in changed]
+    each = zip(changes.keys, changes.new, changes.timestamps, strict=True)
+    timestamps = [at_ms if new is None and key in expired else own_ms for key, new, own_ms in each]
     return Changes(
         [*changes.keys, *gone],
         [*changes.old, *plain(expired[key] for key in gone)],
         [*changes.new, *[None] * len(gone)],
-        [*changes.timestamps, *[store.stream_time_ms] * len(gone)],
+        [*timestamps, *[at_ms] * len(gone)],
         [*changes.records, *[record] * len(gone)],
     )

@@ -19,20 +19,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.serde.avro import AvroSerde
-from stateline.serde.json_schema import JsonSchemaSerde
 from stateline.serde.model import ModelSerde
-from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
-from stateline.serde.protobuf import ProtobufSerde
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
+from stateline.serde.shown_as_json import SHOWN_AS_JSON
 from stateline_store import InvalidArgumentError
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"  # IANA
 # What ends a stream; without it a reader cannot tell the end from a broken connection (Arrow's IPC format: a
 # continuation marker and a length of 0).
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_SHOWN_AS_JSON = (AvroSerde, ProtobufSerde, JsonSchemaSerde, MsgpackSerde)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ def change_columns(definition: StoreDefinition, chosen: Iterable[str] | None = N
 def type_name(serde: Serde) -> str:
     """The Arrow type of this serde's values, by name."""
     kind = type(serde)  # not isinstance: who derives one gives the bytes another meaning
-    if kind in (StringSerde, JsonSerde, UuidSerde, ModelSerde, *_SHOWN_AS_JSON):
+    if kind in (StringSerde, JsonSerde, UuidSerde, ModelSerde, *SHOWN_AS_JSON):
         return "string"
     if kind is DatetimeSerde:
         return "timestamp"
@@ -88,7 +84,7 @@ def type_name(serde: Serde) -> str:
 
 def is_shown_as_json(serde: Serde) -> bool:
     """Whether a column has the JSON of its values, which are other bytes."""
-    return type(serde) in _SHOWN_AS_JSON
+    return type(serde) in SHOWN_AS_JSON
 
 
 def _window(definition: StoreDefinition) -> list[Column]:
