@@ -29,6 +29,7 @@ from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.console.failures import ConsoleFailures
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage
@@ -343,5 +344,6 @@ def _routes(
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
         *ConsoleSettings(config).routes(),
+        *ConsoleFailures(serving).routes(),
         *ConsolePage().routes(),
     ]
