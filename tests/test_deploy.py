@@ -1,4 +1,4 @@
-"""Files in deploy/ and the Dockerfile: what they name exists, and the dashboard asks for what a server really has."""
+"""Files in deploy/ and the Dockerfile: what they name exists, and the dashboards ask for what a server really has."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_prometheus_asks_every_server() -> None:
     assert scrape.get("metrics_path", "/metrics") == "/metrics"
 
 
-def test_grafana_is_given_its_source_and_its_dashboard() -> None:
+def test_grafana_is_given_its_source_and_its_dashboards() -> None:
     (sources,) = documents("grafana/provisioning/datasources/prometheus.yaml")
     (source,) = sources["datasources"]
     assert source["url"] == "http://prometheus:9090"
@@ -250,26 +250,42 @@ def test_grafana_is_given_its_source_and_its_dashboard() -> None:
     path = providers["providers"][0]["options"]["path"]
     grafana = compose()["grafana"]
     assert f"./grafana/dashboards:{path}:ro" in grafana["volumes"]
-    assert grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == f"{path}/stateline.json"
+    assert grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == f"{path}/service.json"
     assert {panel["datasource"]["uid"] for panel in panels()} == {source["uid"]}
 
 
-# ---- The dashboard
+# ---- The dashboards
 
 
-def dashboard() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboards/stateline.json").read_text(encoding="utf-8"))
-    return document
+def dashboards() -> dict[str, dict[str, Any]]:
+    files = (DEPLOY / "grafana/dashboards").iterdir()
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+NAMES = ("cluster", "service", "stores")
 
 
-def expressions() -> list[str]:
-    asked = [target["expr"] for panel in panels() for target in panel["targets"]]
-    asked += [variable["query"]["query"] for variable in dashboard()["templating"]["list"]]
+def panels(*names: str) -> list[dict[str, Any]]:
+    """Those of these dashboards, or of all."""
+    found = dashboards()
+    return [panel for name in names or NAMES for panel in found[name]["panels"] if panel["type"] != "row"]
+
+
+def expressions(*names: str) -> list[str]:
+    asked = [target["expr"] for panel in panels(*names) for target in panel["targets"]]
+    found = dashboards()
+    asked += [v["query"]["query"] for name in names or NAMES for v in found[name]["templating"]["list"]]
     return asked
+
+
+def test_the_dashboards_are_told_apart_and_lead_to_each_other() -> None:
+    found = dashboards()
+    assert set(found) == set(NAMES)
+    for which in ("uid", "title"):
+        assert len({document[which] for document in found.values()}) == len(NAMES)
+    for document in found.values():
+        (link,) = document["links"]
+        assert (link["type"], link["tags"]) == ("dashboards", document["tags"])
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +350,7 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
-def test_every_expression_of_the_dashboard_names_metrics_and_labels_that_there_are(
+def test_every_expression_of_the_dashboards_names_metrics_and_labels_that_there_are(
     samples: dict[str, set[str]],
 ) -> None:
     assert len(expressions()) > 15
@@ -349,7 +365,7 @@ def test_every_expression_of_the_dashboard_names_metrics_and_labels_that_there_a
         assert labels <= known, expression
 
 
-def test_every_metric_of_stores_and_requests_is_on_the_dashboard(samples: dict[str, set[str]]) -> None:
+def test_every_metric_of_stores_and_requests_is_on_a_dashboard(samples: dict[str, set[str]]) -> None:
     shown = set(re.findall(r"\bstateline_\w+", " ".join(expressions())))
     hidden = {name for name in samples if name.startswith("stateline_") and not name.endswith(("_sum", "_count"))}
     missing = {name for name in hidden - shown if not name.startswith("stateline_rocksdb_")}  # a choice of these
@@ -393,31 +409,32 @@ def test_workers_of_one_name_at_several_nodes_are_told_apart() -> None:
         assert all("instance" in group for group in re.findall(r"by \(([^)]*)\)", asked)), asked
 
 
-@pytest.mark.parametrize("expression", expressions())
-def test_an_expression_is_well_formed(expression: str) -> None:
+@pytest.mark.parametrize(("name", "expression"), [(name, each) for name in NAMES for each in expressions(name)])
+def test_an_expression_is_well_formed(name: str, expression: str) -> None:
     bare = re.sub(r'"[^"]*"', '""', expression)
     for opening, closing in ("()", "{}", "[]"):
         assert bare.count(opening) == bare.count(closing)
     called = set(re.findall(r"\b([a-z_]+)\(", bare)) | set(re.findall(r"\b([a-z]+) by \(", bare))
     assert called - {"by"} <= {"sum", "max", "rate", "histogram_quantile", "label_values"}
     assert set(re.findall(r"\[(.*?)\]", bare)) <= {"$__rate_interval"}
-    for name in re.findall(r"rate\((\w+)", bare):
-        assert name.endswith(("_total", "_bucket")) or name == "stateline_store_commit_number", "not a counter"
-    variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    for counter in re.findall(r"rate\((\w+)", bare):
+        assert counter.endswith(("_total", "_bucket")) or counter == "stateline_store_commit_number", "not a counter"
+    variables = {variable["name"] for variable in dashboards()[name]["templating"]["list"]}
     assert set(re.findall(r"\$(\w+)", expression)) - {"__rate_interval"} <= variables
 
 
-def test_panels_do_not_lie_on_each_other_and_say_what_they_show() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard()["panels"]:
+@pytest.mark.parametrize("name", NAMES)
+def test_panels_do_not_lie_on_each_other_and_say_what_they_show(name: str) -> None:
+    document, taken = dashboards()[name], set[tuple[int, int]]()
+    for panel in document["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
-    titles = [panel["title"] for panel in dashboard()["panels"]]
+    titles = [panel["title"] for panel in document["panels"]]
     assert len(set(titles)) == len(titles)
-    assert len({panel["id"] for panel in dashboard()["panels"]}) == len(titles)
+    assert len({panel["id"] for panel in document["panels"]}) == len(titles)
 
 
 # ---- Kubernetes and systemd

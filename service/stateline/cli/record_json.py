@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -74,38 +73,6 @@ def read_timestamp(given: Any) -> int:
     if type(at) is not int or not 0 <= at <= MAX_TIMESTAMP_MS:
         raise InvalidArgumentError(f"timestamp: {shown(given)} is not a number of milliseconds since 1970.")
     return at
-
-
-def members_of(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:
-    """A key or value as a member of the object. `serde` None: of unknown type, text if it is UTF-8."""
-    if data is None:
-        return {name: None}
-    try:
-        if serde is None:
-            return {name: data.decode()}
-        said = serde.key_to_json(data) if name == "key" else serde.to_json(data)
-        serde.check(data)
-    except (UnicodeDecodeError, InvalidArgumentError):
-        return {f"{name}_base64": _base64(data)}
-    no_number = isinstance(said, float) and not math.isfinite(said)
-    is_lost = no_number or (serde.name == "json" and data.strip() == b"null")
-    return {f"{name}_base64": _base64(data)} if is_lost else {name: said}
-
-
-def headers_of(headers: Headers) -> list[list[Any]]:
-    """Names and values, each a text, null, or an object with its base64."""
-    return [[name, None if value is None else _text(value)] for name, value in headers]
-
-
-def _text(value: bytes) -> str | dict[str, str]:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": _base64(value)}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _read_object(text: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from stateline.cli.record_json import Format, headers_of, members_of
+from stateline.cli.record_json import Format
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
-from stateline.processing.failures import DEAD_LETTER
+from stateline.processing.failures import DEAD_LETTER, dead_letter_of
+from stateline.processing.record_members import headers_of, members_of
 from stateline.serde.plain import Serde, one_line
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
@@ -47,18 +48,6 @@ class RecordLines:
             found["dead_letter"] = {name: text for name, text in letter.items() if name != "stacktrace"}
         # A JSON value is shown as it is: line breaks between its parts would end the line.
         return one_line(orjson.dumps(found)).decode()
-
-
-def dead_letter_of(record: Record) -> dict[str, Any] | None:
-    """Where a dead letter comes from and why, by the headers that it has; None of other records."""
-    headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
-    found: dict[str, Any] = {
-        name.removeprefix(DEAD_LETTER): value for name, value in headers.items() if name.startswith(DEAD_LETTER)
-    }
-    for name in ("partition", "offset"):
-        if (text := str(found.get(name, ""))).isascii() and text.isdigit():
-            found[name] = int(text)
-    return found if "topic" in found else None
 
 
 def _text(record: Record, members: Mapping[str, Any], types: Types, letter: Mapping[str, Any] | None) -> str:

@@ -26,7 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # A second between two commits, so that one can see how far uncommitted state is ahead of committed state.
-app = App("flights", config={"processing.guarantee": "exactly_once_v2", "commit.interval.ms": 1000})
+app = App(
+    "flights",
+    config={"processing.guarantee": "exactly_once_v2", "commit.interval.ms": 1000},
+    examples={
+        "aircraft": "N14228",
+        "airport_totals": "JFK",
+        "delays": "JFK|B6|2013-01-01T11:00Z",
+        "delay_windows": "JFK",
+        "aircraft_days": "N14228",
+        "weather_as_of": "JFK",
+        "weather": "JFK|2013-01-01T11:00Z",
+        "planes": "N14228",
+        "airlines": "B6",
+        "airports": "JFK",
+    },
+)
 
 KEPT = timedelta(days=400)  # the whole year, and some
 LATE = timedelta(days=30)  # see `delays`

@@ -42,12 +42,20 @@ class App:
     """An application; `application_id` prefixes its internal topics and names its directory and its group.
 
     `config` holds settings under their dotted names (``{"processing.guarantee": "exactly_once_v2"}``): defaults
-    that a file, the environment and flags override. Every method raises `TopologyError` for a name that is
-    taken, `InvalidArgumentError` for one that Kafka would refuse.
+    that a file, the environment and flags override. `examples` has keys of stores that there are, as they are written
+    in a URL (``{"totals": "alice"}``): the server's OpenAPI document shows them. Every method raises `TopologyError`
+    for a name that is taken, `InvalidArgumentError` for one that Kafka would refuse.
     """
 
-    def __init__(self, application_id: str, *, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        examples: Mapping[str, str] | None = None,
+    ) -> None:
         self.application_id = application_id
+        self.examples: Mapping[str, str] = dict(examples or {})
         self.config: dict[str, Any] = _settings(config)
         named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
         self._declarations = Declarations(application_id, SchemaRegistry(named))

@@ -4,7 +4,7 @@ transactions and of what compaction removed have no record."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 
 from stateline.log.interface import Log, Record
@@ -16,7 +16,7 @@ _SILENCE_S = 30.0  # without a record, and without coming to the end
 
 def records_between(
     log: Log, bounds: Mapping[TopicPartition, tuple[int, int]], way_out: str, *, silence_s: float = _SILENCE_S
-) -> Iterator[Record]:
+) -> Generator[Record]:
     """The committed records of each partition from the first offset to before the second, each partition's in order;
     some behind it may come, too. Aborted records and markers of transactions are no records.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from typing import Literal
+from typing import Any, Literal
 
 from stateline.config.settings import Config
 from stateline.log.interface import Record
@@ -182,3 +182,15 @@ def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
     told = [(DEAD_LETTER + name, value.encode("utf-8", "replace")) for name, value in added.items()]
     headers = [*record.headers, *told]
     return OutputRecord(topic, record.key, record.value, record.timestamp_ms, headers)
+
+
+def dead_letter_of(record: Record) -> dict[str, Any] | None:
+    """Where a dead letter comes from and why, by the headers that it has; None of other records."""
+    headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
+    found: dict[str, Any] = {
+        name.removeprefix(DEAD_LETTER): value for name, value in headers.items() if name.startswith(DEAD_LETTER)
+    }
+    for name in ("partition", "offset"):
+        if (text := str(found.get(name, ""))).isascii() and text.isdigit():
+            found[name] = int(text)
+    return found if "topic" in found else None

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.console.failures import ConsoleFailures
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage
@@ -36,6 +37,7 @@ from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
+from stateline.server.contract.examples import check_examples, with_examples
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
 from stateline.server.contract.pages import docs_page
@@ -44,6 +46,7 @@ from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
 from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.guard.access import guarded, install_guard
+from stateline.server.guard.caller import may_read
 from stateline.server.guard.exposure import refuse_exposure
 from stateline.server.guard.limits import Limits
 from stateline.server.listeners import http_listener, peer_listener
@@ -138,7 +141,7 @@ def create_app(
         title=app.application_id,
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, history, scratch, announces, for_nodes, takes_over),
         routes=[
-            *_routes(serving, queries, changes, metrics, history),
+            *_routes(serving, queries, changes, metrics, history, app.examples),
             *SnapshotRoutes(serving, snapshots, limits).routes(),
         ],
         openapi_url=None,
@@ -307,7 +310,12 @@ async def _lifespan(
 
 
 def _routes(
-    serving: Serving, queries: QueryRoutes, changes: ChangeRoutes, metrics: Metrics, history: History
+    serving: Serving,
+    queries: QueryRoutes,
+    changes: ChangeRoutes,
+    metrics: Metrics,
+    history: History,
+    examples: Mapping[str, str],
 ) -> list[BaseRoute]:
     state = StateRoutes(serving, metrics)
     config = serving.config
@@ -318,9 +326,12 @@ def _routes(
     }
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
     docs = docs_page(openapi)
+    stores = serving.topology.all_stores
+    check_examples(examples, stores)
 
     async def show_openapi(request: Request) -> Response:
-        return json_response(openapi)
+        readable = [store for name, store in stores.items() if may_read(request, name)]
+        return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
         return HTMLResponse(docs)
@@ -343,5 +354,6 @@ def _routes(
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
         *ConsoleSettings(config).routes(),
+        *ConsoleFailures(serving).routes(),
         *ConsolePage().routes(),
     ]

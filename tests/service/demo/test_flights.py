@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -43,6 +44,14 @@ def test_the_latest_departure_of_every_aircraft_and_the_totals_of_every_airport_
     assert kept(driver, "airport_totals") == expected.airport_totals
     times = {entry.key: entry.timestamp for entry in driver.store("aircraft").all()}
     assert times == expected.aircraft_times
+
+
+def test_the_keys_that_the_api_shows_are_there(driver: TestDriver) -> None:
+    by_spark = {"delays", "delay_windows", "aircraft_days"}
+    assert set(app.examples) == set(app.topology().all_stores)
+    for store, key in app.examples.items():
+        if store not in by_spark:
+            assert driver.client.get(f"/v1/stores/{store}/keys/{quote(key, safe='')}").status_code == 200, store
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -190,6 +190,14 @@ def test_the_consoles_settings_are_told_to_who_reads_every_store_without_secrets
     assert {found[setting.partition("=")[0]]["value"] for setting in login} == {"hidden"}
 
 
+def test_the_openapi_document_names_no_store_that_the_token_may_not_read(guarded: Guarded) -> None:
+    for headers, may in ((guarded.one, {"aircraft"}), (added(guarded.file, "no", "--stores", "nope"), set())):
+        paths = guarded.client.get("/openapi.json", headers=headers).json()["paths"].values()
+        operations = [operation for methods in paths for operation in methods.values()]
+        named = {p["example"] for o in operations for p in o["parameters"] if p["name"] == "store" and "example" in p}
+        assert named == may
+
+
 def test_a_token_for_stores_that_there_are_not_is_told_of_nothing(guarded: Guarded) -> None:
     nothing = added(guarded.file, "nothing", "--stores", "nope")
     topology = guarded.client.get("/v1/topology", headers=nothing).json()

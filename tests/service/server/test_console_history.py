@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,8 @@ from stateline.log.interface import Log
 from stateline.server.console import history
 from stateline.server.console.query_times import Look, QueryTimes
 from stateline.stores import key_value
-from support.processes.query_server import wait_until
+from stateline_store import StoreState
+from support.processes.query_server import TOPIC, OwningWorker, wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import served_here
 
@@ -89,3 +91,33 @@ def test_quantiles_are_of_all_looks_and_the_rate_of_the_last_two() -> None:
     assert QueryTimes.between([*looks, Look(10.0, [(0.1, 50), (1.0, 99), (None, 100)])]) == (0.4, 100.0, 1000.0)
     began_anew = Look(10.0, [(0.1, 0), (1.0, 0), (None, 1)])
     assert QueryTimes.between([looks[1], began_anew]) == (0.0, None, None)
+
+
+def test_what_a_restore_brings_back_is_not_taken_for_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "INTERVAL_S", 0.1)
+    worker = OwningWorker(tmp_path)
+    try:
+        with served_here(tmp_path) as here:
+
+            def rate() -> float | None:
+                found: float | None = here.client.get("/v1/console/graph").json()["rates"][TOPIC]
+                return found
+
+            def look_again() -> None:
+                count = len(points(here.client))
+                wait_until(lambda: len(points(here.client)) > count + 2)
+
+            look_again()
+            worker.set_state(StoreState.RESTORING)
+            look_again()
+            worker.put_all({f"k{n}": n for n in range(100)})
+            worker.commit()
+            look_again()
+            worker.set_state(StoreState.ACTIVE)
+            look_again()
+            assert rate() == 0
+            worker.put("k", 1)
+            worker.commit()
+            wait_until(lambda: bool(rate()))
+    finally:
+        worker.close()
