@@ -12,8 +12,8 @@ import httpx
 
 from stateline.dsl.app import App
 from stateline.log.interface import Headers
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.topic import Topic
-from stateline.processing.records import checked_timestamp
 from stateline.serde.plain import shown
 from stateline.testing.clock import MovedClock
 from stateline.testing.http_client import ServedClient

@@ -11,10 +11,11 @@ from stateline import serdes
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.log import interface
 from stateline.log.interface import Headers, Log
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.failures import DEAD_LETTER
-from stateline.processing.records import Output, OutputRecord, checked_timestamp
+from stateline.processing.records import Output, OutputRecord
 from stateline.serde.plain import shown
 from stateline.testing.epochs import EpochWriter, Row, produce_rows
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
