@@ -37,9 +37,7 @@ def timestamped_key_value(
 ) -> StoreDefinition:
     """A value by key, with the timestamp of the record that wrote it (KIP-258). An entry whose timestamp is older than
     the newest one put less `ttl` is deleted."""
-    name, ttl_ms = checked_store_name(name), 0 if ttl is None else _milliseconds("ttl", ttl)
-    if ttl is not None and not ttl_ms:
-        raise InvalidArgumentError(f"Store {name!r}: ttl={ttl!r}: give a millisecond or more, or leave it out.")
+    name, ttl_ms = checked_store_name(name), 0 if ttl is None else _milliseconds("ttl", ttl, least=_MILLISECOND)
     return StoreDefinition(name, "timestamped_key_value", key, value, persistent, logged, ttl_ms=ttl_ms)
 
 
@@ -127,7 +125,10 @@ def custom(
     return StoreDefinition(name, "custom", key, value, persistent, logged, factory=factory).of_kind_made()
 
 
-def _milliseconds(what: str, duration: timedelta) -> int:
-    if not isinstance(duration, timedelta) or duration < timedelta(0):
-        raise InvalidArgumentError(f"{what}={duration!r}: a timedelta of 0 or more is accepted.")
+def _milliseconds(what: str, duration: timedelta, *, least: timedelta = timedelta(0)) -> int:
+    if not isinstance(duration, timedelta):
+        raise InvalidArgumentError(f"{what}={duration!r}: give a timedelta, as timedelta(hours=1).")
+    if duration < least:
+        at_least = "a millisecond" if least else "0"
+        raise InvalidArgumentError(f"{what}={duration!r}: a timedelta of {at_least} or more is accepted.")
     return duration // _MILLISECOND

@@ -24,6 +24,7 @@ from stateline.log.embedded_transactions import (
     raise_epoch,
 )
 from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
+from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 
@@ -77,6 +78,7 @@ class EmbeddedProducer:
         partition: int | None = None,
         partition_key: bytes | None = None,
     ) -> None:
+        """As `Producer.produce`; whatever is wrong with the record is raised here."""
         if partition is None and partition_key is not None:
             partition = murmur2(partition_key, len(self._partition_ids.get(topic) or self._look_up(topic)))
         self._queue(topic, key, value, timestamp_ms, encode_headers(headers) if headers else None, partition)
@@ -96,8 +98,8 @@ class EmbeddedProducer:
             partition = next(self._any_partition) % n if key is None else murmur2(key, n)
         elif not 0 <= partition < len(partitions):
             raise DoesNotExistError(f"Topic {topic!r} has {len(partitions)} partitions: no partition {partition}.")
-        if timestamp_ms < 0:
-            raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
+        if type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS:
+            timestamp_ms = checked_timestamp(timestamp_ms)
         size = (len(key) if key else 0) + (len(value) if value else 0) + (len(encoded) if encoded else 0)
         if size > MAX_MESSAGE_BYTES:
             raise InvalidArgumentError(f"A record for {topic!r} is larger than {MAX_MESSAGE_BYTES} bytes.")

@@ -298,8 +298,9 @@ class Producer(Protocol):
         """Queue one record. Without `partition`: ``(murmur2(key) & 0x7fffffff) % n`` of `partition_key`, else of the
         key, or any when there is neither.
 
-        Raises `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too
-        large; either may instead surface at `flush` or `commit_transaction`.
+        Raises `InvalidArgumentError` for a timestamp other than whole milliseconds since 1970. Raises
+        `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too large; either may
+        instead surface at `flush` or `commit_transaction`.
         """
 
     def produce_all(

@@ -20,6 +20,7 @@ from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_waiting import waiting_is_said, within
 from stateline.log.patience import Patience
+from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
 from stateline.serde.plain import shown
 from stateline_store import (
     DoesNotExistError,
@@ -104,10 +105,8 @@ class KafkaProducer:
             partition = int(confluent_kafka.murmur2(partition_key, count))
         elif partition is None:
             partition = _ANY_PARTITION
-        if timestamp_ms < 1:
-            if timestamp_ms < 0:
-                raise InvalidArgumentError(f"A timestamp is milliseconds since 1970, not {timestamp_ms}.")
-            timestamp_ms = 1
+        if type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS or timestamp_ms == 0:
+            timestamp_ms = max(1, checked_timestamp(timestamp_ms))
         self._until_poll -= 1
         if not self._until_poll:
             self._until_poll = _POLL_EVERY
@@ -133,7 +132,7 @@ class KafkaProducer:
                 try:
                     produce(topic, value, key, partition, None, None, timestamp_ms, every)
                     continue
-                except (BufferError, KafkaException):
+                except (BufferError, KafkaException, TypeError, OverflowError):
                     pass  # once more, by what waits for room and knows why a record is refused
             own = (*last_headers, *headers) if at == last else headers
             try:

@@ -75,15 +75,23 @@ class StoreDefinition:
         Kafka Streams' `withLoggingEnabled`. They come before `topic.*` and what Stateline sets itself. A changelog that
         is there keeps its own.
 
-        Raises `InvalidArgumentError` for a table, whose topic is the user's, and for values other than text, numbers,
-        true or false. A name that Kafka does not know is refused when the changelog is created.
+        Raises `InvalidArgumentError` for a table, whose topic is the user's, for values other than text, numbers, true
+        or false, and for a cleanup.policy without compact where rows last as long as the store: the changelog would
+        lose them. A name that Kafka does not know is refused when the changelog is created.
         """
         if self.source is not None:
             raise InvalidArgumentError(
                 f"with_logging of {self.name!r}: a table has no changelog but its topic, {self.source.name!r}. Give "
                 "that topic its settings."
             )
-        return replace(self, logged=True, changelog_overrides=topic_settings(f"Store {self.name!r}", settings))
+        overrides = topic_settings(f"Store {self.name!r}", settings)
+        policy = overrides.get("cleanup.policy", "compact")
+        if self.plain_kind not in ("window", "session") and "compact" not in policy.replace(" ", "").split(","):
+            raise InvalidArgumentError(
+                f"with_logging of {self.name!r}: cleanup.policy={policy!r} would delete rows from the changelog that "
+                "the store still has. Leave it out, or give 'compact', or 'compact,delete' with a retention.ms."
+            )
+        return replace(self, logged=True, changelog_overrides=overrides)
 
     def with_logging_disabled(self) -> StoreDefinition:
         """The same store without a changelog (Kafka Streams' `withLoggingDisabled`): as with ``logged=False``. Raises

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Headers
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.topic import Topic
 from stateline.serde.plain import shown
@@ -35,17 +35,6 @@ class OutputRecord(NamedTuple):
     headers: Headers = ()
     partition_key: bytes | None = None
     """By which the partition is found; None: by the key."""
-
-
-def checked_timestamp(given: Any) -> int:
-    """The milliseconds that a function gave, as an int. Raises `InvalidArgumentError` for what no record can have."""
-    try:
-        found = operator.index(given)
-    except TypeError:
-        found = -1
-    if not 0 <= found < 2**63:
-        raise InvalidArgumentError(f"{shown(given)} is no timestamp: give whole milliseconds since 1970, 0 or more.")
-    return found
 
 
 def _check_headers(given: Any) -> None:

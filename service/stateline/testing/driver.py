@@ -12,7 +12,9 @@ import httpx
 
 from stateline.dsl.app import App
 from stateline.log.interface import Headers
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.topic import Topic
+from stateline.serde.plain import shown
 from stateline.testing.clock import MovedClock
 from stateline.testing.http_client import ServedClient
 from stateline.testing.place import Place
@@ -20,7 +22,7 @@ from stateline.testing.records import DeadLetter, Record, TopicReader, TopicWrit
 from stateline.testing.stepped import SteppedWorker
 from stateline.testing.stores import TestedStore, tested_store
 from stateline.worker.worker import Worker
-from stateline_store import ConfigurationError, StoreClosedError
+from stateline_store import ConfigurationError, InvalidArgumentError, StoreClosedError
 from stateline_store.clock import now_ms
 
 
@@ -51,13 +53,16 @@ class TestDriver:
         and files are not looked at. `wall_clock_ms`: where the wall clock stands, in milliseconds since the epoch; None
         is now.
 
-        Raises `TopologyError` for an application that cannot run as declared, `ConfigurationError` for settings.
+        Raises `TopologyError` for an application that cannot run as declared, `ConfigurationError` for settings,
+        `InvalidArgumentError` for arguments that cannot be.
         """
+        if not isinstance(app, App):
+            raise InvalidArgumentError(f"{shown(app)} is no App: give the App itself, as in TestDriver(app).")
         self.autocommit = autocommit
         """Whether each call commits what it has processed. May be changed between calls."""
         self._app = app
         self._topology = topology = app.topology()
-        self._clock = MovedClock(now_ms() if wall_clock_ms is None else wall_clock_ms)
+        self._clock = MovedClock(now_ms() if wall_clock_ms is None else checked_timestamp(wall_clock_ms))
         self._writer, self._reader = TopicWriter(topology), TopicReader(topology)
         self._definitions = {**topology.stores, **topology.global_tables}
         self._stepped: SteppedWorker | None = None

@@ -23,6 +23,7 @@ from stateline.log.interface import NewTopic
 from stateline.model.internal_topics import required_topics
 from stateline.model.table_topics import table_settings
 from stateline.model.topology import Topology
+from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError
 
 _IN_MEMORY = Path("/dev/shm")
@@ -31,12 +32,18 @@ _NEVER_MS = 2**31 - 1  # whoever looks at a test in a debugger is no member that
 _OWN = ("state.dir", "bootstrap.servers", "commit.interval.ms", "transaction.timeout.ms", "group.instance.id")
 
 
+def _are_counts(given: int | Mapping[str, int]) -> bool:
+    return all(isinstance(each, int) for each in (given.values() if isinstance(given, Mapping) else [given]))
+
+
 class Place:
     """The folder of one driver, deleted by `close`."""
 
     def __init__(self, app: App, given: Mapping[str, Any]) -> None:
         """`given` are settings beside those of the `App`; neither environment nor files are read. Raises
         `InvalidArgumentError` for those that are the driver's own, `ConfigurationError` for what is no setting."""
+        if not isinstance(given, Mapping):
+            raise InvalidArgumentError(f"config={shown(given)}: give a dict of settings.")
         if own := sorted(given.keys() & {*_OWN}):
             raise InvalidArgumentError(f"{own[0]} is the test driver's own to set: leave it out.")
         self._app = app
@@ -73,7 +80,11 @@ class Place:
 
     def create_topics(self, topology: Topology, partitions: int | Mapping[str, int]) -> None:
         """Those that users create themselves, as `stateline topics --create` does, and those of pipelines' markers.
-        Raises `InvalidArgumentError` for a count of a topic that is not among them."""
+        Raises `InvalidArgumentError` for a count of a topic that is not among them, and for what is no count."""
+        if not _are_counts(partitions):
+            raise InvalidArgumentError(
+                f"partitions={shown(partitions)}: give a number, or a dict of topics' names and numbers."
+            )
         needed = dict.fromkeys([*required_topics(topology), *self._dead_letters()])
         counts = dict.fromkeys(needed, partitions) if isinstance(partitions, int) else {**partitions}
         if unknown := sorted(counts.keys() - needed):

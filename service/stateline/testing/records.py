@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stateline import serdes
+from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.log import interface
 from stateline.log.interface import Headers, Log
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.failures import DEAD_LETTER
 from stateline.processing.records import Output, OutputRecord
+from stateline.serde.plain import shown
 from stateline.testing.epochs import EpochWriter, Row, produce_rows
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
@@ -33,7 +36,8 @@ class Record:
     partition: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "headers", tuple(self.headers))  # equal however they were given
+        if isinstance(self.headers, list):
+            object.__setattr__(self, "headers", tuple(self.headers))  # equal however they were given
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +68,23 @@ def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> Non
 
 def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[Row]:
     """As bytes, each with the partition that it names."""
+    if isinstance(records, Record) or not isinstance(records, Iterable):
+        raise InvalidArgumentError(f"{shown(records)} are no records: give a list of Record(key, value).")
     rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
     with closing(log.admin()) as admin:
         count = admin.topics([topic.name])[topic.name].partitions
-    if beyond := [number for _, number in rows if number is not None and not 0 <= number < count]:
-        raise InvalidArgumentError(f"{topic.name!r} has no partition {beyond[0]}: 0 to {count - 1} are there.")
+    numbers = [number for _, number in rows if number is not None]
+    if beyond := [number for number in numbers if not isinstance(number, int) or not 0 <= number < count]:
+        raise InvalidArgumentError(f"{topic.name!r} has no partition {beyond[0]!r}: 0 to {count - 1} are there.")
     return rows
 
 
 def _encoded(topic: Topic, record: Record, now_ms: int) -> OutputRecord:
     """As bytes, by the code that processors forward with."""
+    if not isinstance(record, Record):
+        raise InvalidArgumentError(f"{shown(record)} is no Record: give Record(key, value).")
     output = Output(topic)
-    output.record_starts(now_ms if record.timestamp_ms is None else record.timestamp_ms)
+    output.record_starts(now_ms if record.timestamp_ms is None else checked_timestamp(record.timestamp_ms))
     try:
         output.forward(record.key, record.value, headers=record.headers)
     except InvalidArgumentError as error:
@@ -99,7 +108,7 @@ class TopicWriter:
     ) -> None:
         """As `write`; with `as_bytes` keys and values are bytes that are written as they are. Raises
         `DoesNotExistError` for a topic that no worker reads, too."""
-        to = self._topic(topic if isinstance(topic, str) else topic.name)
+        to = self._topic(_name("pipe", topic))
         to = replace(to, key=serdes.bytes, value=serdes.bytes) if as_bytes else to
         if self._epochs.writes(to.name):
             self._epochs.write(log, to.name, _rows(log, to, records, now_ms))
@@ -127,7 +136,7 @@ class TopicReader:
     def read(self, log: Log, topic: str | Topic) -> list[Record]:
         """What was committed to it since the last call: partition by partition, in the order of their offsets. Raises
         `DoesNotExistError` for a topic that the application does not have."""
-        name = topic if isinstance(topic, str) else topic.name
+        name = _name("read", topic)
         if name not in self._topics:
             raise DoesNotExistError(f"This application has no topic {name!r}; it has {_listed(self._topics)}.")
         return [_typed(self._topics[name], record) for record in self._raw(log, name)]
@@ -146,6 +155,12 @@ class TopicReader:
                 found += consumer.poll(_AT_A_TIME, 0.0)
             self._next |= {source: max(end, self._next.get(source, 0)) for source, end in ends.items()}
         return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def _name(what: str, topic: str | Topic) -> str:
+    if not isinstance(topic, str | Topic):
+        raise wrong_kind(what, topic, "topic")
+    return topic if isinstance(topic, str) else topic.name
 
 
 def _typed(topic: Topic, record: interface.Record) -> Record:

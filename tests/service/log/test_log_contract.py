@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import murmur2
@@ -133,6 +134,16 @@ def test_unknown_topics_and_partitions_are_told(bench: Bench) -> None:
     for call in calls:
         with pytest.raises(DoesNotExistError, match=r"missing|2"):
             call()
+
+
+@pytest.mark.parametrize("timestamp_ms", [1.5, "x", None, 2**63])
+def test_a_timestamp_that_is_no_whole_number_is_refused(bench: Bench, timestamp_ms: Any) -> None:
+    topic = bench.topic()
+    producer = bench.producer()
+    with pytest.raises(InvalidArgumentError, match=f"{timestamp_ms!r} is no timestamp"):
+        producer.produce(topic, None, b"", timestamp_ms=timestamp_ms)
+    assert producer.flush() == {}
+    assert bench.values(topic) == []
 
 
 def test_a_record_that_is_too_large_or_before_1970_is_refused(bench: Bench) -> None:

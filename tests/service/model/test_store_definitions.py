@@ -237,6 +237,25 @@ def test_a_changelog_of_duplicates_is_not_compacted_as_none_of_them_replaces_ano
     assert declared("timestamped_window", retain_duplicates=True).changelog_settings() == EXPIRING
 
 
+def test_a_changelog_that_would_lose_rows_is_refused() -> None:
+    for kind in ("key_value", "timestamped_key_value", "versioned"):
+        with pytest.raises(InvalidArgumentError, match=r"cleanup.policy='delete' would delete rows"):
+            declared(kind).with_logging({"cleanup.policy": "delete"})
+    for policy in ("compact", "compact,delete", "delete, compact"):
+        kept = declared("key_value").with_logging({"cleanup.policy": policy})
+        assert kept.changelog_settings()["cleanup.policy"] == policy
+    assert declared("window").with_logging({"cleanup.policy": "delete"}).changelog_settings() == EXPIRING | {
+        "cleanup.policy": "delete"
+    }
+
+
+def test_what_is_no_time_is_answered_with_what_is_one() -> None:
+    for what in ("size", "retention"):
+        times = {"size": HOUR, "retention": HOUR} | {what: "1h"}
+        with pytest.raises(InvalidArgumentError, match=rf"{what}='1h': give a timedelta, as timedelta\(hours=1\)"):
+            stores.window("w", key=serdes.string, value=serdes.string, **times)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["rocksdb", "topics.json", ".checkpoint", ".lock", "x-v2", "x.notice", "x.position"])
 def test_a_name_that_is_a_file_of_statelines_own_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(repr(name))):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from service.testing import orders
 from stateline import App, serdes
 from stateline.testing import DeadLetter, Record, TestDriver
 from stateline_store import (
+    CallerError,
     ConfigurationError,
     DoesNotExistError,
     InvalidArgumentError,
@@ -133,6 +136,56 @@ def test_mistakes_say_what_there_is() -> None:
         TestDriver(orders.made(), config={"state.dir": "here"})
     with pytest.raises(ConfigurationError, match="Unknown setting"):
         TestDriver(orders.made(), config={"processing.guarante": "exactly_once_v2"})
+
+
+WRONG: dict[str, tuple[Callable[[TestDriver], object], str]] = {
+    "timestamp": (
+        lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong("x")),
+        r"'x' is no timestamp: give whole mill",
+    ),
+    "half a timestamp": (lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong(1.5)), "1.5 is no timestamp"),
+    "of bytes": (lambda d: d.pipe_bytes("prices", b"a", b"b", timestamp_ms=wrong("x")), "'x' is no timestamp"),
+    "headers": (lambda d: d.pipe("prices", "a", 1.0, headers=wrong(3)), "3 are no headers"),
+    "partition": (lambda d: d.pipe("prices", "a", 1.0, partition=wrong("x")), r"no partition 'x': 0 to 0 are there\."),
+    "topic": (lambda d: d.pipe(wrong(3), "a", 1.0), "pipe was given 3, which is no topic"),
+    "topic to read": (lambda d: d.read(wrong(None)), "read was given None, which is no topic"),
+    "records": (lambda d: d.pipe_all("prices", wrong([("a", 1.0)])), r"\('a', 1\.0\) is no Record: give Record\("),
+    "a record alone": (lambda d: d.pipe_all("prices", wrong(Record("a", 1.0))), "give a list of Record"),
+    "text": (lambda d: d.advance_wall_clock(wrong("1h")), "'1h' is no time to move the wall clock by: give whole mill"),
+    "half a millisecond": (lambda d: d.advance_wall_clock(wrong(1.5)), "1.5 is no time to move the wall clock by"),
+}
+WRONG_DRIVERS: dict[str, tuple[Callable[[], object], str]] = {
+    "app": (lambda: TestDriver(wrong("library:app")), "'library:app' is no App: give the App itself"),
+    "clock": (lambda: TestDriver(orders.made(), wall_clock_ms=wrong("x")), "'x' is no timestamp"),
+    "settings": (lambda: TestDriver(orders.made(), config=wrong([1])), r"config=\[1\]: give a dict"),
+    "partitions": (
+        lambda: TestDriver(orders.made(), partitions=wrong("x")),
+        "partitions='x': give a number, or a dict",
+    ),
+    "of a topic": (lambda: TestDriver(orders.made(), partitions=wrong({"orders": "x"})), "partitions={'orders': 'x'}"),
+}
+
+
+def wrong(given: Any) -> Any:
+    """What a type checker would refuse."""
+    return given
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_is_named_and_the_driver_goes_on(what: str) -> None:
+    call, said = WRONG[what]
+    with TestDriver(orders.made()) as driver:
+        with pytest.raises(CallerError, match=said):
+            call(driver)
+        driver.pipe("prices", "a", 1.0)
+        assert driver.store("prices").get("a") == 1.0
+
+
+@pytest.mark.parametrize("what", WRONG_DRIVERS)
+def test_a_driver_that_cannot_be_made_says_of_what(what: str) -> None:
+    make, said = WRONG_DRIVERS[what]
+    with pytest.raises(CallerError, match=said):
+        make()
 
 
 def test_topics_that_only_a_pipeline_reads_are_not_the_drivers() -> None:

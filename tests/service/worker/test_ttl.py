@@ -127,9 +127,9 @@ def test_each_partition_goes_by_its_own_time() -> None:
     [
         ({"ttl": TTL, "versioned": TTL}, "only a table of the newest values takes it"),
         ({"ttl": TTL, "windowed": TTL, "retention": TTL}, "only a table of the newest values takes it"),
-        ({"ttl": timedelta(0)}, "give a millisecond or more"),
-        ({"ttl": timedelta(seconds=-1)}, "a timedelta of 0 or more"),
-        ({"ttl": 5}, "a timedelta of 0 or more"),
+        ({"ttl": timedelta(0)}, "a timedelta of a millisecond or more"),
+        ({"ttl": timedelta(seconds=-1)}, "a timedelta of a millisecond or more"),
+        ({"ttl": "1h"}, r"ttl='1h': give a timedelta, as timedelta\(hours=1\)"),
     ],
 )
 def test_a_time_to_live_that_cannot_be_is_refused(terms: dict[str, Any], said: str) -> None:

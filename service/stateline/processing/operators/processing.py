@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stateline.log.timestamps import checked_timestamp
 from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.given_rows import key_and_value, several
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Column, Rows
-from stateline.processing.records import InputRecord, checked_timestamp
+from stateline.processing.records import InputRecord
 from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
 from stateline.serde.plain import Serde

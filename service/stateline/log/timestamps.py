@@ -1,0 +1,23 @@
+"""Timestamps of records that are to be written. Pure."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from stateline.serde.plain import shown
+from stateline_store import InvalidArgumentError
+
+TIMESTAMPS = range(2**63)
+"""Milliseconds since 1970."""
+
+
+def checked_timestamp(given: Any) -> int:
+    """The milliseconds that were given, as an int. Raises `InvalidArgumentError` for what no record can have."""
+    try:
+        found = operator.index(given)
+    except TypeError:
+        found = -1
+    if found not in TIMESTAMPS:
+        raise InvalidArgumentError(f"{shown(given)} is no timestamp: give whole milliseconds since 1970, 0 or more.")
+    return found
