@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stateline.processes.child import Child
     from stateline.processes.run_plan import RunPlan
 
+PlanFile = Annotated[Path | None, typer.Option("--plan", hidden=True, help="Start nothing; write what would be here.")]
+
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
 
@@ -34,9 +36,7 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="While developing: take over code and settings when they change.")
     ] = False,
-    plan: Annotated[
-        Path | None, typer.Option(hidden=True, help="Start nothing; write to this file what would be.")
-    ] = None,
+    plan: PlanFile = None,
 ) -> None:
     """Run a whole application on this machine.
 
@@ -50,7 +50,6 @@ def run(
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings
     from stateline.processes.supervisor import SAYS
-    from stateline.server.listeners import http_listener
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
@@ -65,10 +64,9 @@ def run(
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
-        check_files(config)
         _refuse_what_check_refuses(app, config)
-        with http_listener(config.model_copy(update={"server_port": 0})):  # not without tokens where others reach it
-            planned.write(plan)
+        _refuse_what_cannot_be_served(config)
+        planned.write(plan)
         return
     with only_run(config):
         check_files(config)
@@ -79,7 +77,8 @@ def run(
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
-        _supervise(planned, config, _load_command(target, options), emit, terminal, reload=reload)
+        again = [sys.executable, "-m", "stateline", "run", target, *options]
+        _supervise(planned, config, [*again, "--plan"], emit, terminal, reload=reload)
 
 
 def _refuse_what_check_refuses(app: App, config: Config) -> None:
@@ -91,6 +90,15 @@ def _refuse_what_check_refuses(app: App, config: Config) -> None:
     if refused:
         more = f" `stateline check` says {len(refused) - 1} more." if len(refused) > 1 else ""
         raise ConfigurationError(f"{refused[0]}{more}")
+
+
+def _refuse_what_cannot_be_served(config: Config) -> None:
+    """As a start would be refused, but for the port, which is taken by what runs. Raises `ConfigurationError`."""
+    from stateline.server.listeners import http_listener
+    from stateline.server.start_checks import check_files
+
+    check_files(config)
+    http_listener(config.model_copy(update={"server_port": 0})).close()  # not without tokens where others reach it
 
 
 def _supervise(
@@ -154,6 +162,7 @@ def serve(
     process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
     listener: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where.")] = None,
     for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where nodes ask.")] = None,
+    plan: PlanFile = None,
 ) -> None:
     """Answer queries over HTTP.
 
@@ -161,6 +170,13 @@ def serve(
 
     Example: stateline serve flights:app --set server.port=8080
     """
+    if plan is not None:
+        from stateline.processes.run_plan import RunPlan, fixed_of_serve
+
+        _, config = loaded(target, config_file, settings)
+        _refuse_what_cannot_be_served(config)
+        RunPlan((), (), fixed_of_serve(config)).write(plan)
+        return
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.server import Listening, serve_inherited
@@ -174,7 +190,7 @@ def serve(
         return
     options = passed_on(config_file, settings)
     again = [sys.executable, "-m", "stateline", "serve", target, *options]
-    run_server(app, config, again, _load_command(target, options), inherited)
+    run_server(app, config, again, [*again, "--plan"], inherited)
 
 
 def pipeline(
@@ -223,11 +239,6 @@ def run_files(target: str, config_file: Path | None) -> list[Path]:
     from stateline.config.loading import DEFAULT_FILE
 
     return [*own_files(target), Path.cwd() / (config_file or DEFAULT_FILE)]
-
-
-def _load_command(target: str, options: list[str]) -> list[str]:
-    """What loads code and settings, and says what there is to run: the name of a file for that is its last argument."""
-    return [sys.executable, "-m", "stateline", "run", target, *options, "--plan"]
 
 
 @contextmanager

@@ -32,5 +32,5 @@ def test_children_come_as_they_are_but_for_the_server_which_gets_the_sockets(tmp
 
 def test_a_setting_that_the_supervisor_itself_has_is_not_taken_over_and_said(tmp_path: Path) -> None:
     RunPlan(CHILDREN, [], settings("server.port=9000")).write(tmp_path / "plan")
-    with pytest.raises(ConfigurationError, match=r"server\.port = 9000 instead of 8000: stop `stateline run`"):
+    with pytest.raises(ConfigurationError, match=r"server\.port = 9000 instead of 8000: that needs a restart"):
         RunPlan.read(tmp_path / "plan", settings(), lambda child: child)
