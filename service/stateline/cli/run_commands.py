@@ -64,8 +64,8 @@ def run(
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
-        _refuse_what_check_refuses(app, config)
         _refuse_what_cannot_be_served(config)
+        _refuse_what_check_refuses(app, config)
         planned.write(plan)
         return
     with only_run(config):

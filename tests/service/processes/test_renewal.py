@@ -206,3 +206,19 @@ def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_not
         assert set(scene.supervisor.processes) == {"server"}
     finally:
         scene.supervisor.stop()
+
+
+def test_after_a_mistake_a_module_that_was_missing_is_enough_to_load_the_code_anew(
+    scene: Scene, tmp_path: Path
+) -> None:
+    code, missing = tmp_path / "code.py", tmp_path / "helpers.py"
+    code.touch()
+    load = (sys.executable, "-S", "-c", f"import os, sys; sys.exit(not os.path.exists({str(missing)!r}))")
+    children = [worker("worker-0"), worker("worker-1"), server()]
+    renewal = Renewal(scene.supervisor, load, lambda _: NewCode(children, [code]), SourceFiles())
+    renewal.watch([code])
+    code.write_text("import helpers")
+    scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+    missing.touch()
+    scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 1)
+    assert scene.said("helpers.py changed: loading the code anew.") == 1
