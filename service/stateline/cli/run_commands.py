@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stateline.processes.child import Child
     from stateline.processes.run_plan import RunPlan
 
+PlanFile = Annotated[Path | None, typer.Option("--plan", hidden=True, help="Start nothing; write what would be here.")]
+
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
 
@@ -34,9 +36,7 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="While developing: take over code and settings when they change.")
     ] = False,
-    plan: Annotated[
-        Path | None, typer.Option(hidden=True, help="Start nothing; write to this file what would be.")
-    ] = None,
+    plan: PlanFile = None,
 ) -> None:
     """Run a whole application on this machine.
 
@@ -76,7 +76,8 @@ def run(
         emit = _output_of(config)
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
-        _supervise(planned, config, _load_command(target, options), emit, terminal, reload=reload)
+        again = [sys.executable, "-m", "stateline", "run", target, *options]
+        _supervise(planned, config, [*again, "--plan"], emit, terminal, reload=reload)
 
 
 def _refuse_what_check_refuses(app: App, config: Config) -> None:
@@ -151,6 +152,7 @@ def serve(
     process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
     listener: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where.")] = None,
     for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where nodes ask.")] = None,
+    plan: PlanFile = None,
 ) -> None:
     """Answer queries over HTTP.
 
@@ -158,6 +160,16 @@ def serve(
 
     Example: stateline serve flights:app --set server.port=8080
     """
+    if plan is not None:
+        from stateline.processes.run_plan import RunPlan, fixed_of_serve
+        from stateline.server.listeners import check_host
+        from stateline.server.start_checks import check_files
+
+        _, config = loaded(target, config_file, settings)
+        check_files(config)
+        check_host(config)  # not without tokens where others reach it; the port is taken by what runs
+        RunPlan((), (), fixed_of_serve(config)).write(plan)
+        return
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.server import Listening, serve_inherited
@@ -171,7 +183,7 @@ def serve(
         return
     options = passed_on(config_file, settings)
     again = [sys.executable, "-m", "stateline", "serve", target, *options]
-    run_server(app, config, again, _load_command(target, options), inherited)
+    run_server(app, config, again, [*again, "--plan"], inherited)
 
 
 def pipeline(
@@ -220,11 +232,6 @@ def run_files(target: str, config_file: Path | None) -> list[Path]:
     from stateline.config.loading import DEFAULT_FILE
 
     return [*own_files(target), Path.cwd() / (config_file or DEFAULT_FILE)]
-
-
-def _load_command(target: str, options: list[str]) -> list[str]:
-    """What loads code and settings, and says what there is to run: the name of a file for that is its last argument."""
-    return [sys.executable, "-m", "stateline", "run", target, *options, "--plan"]
 
 
 @contextmanager

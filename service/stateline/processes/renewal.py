@@ -126,8 +126,9 @@ class Renewal:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
             until_s = time.monotonic() + _LOADED_WITHIN_S
             try:
-                while process.poll() is None and time.monotonic() < until_s:
-                    yield
+                with self._supervisor.guarded(process):
+                    while process.poll() is None and time.monotonic() < until_s:
+                        yield
             finally:
                 if process.poll() is None:
                     process.kill()

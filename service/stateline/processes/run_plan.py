@@ -1,4 +1,4 @@
-"""`RunPlan`: what `stateline run` starts, as a process that has loaded the code tells the one that supervises.
+"""`RunPlan`: what `stateline run` and `serve` start, as a process that has loaded the code tells who supervises.
 
 The supervisor has loaded the application once, and a module that is imported stays what it was.
 """
@@ -25,7 +25,7 @@ _TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready")
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """`files` are those that the application and its settings were loaded from, `fixed` the settings that only a start
-    of `stateline run` takes over."""
+    takes over."""
 
     children: Sequence[Child]
     files: Sequence[Path]
@@ -45,10 +45,15 @@ class RunPlan:
         found = told["fixed"]
         others = [f"{name} = {found[name]} instead of {was}" for name, was in fixed.items() if found[name] != was]
         if others:
-            raise ConfigurationError(f"{', '.join(others)}: stop `stateline run` and start it for that.")
+            raise ConfigurationError(f"{', '.join(others)}: that needs a restart.")
         return NewCode([listens(Child(**child)) for child in told["children"]], [Path(file) for file in told["files"]])
 
 
-def fixed_settings(config: Config) -> dict[str, str]:
-    """The settings that a running `stateline run` keeps, as text."""
-    return {name: str(getattr(config, name.replace(".", "_"))) for name in _FIXED}
+def fixed_settings(config: Config, *also: str) -> dict[str, str]:
+    """The settings that who supervises keeps while it runs, and these, as text."""
+    return {name: str(getattr(config, name.replace(".", "_"))) for name in (*_FIXED, *also)}
+
+
+def fixed_of_serve(config: Config) -> dict[str, str]:
+    """The same of `stateline serve`, which shares out its connections among so many processes."""
+    return fixed_settings(config, "server.processes")

@@ -13,8 +13,8 @@ _Stamp = tuple[int, int, int] | None  # modification time (ns), size, inode; Non
 
 
 class SourceFiles:
-    """Some files; with `with_new`, other modules in their folders too, such as one that is missing so far. One thread
-    owns it."""
+    """Some files; with `with_new`, other modules in their folders and in packages there too, such as one that is
+    missing so far. One thread owns it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -48,7 +48,7 @@ class SourceFiles:
         paths = set(self._paths)
         if self._with_new:
             folders = {path.parent for path in paths if path.suffix == ".py"}
-            paths.update(path for folder in folders for path in folder.glob("*.py"))
+            paths.update(path for folder in folders for each in ("*.py", "*/*.py") for path in folder.glob(each))
         return {path: _stamp(path) for path in paths}
 
 

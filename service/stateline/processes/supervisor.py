@@ -25,8 +25,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -133,6 +133,15 @@ class Supervisor:
     def names(self) -> list[str]:
         """Of the children that are to stay, in order."""
         return [one.child.name for one in self._all if not one.is_leaving]
+
+    @contextmanager
+    def guarded(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Within the block it does not outlive the supervisor either, even one that is killed."""
+        self._tell_guard("+", process.pid)
+        try:
+            yield
+        finally:
+            self._tell_guard("-", process.pid)
 
     def outlive_mistakes(self) -> None:
         """From now on a mistake of the caller's stops nothing but the child that found it: new code is to come, and

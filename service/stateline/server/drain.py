@@ -6,7 +6,8 @@
 3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
 
 Where another process has begun to answer at the same listener (`HAND_OVER`), it takes no more at once, and what waits
-has nearly all of the grace.
+has nearly all of the grace. Connections that clients keep get one more answer, which says that it is the last one, or
+end as any that is idle for too long: a client that found one closed could not tell whether it was heard.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from stateline.processes.child import HAND_OVER
 from stateline.processes.readiness import Readiness
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
+from stateline.server.wire.bounded_protocol import BoundedProtocol
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.
 GRACE_S = 10
@@ -128,6 +130,9 @@ class DrainingServer(uvicorn.Server):
             self._acceptor.close()
         for server in self.servers:
             server.close()
+        for connection in self.server_state.connections:
+            if isinstance(connection, BoundedProtocol):
+                connection.hand_over()
         self._serving.hand_over()
         asyncio.get_running_loop().call_later(_WAITS_END_S, self._serving.stop)
         self.should_exit = True

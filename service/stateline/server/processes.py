@@ -25,6 +25,7 @@ from stateline.config.settings import Config
 from stateline.processes.child import HAND_OVER, Child
 from stateline.processes.readiness import Readiness
 from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.run_plan import RunPlan, fixed_of_serve
 from stateline.processes.supervisor import SAYS, Supervisor
 from stateline.server.drain import GRACE_S
 from stateline.server.telemetry.metrics import SHARED_DIRECTORY, share_metrics
@@ -51,8 +52,9 @@ def run_processes(
     other nodes at `for_nodes`, if there is such a socket.
 
     `command` starts one; it gets ``--process NUMBER --listener FD`` behind it, and ``--for-nodes FD`` if there is that,
-    and calls `inherit`. SIGHUP starts one after the other anew, when `load` has found that the code can be loaded
-    (`Renewal`). `readiness` is told when all of them answer; with `hands_over` HAND_OVER ends this process.
+    and calls `inherit`. SIGHUP starts one after the other anew, when `load` has found that the code can be loaded, and
+    has written a `RunPlan` (`Renewal`). `readiness` is told when all of them answer; with `hands_over` HAND_OVER ends
+    this process.
 
     Closes the listener. Raises `ConfigurationError` when a process finds a mistake of the caller's.
     """
@@ -60,7 +62,12 @@ def run_processes(
         ConnectionCounts.create(Path(directory) / _COUNTS, config.server_processes)
         children = _children(config, listener, for_nodes, command, directory)
         processes = _Processes(listener, children, config, readiness, hands_over=hands_over)
-        processes.run(Renewal(processes, load, lambda _: NewCode(children, ())) if load else None)
+
+        def read(plan: Path) -> NewCode:
+            RunPlan.read(plan, fixed_of_serve(config), lambda child: child)
+            return NewCode(children, ())
+
+        processes.run(Renewal(processes, load, read) if load else None)
 
 
 class Inherited(NamedTuple):

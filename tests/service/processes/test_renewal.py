@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +18,7 @@ from stateline.processes.source_files import SourceFiles
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 SETUP = """
 import os, signal, sys, time
@@ -206,3 +210,50 @@ def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_not
         assert set(scene.supervisor.processes) == {"server"}
     finally:
         scene.supervisor.stop()
+
+
+def test_after_a_mistake_a_module_that_was_missing_is_enough_to_load_the_code_anew(
+    scene: Scene, tmp_path: Path
+) -> None:
+    code, missing = tmp_path / "code.py", tmp_path / "helpers.py"
+    code.touch()
+    load = (sys.executable, "-S", "-c", f"import os, sys; sys.exit(not os.path.exists({str(missing)!r}))")
+    children = [worker("worker-0"), worker("worker-1"), server()]
+    renewal = Renewal(scene.supervisor, load, lambda _: NewCode(children, [code]), SourceFiles())
+    renewal.watch([code])
+    code.write_text("import helpers")
+    scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+    missing.touch()
+    scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 1)
+    assert scene.said("helpers.py changed: loading the code anew.") == 1
+
+
+LOADS_FOR_EVER = """
+import os, sys, time
+with open(sys.argv[1], "w") as told:
+    print(os.getpid(), file=told)
+time.sleep(3600)
+"""
+SUPERVISES = """
+import sys
+from stateline.processes.child import Child
+from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.supervisor import Supervisor
+loads = (sys.executable, '-S', '-c', sys.argv[1], sys.argv[2])
+supervisor = Supervisor([])
+renewal = Renewal(supervisor, loads, lambda _: NewCode([], ()))
+renewal.begin("SIGHUP")
+supervisor.run(renewal)
+"""
+
+
+def test_what_loads_the_code_does_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "it"
+    with subprocess.Popen([sys.executable, "-c", SUPERVISES, LOADS_FOR_EVER, str(told)]) as process:
+        wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+        loads = os.pidfd_open(int(told.read_text()))
+        process.kill()
+    ended = select.poll()
+    ended.register(loads, select.POLLIN)
+    assert ended.poll(HANGING_S * 1000)
+    os.close(loads)

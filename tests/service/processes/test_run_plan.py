@@ -32,5 +32,21 @@ def test_children_come_as_they_are_but_for_the_server_which_gets_the_sockets(tmp
 
 def test_a_setting_that_the_supervisor_itself_has_is_not_taken_over_and_said(tmp_path: Path) -> None:
     RunPlan(CHILDREN, [], settings("server.port=9000")).write(tmp_path / "plan")
-    with pytest.raises(ConfigurationError, match=r"server\.port = 9000 instead of 8000: stop `stateline run`"):
+    with pytest.raises(ConfigurationError, match=r"server\.port = 9000 instead of 8000: that needs a restart"):
+        RunPlan.read(tmp_path / "plan", settings(), lambda child: child)
+
+
+@pytest.mark.parametrize(
+    "setting", ["state.dir=/elsewhere", "server.host=::1", "node.peer.listen=127.0.0.1:9", "log.format=json"]
+)
+def test_none_of_the_settings_that_the_supervisor_has_is_taken_over(setting: str, tmp_path: Path) -> None:
+    on_kafka = "bootstrap.servers=localhost:9092"
+    RunPlan(CHILDREN, [], settings(on_kafka, setting)).write(tmp_path / "plan")
+    with pytest.raises(ConfigurationError, match="that needs a restart"):
+        RunPlan.read(tmp_path / "plan", settings(on_kafka), lambda child: child)
+
+
+def test_another_application_is_not_taken_over(tmp_path: Path) -> None:
+    RunPlan(CHILDREN, [], fixed_settings(load_config("trains", environment={}))).write(tmp_path / "plan")
+    with pytest.raises(ConfigurationError, match=r"application\.id = trains instead of flights"):
         RunPlan.read(tmp_path / "plan", settings(), lambda child: child)

@@ -85,3 +85,14 @@ def test_a_module_that_was_missing_is_noticed_where_new_ones_are_looked_for(watc
     (tmp_path / "helpers.py").write_text("")
     watched.look()
     assert watched.look() == ["helpers.py"]
+
+
+def test_a_module_of_a_new_package_is_noticed_too(watched: Watched, tmp_path: Path) -> None:
+    watched.files.watch([watched.app], with_new=True)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "h.py").write_text("(")
+    watched.look()
+    assert watched.look() == ["h.py"]
+    (tmp_path / "sub" / "h.py").write_text("mended")
+    watched.look()
+    assert watched.look() == ["h.py"]

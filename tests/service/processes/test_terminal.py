@@ -50,3 +50,27 @@ def test_who_has_no_terminal_loses_none() -> None:
     assert done.stdout == "False\n"
     with closing(Terminal()) as terminal:
         assert not terminal.is_gone()
+
+
+SUPERVISES = """
+import sys
+from stateline.processes.child import Child
+from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.supervisor import Supervisor
+sleeps = (sys.executable, '-u', '-S', '-c', "print('up'); import time; time.sleep(3600)")
+supervisor = Supervisor([Child('a', sleeps)])
+supervisor.run(Renewal(supervisor, (sys.executable, '-S', '-c', ''), lambda _: NewCode([Child('a', sleeps)], ())))
+"""
+
+
+def test_a_terminal_that_goes_ends_what_would_take_over_new_code_by_sighup() -> None:
+    ours, its = pty.openpty()
+    command = [sys.executable, "-c", IN_SESSION, SUPERVISES, str(its)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[its], text=True) as process:
+        os.close(its)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "a          | up\n"
+        os.close(ours)  # the kernel sends SIGHUP to who leads the session
+        said = process.stdout.readline()
+        process.terminate()
+        assert said == "stateline  | a stopped (killed by SIGTERM).\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from stateline.config.loading import load_config
 from stateline.log import open_log
-from stateline.server import serve
+from stateline.server import Listening, main, serve
 from stateline_store import ConfigurationError
 from support.processes.forked import Forked
 from support.processes.node_secret import write_secret
@@ -323,3 +324,33 @@ def test_a_commit_is_seen_of_all_stores_at_once_but_by_a_server_that_opens_or_ca
             write_the_rest()
             assert seen(first) == seen(later) == [3, 3]
     worker.close()
+
+
+def test_a_server_at_a_socket_that_others_reach_is_refused_without_tokens_whoever_has_bound_it(tmp_path: Path) -> None:
+    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}"])
+    bound = socket.create_server(("0.0.0.0", 0))
+    with pytest.raises(ConfigurationError, match="is reached by other machines, and there are no tokens"):
+        serve(make_app(), config, inherited=Listening(bound.detach(), None))
+
+
+def test_a_server_that_takes_over_begins_when_every_store_can_be_queried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "_TAKES_OVER_WITHIN_S", HANGING_S)
+    config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", COMMITTED])
+    api = main.create_app(make_app(), config, takes_over=True)
+
+    async def reasons_as_it_begins() -> list[str]:
+        async with api.router.lifespan_context(api):
+            return list(await api.state.serving.reasons_not_ready())
+
+    async def begin() -> list[str]:
+        beginning = asyncio.create_task(reasons_as_it_begins())
+        await asyncio.wait({beginning}, timeout=0.5)  # nothing is there, and it would begin by now if it did not wait
+        worker = await asyncio.to_thread(OwningWorker, tmp_path)
+        try:
+            return await beginning
+        finally:
+            await asyncio.to_thread(worker.close)
+
+    assert asyncio.run(begin()) == []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
 import pytest
 
 from stateline.config.loading import load_config
+from stateline.processes.child import HAND_OVER
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support.processes.query_server import OwningWorker, make_app
@@ -114,6 +118,36 @@ def test_sighup_starts_each_of_them_anew_while_another_one_answers(two: Served) 
     assert told == {200}
     assert len(two.children()) == 2
     assert before.isdisjoint(two.children())
+
+
+def test_sighup_with_another_number_of_processes_is_told_to_need_a_restart(tmp_path: Path) -> None:
+    settings = tmp_path / "stateline.toml"
+    settings.write_text("server.processes = 2\n")
+    with served(tmp_path) as one:
+        wait_until(lambda: one.process.poll() is not None or len(one.children()) == 2)
+        before = one.children()
+        settings.write_text("server.processes = 3\n")
+        one.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: bool(one.lines("What runs goes on as it was: ") or one.lines("Everything runs")))
+        assert one.lines("server.processes = 3 instead of 2: that needs a restart.")
+        assert one.children() == before
+
+
+def test_a_client_that_keeps_its_connection_is_told_to_open_another_one_when_its_process_hands_over(
+    two: Served,
+) -> None:
+    with closing(HTTPConnection("127.0.0.1", httpx.URL(two.url).port, timeout=PATIENCE_S)) as kept:
+        kept.request("GET", KEY)
+        kept.getresponse().read()
+        for pid in two.children():
+            os.kill(pid, HAND_OVER)
+        while True:
+            kept.request("GET", KEY)
+            answer = kept.getresponse()
+            assert (answer.status, json.loads(answer.read())["value"]) == (200, 1)
+            if answer.getheader("connection") == "close":
+                break
+    assert two.lines("Another process answers from now on")
 
 
 def test_no_process_outlives_a_parent_that_was_killed(two: Served) -> None:

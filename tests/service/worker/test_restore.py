@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from stateline import serdes, stores
 from stateline.dsl.app import App
+from stateline.log import open_log
 from stateline.log.embedded import EmbeddedAdmin, EmbeddedLog
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline.worker.worker import Worker
 from stateline_store import DamagedDataError, RecordError, SecondaryReader, TopicPartition
+from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 
@@ -223,3 +227,27 @@ def test_a_table_that_is_rebuilt_of_a_topic_without_its_beginning_says_that_rows
     run_to(app, log, tmp_path, 10, "newest")
     (lost,) = [each for each in warned(caplog) if "first records were deleted" in each]
     assert "in-0 begins at offset 3" in lost
+
+
+def test_a_start_that_has_the_marker_of_the_last_commit_to_read_says_nothing_of_it(
+    kafka_broker: SharedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    app = App(f"marked-{uuid4()}")
+    numbers = app.topic(f"{app.application_id}-in", key=serdes.string, value=serdes.json)
+    latest = app.store(stores.key_value("latest", key=serdes.string, value=serdes.json))
+
+    @app.process(numbers, stores=[latest])
+    def keep(record: InputRecord, latest: StoreView) -> None:
+        latest.put(record.key, record.value)
+
+    servers = kafka_broker.bootstrap_servers
+    config = configured(app, tmp_path / "state", bootstrap__servers=servers, processing__guarantee="exactly_once_v2")
+    with closing(open_log(config.bootstrap_servers, tmp_path)) as log:
+        create(log, {numbers.name: 1})
+        produce(log, numbers.name, records(5))
+        for count in (5, 6):
+            with closing(Stores(app, config, tmp_path / "scratch")) as found, running(app, config, log):
+                eventually(lambda: found.offset("latest", numbers.name, 0) >= count - 1, "it is read")  # noqa: B023
+            produce(log, numbers.name, records(1))
+    assert "Restor" not in caplog.text

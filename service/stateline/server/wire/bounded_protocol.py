@@ -169,11 +169,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
             self._reads_no_more = True
 
+    def hand_over(self) -> None:
+        """Another process answers in place of this one: the next answer here is the last one, and says so."""
+        self._is_last = True
+
     def shutdown(self) -> None:
         """As uvicorn's; but a connection that has been taken, and whose request is on its way, gets its answer: uvicorn
-        would close it, and the client find it reset."""
-        is_idle = self.cycle is not None and not self._in_message
-        if is_idle or (self.cycle is not None and not self.cycle.response_complete):
+        would close it, and the client find it reset. So does one that was handed over, unless it stays idle for as long
+        as any may."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_idle = self.cycle is not None and not is_answering and not self._in_message
+        has_its_answer = is_idle or (is_answering and self.cycle.response_started)
+        if self._is_last and has_its_answer:
+            return
+        if is_answering or is_idle:
             super().shutdown()
         else:
             self._is_last = True

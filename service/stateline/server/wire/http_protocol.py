@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class _Answered:
     """What uvicorn's protocol sees of a request that was answered at once."""
 
-    response_complete = True
+    response_started = response_complete = True
     keep_alive = True
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _Asked:
     """What uvicorn's protocol sees of a request that another node answers, and that the parser has not seen: `message`
     is all of it, and `behind` what has arrived since."""
 
-    response_complete = False
+    response_started = response_complete = False
 
     def __init__(self, message: bytes) -> None:
         self.message, self.behind = message, b""
@@ -94,7 +94,7 @@ class ProblemProtocol(BoundedProtocol):
             if len(self._asked.behind) > _MOST_AHEAD:
                 self.flow.pause_reading()
             return
-        if self._sent_again and self._answer_again(data):
+        if self._sent_again and not self._is_last and self._answer_again(data):
             return
         self._left = _AT_ONCE
         try:

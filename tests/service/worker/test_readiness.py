@@ -1,0 +1,60 @@
+"""A worker that is waited for says when it has its tasks and they run, and not before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stateline.log import open_log
+from stateline.log.interface import NewTopic
+from stateline.processes.readiness import ReadyPipe
+from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
+
+APPLICATION = """
+from stateline import App, serdes
+
+app = App("waited-for")
+app.table("orders", key=serdes.string, value=serdes.json)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "orders.py").write_text(APPLICATION)
+    return tmp_path
+
+
+@pytest.fixture
+def pipe() -> Iterator[ReadyPipe]:
+    made = ReadyPipe()
+    yield made
+    made.close()
+
+
+def started(folder: Path, pipe: ReadyPipe) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stateline", "worker", "orders:app", "--set", "bootstrap.servers=embedded:log.db"]
+    environment = {**os.environ, **pipe.environment}
+    process = subprocess.Popen(command, cwd=folder, env=environment, pass_fds=[pipe.write_end])
+    pipe.started()
+    return process
+
+
+def test_a_worker_that_cannot_begin_does_not_say_that_it_is_ready(folder: Path, pipe: ReadyPipe) -> None:
+    assert started(folder, pipe).wait(HANGING_S) == 2, "its topic is missing"
+    assert not pipe.is_said()
+
+
+def test_a_worker_that_has_its_tasks_says_so(folder: Path, pipe: ReadyPipe) -> None:
+    with closing(open_log(f"embedded:{folder / 'log.db'}", folder)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("orders", 1)])
+    process = started(folder, pipe)
+    wait_until(pipe.is_said)
+    process.terminate()
+    assert process.wait(HANGING_S) == 0
