@@ -68,7 +68,8 @@ INSTANCE = b"""{
   "tasks": {
     "0_0": "running"
   },
-  "global_tables": null
+  "global_tables": null,
+  "drained": false
 }"""
 FIGURES = orjson.dumps(
     {
