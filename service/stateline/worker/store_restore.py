@@ -127,6 +127,7 @@ class StoreRestore:
         self.next_offset = next_offset
         self.end = end
         self.restored = 0
+        self._is_one_offset = self.remaining == 1
         self.of = of
         self._commits = WholeCommits(has_commits=has_commits)
         self._position = Position()  # what the store reflects when it has come to `end`
@@ -173,7 +174,8 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             self.store.advance(self._position)
         self.commit()
-        level = level if self.restored else logging.DEBUG
+        if not self.restored and self._is_one_offset:  # nobody was told that it began: `Restorer.add`
+            level = logging.DEBUG
         logger.log(level, "Restored %s from %s: %d records", self.store.name, self.changelog, self.restored)
         if self._left_out:
             logger.warning("%d records of %s were left out: a worker wrote them after another had taken over",
