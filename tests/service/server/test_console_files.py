@@ -129,7 +129,7 @@ def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
 
 def test_every_link_of_the_page_leads_somewhere(client: httpx.Client) -> None:
     links = re.findall(r'(?:href|src)="([^"#]+)"', client.get("/").text)
-    assert len(links) > 10
+    assert len(links) >= 5
     assert {link: client.get(link).status_code for link in links} == dict.fromkeys(links, 200)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
@@ -28,6 +29,17 @@ class Console:
         page.on("request", self._check)
         page.goto(url)
         page.wait_for_selector(first)
+
+    def visit(self, address: str) -> None:
+        """Open an address below the server's, as by a link that somebody sent."""
+        self.page.goto(urljoin(self.url, f"/{address}"))
+        self.page.wait_for_selector("main h1")
+
+    def told(self) -> str:
+        """How the question of this address went."""
+        said = self.page.locator("#summary").filter(has_text=re.compile("[^.…]")).filter(has_not_text="Asking")
+        said.wait_for()
+        return said.inner_text()
 
     def choose(self, store: str) -> None:
         """Select a store by its card."""

@@ -36,7 +36,7 @@ class Shown:
 
     def wait_for(self, fact: str, text: str, name: str = "delays") -> None:
         """Until the card of this pipeline says so."""
-        card = self.page.locator("#pipeline-list .card", has=self.page.get_by_role("heading", name=name, exact=True))
+        card = self.page.locator(".card", has=self.page.get_by_role("heading", name=name, exact=True))
         row = card.locator("div", has=self.page.get_by_text(fact, exact=True))
         row.locator("dd", has_text=text).wait_for()
 
@@ -50,7 +50,7 @@ def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with (
         driver(directory),
         served_here(state, app=app()) as here,
-        console(browser, str(here.client.base_url)) as page,
+        console(browser, f"{str(here.client.base_url).rstrip('/')}/pipelines") as page,
     ):
         yield Shown(page, directory)
 
@@ -66,7 +66,7 @@ def test_a_card_tells_how_far_a_pipeline_is(shown: Shown) -> None:
     shown.wait_for("Longest step", "produce, 20 ms")
     shown.wait_for("State", "not running here", name="other")
     assert shown.page.get_by_role("link", name="Pipelines").is_visible()
-    assert shown.page.locator("#pipeline-list .card.bad").count() == 0
+    assert shown.page.locator(".card.bad").count() == 0
 
 
 def test_it_moves_as_the_driver_goes_on(shown: Shown) -> None:
@@ -80,7 +80,7 @@ def test_a_failure_is_told_with_its_reason_and_when_it_starts_again(shown: Shown
     in_a_while = int(time.time() * 1000) + 25_000
     shown.write(state="restarting", next_start_at_ms=in_a_while, last_error="<b>no</b>")
     shown.wait_for("State", "restarting in 2")
-    note = shown.page.locator("#pipeline-list .card.bad .note")
+    note = shown.page.locator(".card.bad .note")
     note.filter(has_text="ago: <b>no</b>").wait_for()
     assert note.locator("b").count() == 0, "an error is no markup"
     shown.write(state="failed", last_error="Missing source topic: departures.")
@@ -100,7 +100,7 @@ def test_what_is_wrong_can_be_read_in_both_colours(shown: Shown, scheme: Any) ->
 
 def test_a_phone_needs_no_scrolling_sideways_for_a_long_error(shown: Shown) -> None:
     shown.write(state="failed", last_error="x" * 400)
-    shown.page.locator("#pipeline-list .note", has_text="xxxx").wait_for()
+    shown.page.locator(".card .note", has_text="xxxx").wait_for()
     before = shown.page.viewport_size
     shown.page.set_viewport_size({"width": 360, "height": 740})
     width = shown.page.evaluate("document.documentElement.scrollWidth")
@@ -109,7 +109,7 @@ def test_a_phone_needs_no_scrolling_sideways_for_a_long_error(shown: Shown) -> N
     assert width <= 360
 
 
-def test_an_application_without_pipelines_shows_no_such_section(browser: Browser, tmp_path: Path) -> None:
+def test_an_application_without_pipelines_shows_no_such_place(browser: Browser, tmp_path: Path) -> None:
     from stateline.dsl.app import App
 
     with (
@@ -119,5 +119,7 @@ def test_an_application_without_pipelines_shows_no_such_section(browser: Browser
         page = context.new_page()
         page.goto(str(here.client.base_url))
         page.locator("#connection", has_text="Connected").wait_for()
-        assert page.locator("#pipelines").is_hidden()
+        page.get_by_role("link", name="Nodes", exact=True).wait_for()
         assert page.get_by_role("link", name="Pipelines").count() == 0
+        page.goto(f"{str(here.client.base_url).rstrip('/')}/pipelines")
+        page.get_by_text("This application has no pipelines: app.pipeline(").wait_for()

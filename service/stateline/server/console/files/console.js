@@ -1,116 +1,122 @@
-/** The page: looks at the service, keeps which store is selected, and asks for a token when the server wants one. */
+/** The page: its head, the place where it is, and what is the same at every place. */
 
-import { ask, keepToken, Unreachable, whenTokenIsWanted } from "./api.js";
-import { KeyBrowser } from "./browser.js";
-import { byId, element, setText } from "./elements.js";
-import { HistoryCharts } from "./history_charts.js";
-import { Live } from "./live.js";
-import { Moments } from "./moments.js";
-import { NodeList } from "./nodes.js";
-import { PipelineList } from "./pipelines.js";
-import { family } from "./queries.js";
-import { QueryForm } from "./query_form.js";
-import { StoreList } from "./stores.js";
-import { WindowChart } from "./windows.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { Unreachable } from "./base/api.js";
+import { useKeys } from "./base/keys.js";
+import { lookNow, useLook } from "./base/look.js";
+import { addressOf, followLinks, PLACES, usePlace } from "./base/place.js";
+import { setTheme, theme, THEMES } from "./base/theme.js";
+import { Search } from "./parts/search.js";
+import { Token } from "./parts/token.js";
 
-const list = new StoreList((name) => select(name));
-const nodes = new NodeList();
-const pipelines = new PipelineList();
-const charts = new HistoryCharts();
-const moments = new Moments();
-const windows = new WindowChart();
-const form = new QueryForm();
-const browser = new KeyBrowser(takeKey);
-let selected = null;
-let listed = "";
+/** Place → the component that shows it, in the file of the place's name. Loaded when somebody goes there. */
+const SHOWN = {
+  overview: "Overview", stores: "Stores", store: "Store", key: "Key", queries: "Queries", topology: "Topology",
+  pipelines: "Pipelines", nodes: "Nodes", snapshots: "Snapshots", failures: "Failures", settings: "Settings",
+}; // prettier-ignore
 
-const live = new Live(onLook, onFailure);
-
-function onLook() {
-  document.body.classList.remove("stale");
-  setText(byId("alert"), "");
-  setText(byId("connection"), "Connected");
-  if (live.application) {
-    setText(byId("application"), live.application);
-    document.title = `Stateline: ${live.application}`;
-  }
-  listStores();
-  list.show(live);
-  nodes.show(live);
-  pipelines.show(live);
-  charts.show(live);
-  byId("token-section").hidden = true;
+function Console() {
+  const look = useLook();
+  const at = usePlace();
+  const main = useRef(null);
+  const [tokens, setTokens] = useState(0); // another token may see other things: everything is asked anew
+  const name = [at.place, at.store, at.key].join("/");
+  useEffect(() => {
+    document.title = `${titleOf(at)} · ${look.application_id ?? "Stateline"}`;
+  }, [name, look.application_id]);
+  const arrived = useRef(false);
+  useEffect(() => {
+    if (arrived.current) main.current.focus({ preventScroll: true });
+    arrived.current = true;
+  }, [name]);
+  const [searching, setSearching] = useState(false);
+  useKeys({ "/": () => setSearching(true), Escape: () => setSearching(false) });
+  const Shown = useShown(at.place);
+  return html`
+    <a class="skip" href="#main">Skip to the content</a>
+    <${Head} look=${look} at=${at} onSearch=${() => setSearching(true)} />
+    ${searching && html`<${Search} stores=${look.stores} onClose=${() => setSearching(false)} />`}
+    <main id="main" ref=${main} tabindex="-1" class=${look.failure ? "stale" : null}>
+      <${Connection} look=${look} />
+      <${Token} onTaken=${() => setTokens(tokens + 1)} />
+      <h1>${titleOf(at)}</h1>
+      <${Shown} key=${`${name}/${tokens}`} at=${at} look=${look} />
+    </main>
+    <${Foot} />`;
 }
 
-function onFailure(error) {
-  document.body.classList.add("stale");
-  if (error.status === 401) {
-    setText(byId("connection"), "Waiting for a token");
-    return;
-  }
-  setText(byId("connection"), error instanceof Unreachable ? "Not connected" : "Refused");
-  const since = new Date().toLocaleTimeString("en-GB");
-  if (byId("alert").textContent === "") {
-    setText(byId("alert"), `Since ${since}: ${error.message} What is shown is the last that was known. Trying again.`);
-  }
+/** The component of a place: what says that it is loaded, until it is. */
+function useShown(place) {
+  const [loaded, setLoaded] = useState({});
+  useEffect(() => {
+    if (!Object.hasOwn(SHOWN, place) || loaded[place]) return;
+    const keep = (component) => setLoaded((before) => ({ ...before, [place]: component }));
+    import(`./places/${place}.js`).then((file) => keep(file[SHOWN[place]]), () => keep(NotLoaded));
+  }, [place]);
+  return Object.hasOwn(SHOWN, place) ? (loaded[place] ?? Loading) : NoPlace;
 }
 
-/** Keep the choices of the picker as the stores are; nothing is touched while they stay the same. */
-function listStores() {
-  const described = JSON.stringify(live.stores.map(({ store, kind, key_type }) => [store, kind, key_type]));
-  if (described === listed) return;
-  listed = described;
-  const options = live.stores.map(({ store }) => element("option", { value: store }, store));
-  byId("store").replaceChildren(...options);
-  byId("no-stores").hidden = live.stores.length > 0;
-  byId("of-a-store").hidden = live.stores.length === 0;
-  if (live.stores.length === 0) return;
-  select(live.stores.some(({ store }) => store === live.selected) ? live.selected : live.stores[0].store);
+function Loading() {
+  return html`<p role="status">Loading …</p>`;
 }
 
-function select(name) {
-  const store = live.stores.find((candidate) => candidate.store === name);
-  live.choose(name);
-  byId("store").value = name;
-  list.show(live);
-  if (JSON.stringify([store.store, store.kind, store.key_type]) === selected) return;
-  selected = JSON.stringify([store.store, store.kind, store.key_type]);
-  for (const part of [form, browser, moments, windows]) part.choose(store);
-  const kind = family(store.kind);
-  byId("moment-section").hidden = kind !== "versioned";
-  byId("window-section").hidden = !["window", "session"].includes(kind);
-  byId("moment-link").hidden = byId("moment-section").hidden;
-  byId("window-link").hidden = byId("window-section").hidden;
+function NotLoaded() {
+  return html`<div class="problem" role="alert"><p>This part of the page could not be loaded: load the page anew once the server answers.</p></div>`;
 }
 
-function takeKey(key) {
-  form.takeKey(key);
-  moments.takeKey(key);
-  windows.takeKey(key);
+function Head({ look, at, onSearch }) {
+  const shown = Object.entries(PLACES).filter(
+    ([place]) => !(place === "pipelines" && look.known && Object.keys(look.pipelines).length === 0),
+  );
+  const current = { store: "stores", key: "stores" }[at.place] ?? at.place;
+  return html`<header>
+    <p class="brand"><a href=${addressOf({ place: "overview" })}>Stateline</a> <span>${look.application_id ?? ""}</span></p>
+    <nav aria-label="Places"><ul>${shown.map(
+      ([place, title]) => html`<li key=${place}><a href=${addressOf({ place })} aria-current=${place === current ? "page" : null}>${title}</a></li>`,
+    )}</ul></nav>
+    <div class="tools">
+      <button type="button" onClick=${onSearch} aria-keyshortcuts="/">Search <kbd>/</kbd></button>
+      <${Theme} />
+    </div>
+  </header>`;
 }
 
-whenTokenIsWanted(() => {
-  const section = byId("token-section");
-  if (!section.hidden) return;
-  section.hidden = false;
-  byId("token").focus();
-});
+function Theme() {
+  const [name, setName] = useState(theme());
+  const choose = (event) => {
+    setTheme(event.target.value);
+    setName(event.target.value);
+  };
+  return html`<label class="theme"><span class="unseen">Colours</span>
+    <select value=${name} onChange=${choose}>${THEMES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
+  </label>`;
+}
 
-byId("token-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  keepToken(byId("token").value.trim());
-  try {
-    await ask("v1/console");
-    byId("token").value = "";
-    byId("token-section").hidden = true;
-    setText(byId("token-message"), "");
-    byId("main").focus();
-    live.go();
-  } catch (error) {
-    keepToken("");
-    setText(byId("token-message"), error.status === 401 ? "The server does not take this token." : error.message);
-  }
-});
+/** Told aloud: a connection that is lost or back; what moves with each look is not. */
+function Connection({ look }) {
+  const { failure, known, sinceMs } = look;
+  if (failure === null) return html`<p id="connection" class="unseen" role="status">${known ? "Connected" : "Connecting …"}</p>`;
+  if (failure.status === 401) return html`<p id="connection" role="status">Waiting for a token</p>`;
+  const what = failure instanceof Unreachable ? "Not connected" : "Refused";
+  const since = new Date(sinceMs).toLocaleTimeString("en-GB");
+  return html`<p id="connection" class="alert" role="alert">${what} since ${since}: ${failure.message} What is shown is the last that was known. Trying again.</p>`;
+}
 
-byId("store").addEventListener("change", () => select(byId("store").value));
-live.go();
+function Foot() {
+  const links = ["docs", "openapi.json", "v1/stores", "v1/topology", "v1/instances", "v1/nodes", "healthz", "readyz", "metrics"];
+  return html`<footer><nav aria-label="The API"><ul>${links.map((link) => html`<li key=${link}><a href=${link}>${link}</a></li>`)}</ul></nav></footer>`;
+}
+
+function NoPlace() {
+  return html`<p>There is no such place here. <a href=${addressOf({ place: "overview" })}>To the overview</a></p>`;
+}
+
+function titleOf({ place, store, key }) {
+  if (place === "store") return store;
+  if (place === "key") return `${store} · ${key}`;
+  return PLACES[place] ?? "No such place";
+}
+
+followLinks();
+lookNow();
+render(html`<${Console} />`, document.body);

@@ -1,0 +1,31 @@
+/** Server-Sent Events by `fetch`, which can send a token, as the browser's own reader cannot. */
+
+/** The events of a body, `{id, event, data}`, in order; an event without data has `data` null. Ends with the body, throws what reading it throws. */
+export async function* eventsOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let made = { id: null, event: "message", data: null };
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines.map((each) => each.replace(/\r$/, ""))) {
+        if (line !== "") take(made, line);
+        else {
+          if (made.id !== null || made.data !== null) yield made;
+          made = { id: null, event: "message", data: null };
+        }
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // already over, or broken, of which the reading told
+  }
+}
+
+function take(made, line) {
+  const [, name, value] = /^([^:]*):? ?(.*)$/.exec(line);
+  if (name === "data") made.data = made.data === null ? value : `${made.data}\n${value}`;
+  else if (name === "id" || name === "event") made[name] = value;
+}

@@ -1,0 +1,83 @@
+/** Looks at the service every three seconds while the page can be seen; what components show of it. */
+
+import { useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "./api.js";
+
+const INTERVAL_MS = 3000;
+const LEAST_PAUSE_MS = 1000;
+const TIMEOUT_MS = 5000;
+const TRUSTED_SKEW_MS = 2000; // `Date` counts seconds: less than this says nothing about the server's clock
+
+/**
+ * What was seen last: the members of `GET /v1/console`, and
+ * `failure`: why there was no answer this time (a `Problem` or `Unreachable`), else null;
+ * `sinceMs`: when that began; `known`: whether there has been an answer at all; `atMs`: when the last one came.
+ */
+let seen = { known: false, failure: null, sinceMs: null, application_id: null, stores: [], selected: null, partitions: {}, pipelines: {}, commits: {}, cluster: null };
+let wanted = null; // the store whose partitions are asked for
+let skewMs = 0;
+let looking = false;
+let timer = null;
+const listeners = new Set();
+
+/** What was seen last, and again after each look. For components. */
+export function useLook() {
+  const [look, setLook] = useState(seen);
+  useEffect(() => {
+    listeners.add(setLook);
+    setLook(seen);
+    return () => listeners.delete(setLook);
+  }, []);
+  return look;
+}
+
+/** Ask for the partitions of this store as well, at once. */
+export function watchStore(name) {
+  if (wanted === name) return;
+  wanted = name;
+  lookNow();
+}
+
+/** How long ago a time of the server's clock was, in ms; never less than nothing. */
+export function ageMs(atMs) {
+  return Math.max(0, Date.now() + skewMs - atMs);
+}
+
+/** How long it is until a time of the server's clock, in ms. */
+export function untilMs(atMs) {
+  return Math.max(0, atMs - Date.now() - skewMs);
+}
+
+/** Look now, and go on while the page can be seen. */
+export async function lookNow() {
+  clearTimeout(timer);
+  if (document.hidden || looking) return;
+  looking = true;
+  const beganMs = performance.now();
+  const asked = wanted;
+  let pauseMs = 0;
+  try {
+    const path = asked === null ? "v1/console" : `v1/console?store=${encodeURIComponent(asked)}`;
+    const { body, headers } = await ask(path, { timeoutMs: TIMEOUT_MS });
+    readClock(headers.get("Date"));
+    seen = { ...seen, ...body, known: true, failure: null, sinceMs: null, atMs: Date.now() };
+  } catch (error) {
+    if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
+    seen = { ...seen, failure: error, sinceMs: seen.sinceMs ?? Date.now() };
+    // Without a token every look would be refused: whoever gets one looks again.
+    pauseMs = error.status === 401 ? null : (error.retryAfterMs ?? 0);
+  } finally {
+    looking = false;
+  }
+  for (const listener of listeners) listener(seen);
+  if (pauseMs === null) return;
+  const restMs = Math.max(LEAST_PAUSE_MS, pauseMs, INTERVAL_MS - (performance.now() - beganMs));
+  timer = setTimeout(lookNow, wanted !== asked && pauseMs === 0 ? 0 : restMs);
+}
+
+document.addEventListener("visibilitychange", lookNow);
+
+function readClock(date) {
+  const found = date === null ? 0 : Date.parse(date) - Date.now();
+  skewMs = Math.abs(found) > TRUSTED_SKEW_MS ? found : 0;
+}

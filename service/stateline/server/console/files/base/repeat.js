@@ -1,0 +1,37 @@
+/** What is asked again and again while the page can be seen. */
+
+import { useEffect, useRef } from "../vendor/htm-preact-3.1.1.js";
+
+/**
+ * Call the asynchronous `action` now and every `everyMs` after it has ended, but not while the page is hidden; once when
+ * `everyMs` is 0. Begins anew when one of `inputs` changes. `action` gets an `AbortSignal` of its being over.
+ */
+export function useRepeated(action, everyMs, inputs) {
+  const latest = useRef(action);
+  latest.current = action;
+  useEffect(() => {
+    const over = new AbortController();
+    let timer = null;
+    let running = false;
+    let ran = false;
+    const run = async () => {
+      clearTimeout(timer);
+      if (over.signal.aborted || running || document.hidden) return;
+      running = ran = true;
+      try {
+        await latest.current(over.signal);
+      } finally {
+        running = false;
+      }
+      if (everyMs > 0 && !over.signal.aborted) timer = setTimeout(run, everyMs);
+    };
+    const shown = () => (everyMs > 0 || !ran) && run();
+    document.addEventListener("visibilitychange", shown);
+    run();
+    return () => {
+      over.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", shown);
+    };
+  }, [everyMs, ...inputs]);
+}

@@ -1,0 +1,152 @@
+/** Numbers over time, drawn by uPlot; said in words for who does not see them, and there as a table. */
+
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
+import { countText, localText } from "../base/format.js";
+import { script, style } from "../base/vendor.js";
+import { Table } from "./table.js";
+
+const DAY_MS = 86_400_000;
+const MOST_ROWS = 500; // of the table
+const COLOURS = 8;
+
+/**
+ * A chart. `times` are ms since the epoch, going up; each of `series` is `{name, values, kind}`: a value or null for each time,
+ * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value. Dragging zooms, a double click shows all.
+ */
+export function Chart({ label, series, times, format = countText, height = 220 }) {
+  const box = useRef(null);
+  const legend = useRef(null);
+  const readout = useRef(null);
+  const plot = useRef(null);
+  const theme = useTheme();
+  const [missing, setMissing] = useState(false);
+  const format_ = useRef(format);
+  format_.current = format;
+  const data = [times, ...series.map(({ values }) => values.map((value) => (value === null || value === undefined ? null : Number(value))))];
+  const drawn = useRef(data);
+  drawn.current = data;
+  useEffect(() => {
+    let gone = false;
+    const say = (u) => {
+      readout.current.textContent = readoutText(u, series, format_.current);
+    };
+    const draw = () => {
+      if (gone) return;
+      const colours = [...legend.current.querySelectorAll("i")].map((each) => getComputedStyle(each).color);
+      plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, format: (value) => format_.current(value), say }), drawn.current, box.current);
+    };
+    Promise.all([script("uplot-1.6.32.js"), style("uplot-1.6.32.css")]).then(draw, () => setMissing(true));
+    const sized = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));
+    sized.observe(box.current);
+    return () => {
+      gone = true;
+      sized.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [JSON.stringify(series.map(({ name, kind }) => [name, kind])), height, theme]);
+  useEffect(() => plot.current?.setData(data), [series, times]);
+  return html`<figure class="chart">
+    <p class="chart-title">${label}</p>
+    <div ref=${box} class="plot" role="img" aria-label=${`${label}. ${inWords(series, times, format)}`}></div>
+    <figcaption>
+      <ul ref=${legend} class=${series.length > 1 ? "legend" : "unseen"}>${series.map(
+        ({ name }, i) => html`<li key=${name}><i class=${`series-${i % COLOURS}`}></i>${name}</li>`,
+      )}</ul>
+      <p ref=${readout} class="readout" aria-hidden="true"></p>
+    </figcaption>
+    ${missing && html`<p class="note">The chart cannot be drawn: its library did not come. The table has its data.</p>`}
+    <${Data} label=${label} series=${series} times=${times} format=${format} />
+  </figure>`;
+}
+
+/** Counts up whenever the colours are others: what is drawn on a canvas is drawn anew then. */
+export function useTheme() {
+  const [count, setCount] = useState(0);
+  useEffect(() => {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => setCount((before) => before + 1);
+    addEventListener("themechange", changed);
+    system.addEventListener("change", changed);
+    return () => {
+      removeEventListener("themechange", changed);
+      system.removeEventListener("change", changed);
+    };
+  }, []);
+  return count;
+}
+
+function Data({ label, series, times, format }) {
+  const [open, setOpen] = useState(false);
+  const from = Math.max(0, times.length - MOST_ROWS);
+  const rows = () =>
+    times
+      .slice(from)
+      .map((ms, i) => ({ id: `${ms}/${i}`, cells: [localText(ms), ...series.map(({ values }) => valueText(values[from + i], format))] }))
+      .toReversed();
+  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}>
+    <summary>${label} as a table</summary>
+    ${open && html`<${Table} caption=${from > 0 ? `${label}, the newest ${MOST_ROWS} of ${times.length}` : label} columns=${["Time", ...series.map(({ name }) => name)]} rows=${rows()} />`}
+  </details>`;
+}
+
+function optionsOf({ box, series, colours, height, format, say }) {
+  const css = getComputedStyle(document.documentElement);
+  const axis = { stroke: css.getPropertyValue("--muted"), grid: { stroke: css.getPropertyValue("--soft"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  return {
+    width: box.clientWidth,
+    height,
+    ms: 1,
+    legend: { show: false },
+    cursor: { points: { size: 6 } },
+    scales: { y: { range: (_, low, high) => rangeOf(low, high) } },
+    axes: [
+      { ...axis, values: (_, splits, __, ___, step) => splits.map((ms, i) => tickText(ms, splits[i - 1], step)), space: 80 },
+      { ...axis, values: (_, splits) => splits.map(format), size: (_, texts) => 16 + 7 * Math.max(4, ...(texts ?? []).map((text) => text.length)) },
+    ],
+    series: [{}, ...series.map(({ name, kind }, i) => ({ label: name, ...strokeOf(kind, colours[i], i) }))],
+    hooks: { setCursor: [say] },
+  };
+}
+
+function strokeOf(kind, colour, i) {
+  const { bars, stepped } = window.uPlot.paths;
+  const dash = i === 0 ? undefined : [[8, 4], [2, 3], [12, 3, 2, 3]][(i - 1) % 3]; // told apart without colours, too
+  if (kind === "bars") return { stroke: colour, fill: colour, width: 0, paths: bars({ size: [0.8, 60] }), points: { show: false } };
+  return { stroke: colour, width: 2, dash, points: { size: 5, fill: colour }, ...(kind === "step" ? { paths: stepped({ align: 1 }) } : {}) };
+}
+
+/** From nought where that is not far: what is drawn has to be compared with something. */
+function rangeOf(low, high) {
+  if (low === null || high === null || (low === 0 && high === 0)) return [0, 1];
+  const span = high - low || Math.abs(high) || 1;
+  return [low >= 0 && low < 2 * span ? 0 : low - span * 0.1, high <= 0 && -high < 2 * span ? 0 : high + span * 0.1];
+}
+
+function tickText(ms, before, step) {
+  const text = localText(ms);
+  const [day, time] = [text.slice(5, 10), step < 60_000 ? text.slice(11, 23) : text.slice(11, 16)];
+  if (step >= DAY_MS) return step >= 360 * DAY_MS ? text.slice(0, 4) : before === undefined ? text.slice(0, 10) : day;
+  return before === undefined || localText(before).slice(0, 10) !== text.slice(0, 10) ? `${time}\n${text.slice(0, 10)}` : time;
+}
+
+function readoutText(u, series, format) {
+  const { idx } = u.cursor;
+  if (idx === null || idx === undefined) return "";
+  return [localText(u.data[0][idx]), ...series.map(({ name }, i) => `${name} ${valueText(u.data[i + 1][idx], format)}`)].join(" · ");
+}
+
+function inWords(series, times, format) {
+  if (times.length === 0) return "Nothing yet.";
+  const told = series.map(({ name, values }) => {
+    const known = values.filter((value) => value !== null && value !== undefined);
+    if (known.length === 0) return `${name}: none`;
+    const [low, high] = known.reduce(([least, most], value) => [value < least ? value : least, value > most ? value : most], [known[0], known[0]]);
+    return `${name}: ${format(known.at(-1))} last, between ${format(low)} and ${format(high)}`;
+  });
+  return `${localText(times[0])} to ${localText(times.at(-1))}. ${told.join("; ")}.`;
+}
+
+function valueText(value, format) {
+  return value === null || value === undefined ? "none" : format(value);
+}

@@ -1,0 +1,88 @@
+/** What the service did in the last hour: the server keeps it, so a page that is opened late sees the past. */
+
+import { html, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "../base/api.js";
+import { countText, durationText, rateText } from "../base/format.js";
+import { useRepeated } from "../base/repeat.js";
+import { addressOf } from "../base/place.js";
+import { Chart } from "./chart.js";
+import { Failure } from "./problem.js";
+import { Nothing } from "./table.js";
+
+const EVERY_MS = 5000;
+const KEPT_MS = 3_600_000;
+const MINUTES = [5, 15, 60];
+
+/** `of` are names of the server's columns, with the words for each. */
+const CHARTS = [
+  { label: "Records taken in, per second", format: rateText, of: { ingest_per_s: "taken in" } },
+  { label: "Lag: records not applied yet", format: countText, of: { lag: "behind", restore_remaining: "left to restore" } },
+  { label: "Commits, per second", format: rateText, of: { commits_per_s: "commits" } },
+  { label: "Age of the newest commit", format: durationText, of: { commit_age_ms: "age" } },
+  { label: "Queries, per second", format: rateText, of: { queries_per_s: "queries" } },
+  { label: "Time to answer queries", format: durationText, of: { p50_ms: "half are faster (p50)", p99_ms: "99 % are faster (p99)" } },
+];
+
+/** The charts, and how much of the hour they show: `from` minutes, in the address. */
+export function History({ at }) {
+  const { points, failure } = useHistory();
+  const minutes = MINUTES.includes(Number(at.query.from)) ? Number(at.query.from) : 60;
+  const charts = useMemo(() => drawn(points ?? [], minutes), [points, minutes]); // those of other renders draw nothing anew
+  return html`
+    <nav aria-label="How much is shown"><ul>${MINUTES.map(
+      (each) => html`<li key=${each}><a href=${addressOf({ ...at, query: { ...at.query, from: each === 60 ? "" : each } })}
+        aria-current=${each === minutes ? "true" : null}>${each} minutes</a></li>`,
+    )}</ul></nav>
+    ${failure && html`<${Failure} error=${failure} />`}
+    ${points === null && !failure && html`<p role="status">Loading …</p>`}
+    ${points?.length === 0 && html`<${Nothing}>Nothing yet: the first point comes five seconds after the server has started.<//>`}
+    <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} ...${chart} />`)}</div>
+    ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">The other charts are drawn once there is something in them; commits and queries only for a token for all stores.</p>`}`;
+}
+
+/** Points `{at_ms, column: value}`, oldest first, as they come; null before the first answer. */
+function useHistory() {
+  const [points, setPoints] = useState(null);
+  const [failure, setFailure] = useState(null);
+  const kept = useRef([]);
+  useRepeated(
+    async (signal) => {
+      const last = kept.current.at(-1)?.at_ms;
+      try {
+        const { body } = await ask(last === undefined ? "v1/console/history" : `v1/console/history?since_ms=${last}`, { timeoutMs: EVERY_MS, signal });
+        kept.current = joined(kept.current, body);
+        setPoints(kept.current);
+        setFailure(null);
+      } catch (error) {
+        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
+        else if (!signal.aborted) throw error;
+      }
+    },
+    EVERY_MS,
+    [],
+  );
+  return { points, failure };
+}
+
+/** What was known with what is new, no longer than the server keeps it; a hole where the server did not run. */
+function joined(known, { interval_ms: intervalMs, names, points }) {
+  const all = [...known];
+  for (const [at_ms, ...values] of points) {
+    const before = all.at(-1);
+    if (before && at_ms <= before.at_ms) continue;
+    if (before && at_ms - before.at_ms > 3 * intervalMs) all.push({ at_ms: before.at_ms + intervalMs });
+    all.push({ at_ms, ...Object.fromEntries(names.map((name, i) => [name, values[i]])) });
+  }
+  return all.filter(({ at_ms }) => at_ms > (all.at(-1)?.at_ms ?? 0) - KEPT_MS);
+}
+
+/** The charts of the newest minutes, as `Chart` takes them; those without any value are left out. */
+function drawn(points, minutes) {
+  const newest = points.at(-1)?.at_ms ?? 0;
+  const shown = points.filter(({ at_ms }) => at_ms >= newest - minutes * 60_000);
+  const times = shown.map(({ at_ms }) => at_ms);
+  return CHARTS.map(({ label, format, of }) => {
+    const series = Object.entries(of).map(([column, name]) => ({ name, kind: "line", values: shown.map((point) => point[column] ?? null) }));
+    return { label, format, times, series };
+  }).filter(({ series }) => series.some(({ values }) => values.some((value) => value !== null)));
+}

@@ -1,0 +1,80 @@
+/** Finds places, stores and keys from anywhere. */
+
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask } from "../base/api.js";
+import { memberTexts, shown } from "../base/json.js";
+import { addressOf, go, PLACES } from "../base/place.js";
+import { family, requestFor } from "../base/queries.js";
+
+const SETTLE_MS = 200; // of what is typed, before the server is asked for keys
+const KEYS_OF_EACH = 5;
+const MOST_STORES_ASKED = 8;
+
+/** A dialog over the page; `stores` are those of the look. `onClose` is called when it is over. */
+export function Search({ stores, onClose }) {
+  const dialog = useRef(null);
+  const [text, setText] = useState("");
+  const [keys, setKeys] = useState([]);
+  const [chosen, setChosen] = useState(0);
+  useEffect(() => dialog.current.showModal(), []);
+  useEffect(() => {
+    setKeys([]);
+    if (text === "") return undefined;
+    const timer = setTimeout(async () => setKeys(await keysLike(text, stores)), SETTLE_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  const found = [...placesLike(text, stores), ...keys];
+  const at = Math.min(chosen, found.length - 1);
+  const open = (event) => {
+    event.preventDefault();
+    if (at < 0) return;
+    onClose();
+    go(found[at].href);
+  };
+  const move = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step === undefined || found.length === 0) return;
+    event.preventDefault();
+    setChosen((at + step + found.length) % found.length);
+  };
+  return html`<dialog ref=${dialog} class="search" aria-label="Search" onClose=${onClose}>
+    <form onSubmit=${open}>
+      <input type="search" aria-label="A place, a store or a key" placeholder="A place, a store or a key" autocomplete="off" spellcheck="false"
+        role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant=${at < 0 ? null : `found-${at}`}
+        value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${move} />
+      <button type="button" onClick=${onClose}>Close</button>
+    </form>
+    <ul id="found" role="listbox" aria-label="Found">${found.map(
+      ({ what, name, href }, i) => html`<li key=${href} id=${`found-${i}`} role="option" aria-selected=${i === at}>
+        <a href=${href} tabindex="-1" onClick=${onClose}><span class="muted">${what}</span> ${name}</a></li>`,
+    )}</ul>
+    ${found.length === 0 && html`<p role="status">Nothing is called so. Keys are found by how they begin.</p>`}
+  </dialog>`;
+}
+
+function placesLike(text, stores) {
+  const is = (name) => name.toLowerCase().includes(text.toLowerCase());
+  const places = Object.entries(PLACES).filter(([, title]) => is(title));
+  return [
+    ...stores.filter(({ store }) => is(store)).map(({ store }) => ({ what: "store", name: store, href: addressOf({ place: "store", store }) })),
+    ...places.map(([place, title]) => ({ what: "place", name: title, href: addressOf({ place }) })),
+  ];
+}
+
+/** Keys that begin so, of stores with keys of text; of others the key that is just that, if there is one. */
+async function keysLike(text, stores) {
+  const asked = stores.filter(({ kind }) => ["key_value", "versioned"].includes(family(kind))).slice(0, MOST_STORES_ASKED);
+  const answers = await Promise.all(asked.map((store) => keysOf(store, text).catch(() => [])));
+  return answers.flat();
+}
+
+async function keysOf(store, text) {
+  const isText = store.key_type === "string";
+  const request = isText
+    ? requestFor(store, family(store.kind) === "versioned" ? "versioned_range" : "range", { prefix: text, limit: String(KEYS_OF_EACH), allow_partial: "true" })
+    : requestFor(store, family(store.kind) === "versioned" ? "versioned_key" : "key", { key: text });
+  const { body, text: answer } = await ask(request.path, { ...request, timeoutMs: 3000 });
+  const keys = isText ? body.entries.map((entry) => entry.key) : body.found ? [store.key_type === "json" ? text : shown(body.key)] : [];
+  const exact = isText && store.key_type === "json" ? memberTexts(answer, "key") : keys;
+  return exact.map((key) => ({ what: `key of ${store.store}`, name: key, href: addressOf({ place: "key", store: store.store, key }) }));
+}

@@ -1,0 +1,62 @@
+/** Values as one reads them: JSON laid out and folded, large integers exact, times in the reader's zone. */
+
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
+import { localText, utcText } from "../base/format.js";
+import { compact, shown } from "../base/json.js";
+
+const OPEN_DEPTH = 2;
+const OPEN_MEMBERS = 30;
+const MOST_SHORT = 120;
+
+/** A value that `parseExactly` made, as a tree whose parts fold; what is not JSON as it is. */
+export function Value({ value, depth = 0, name = null }) {
+  const label = name === null ? null : html`<span class="member">${name}: </span>`;
+  if (value === null || typeof value !== "object") return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
+  const members = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : Object.entries(value);
+  const brackets = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
+  if (members.length === 0) return html`<div class="leaf">${label}${brackets.join("")}</div>`;
+  const noun = Array.isArray(value) ? "items" : "members";
+  return html`<details class="tree" open=${depth < OPEN_DEPTH && members.length <= OPEN_MEMBERS}>
+    <summary>${label}${brackets[0]}<span class="fold"> ${members.length} ${noun} ${brackets[1]}</span></summary>
+    <${Members} members=${members} depth=${depth + 1} />
+  </details>`;
+}
+
+function Members({ members, depth }) {
+  const [most, setMost] = useState(200);
+  return html`<div class="members">
+    ${members.slice(0, most).map(([name, member]) => html`<${Value} key=${name} name=${name} value=${member} depth=${depth} />`)}
+    ${members.length > most && html`<button type="button" onClick=${() => setMost(most + 1000)}>${members.length - most} more</button>`}
+  </div>`;
+}
+
+function Leaf({ value }) {
+  const kind = value === null ? "null" : typeof value;
+  return html`<span class=${`leaf-${kind}`}>${typeof value === "string" ? JSON.stringify(value) : compact(value)}</span>`;
+}
+
+/** A value in one line, cut when it is long. */
+export function shortText(value, most = MOST_SHORT) {
+  const text = value === undefined ? "" : shown(value);
+  return text.length > most ? `${text.slice(0, most)} …` : text;
+}
+
+/** A time in the reader's zone; UTC is its title, and beside it where there is room. */
+export function Time({ ms, withUtc = false }) {
+  if (ms === null || ms === undefined) return html`<span class="muted">none</span>`;
+  return html`<time datetime=${utcText(ms)} title=${utcText(ms)}>${localText(ms)}${withUtc && html` <span class="muted">${utcText(ms)}</span>`}</time>`;
+}
+
+/** A button that copies a text; where the browser does not let it, it says so. */
+export function Copy({ text, label = "Copy" }) {
+  const [said, setSaid] = useState("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
+      setSaid("Copied.");
+    } catch {
+      setSaid("Not allowed here: only https and localhost may copy.");
+    }
+  };
+  return html`<span class="copy"><button type="button" onClick=${copy}>${label}</button> <span role="status">${said}</span></span>`;
+}

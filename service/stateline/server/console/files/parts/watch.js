@@ -1,0 +1,66 @@
+/** Asking a question once, or again and again. */
+
+import { html, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "../base/api.js";
+import { useRepeated } from "../base/repeat.js";
+
+const EVERY_S = ["1", "5", "30"];
+const KEPT_PAGES = 50;
+const NOTHING = { id: null, answer: null, atMs: null, asking: false, failure: null, failedAtMs: null };
+
+/** Seconds between two questions of this address; 0 for once. */
+export function everyOf(query) {
+  return EVERY_S.includes(query.every) ? Number(query.every) : 0;
+}
+
+/**
+ * Ask `request` now, and every `everyS` seconds; null asks nothing. Returns `{answer, atMs, asking, failure, failedAtMs}`: an
+ * answer stays while the next one is on its way, and when asking the same again fails. With `keep`, a text, what was
+ * answered is asked for again only once that text is another one.
+ */
+export function useAnswer(request, everyS, keep = null) {
+  const [seen, setSeen] = useState({ ...NOTHING, asking: request !== null });
+  const kept = useRef({ keep: null, pages: new Map() });
+  const id = request === null ? null : `${request.method} ${request.path} ${request.body ?? ""}`;
+  if (kept.current.keep !== keep) kept.current = { keep, pages: new Map() };
+  useRepeated(
+    async (over) => {
+      if (request === null) return setSeen(NOTHING);
+      const page = everyS === 0 && keep !== null ? kept.current.pages.get(id) : undefined;
+      if (page !== undefined) return setSeen({ ...NOTHING, ...page });
+      setSeen((before) => ({ ...before, asking: true }));
+      try {
+        const answer = await ask(request.path, { ...request, signal: over });
+        const now = { id, answer, atMs: Date.now() };
+        if (kept.current.pages.size < KEPT_PAGES) kept.current.pages.set(id, now);
+        setSeen({ ...NOTHING, ...now });
+      } catch (error) {
+        if (over.aborted) return undefined;
+        if (!(error instanceof Problem || error instanceof Unreachable)) throw error;
+        setSeen((before) => ({ ...(before.id === id ? before : NOTHING), id, asking: false, failure: error, failedAtMs: Date.now() }));
+        if (everyS > 0) await pause(error.retryAfterMs ?? 0, over);
+      }
+      return undefined;
+    },
+    everyS * 1000,
+    [id, keep],
+  );
+  return { ...seen, asking: id !== null && (seen.asking || seen.id !== id) };
+}
+
+/** Chooses how often; `onChange` is called with the seconds as a text, empty for once. */
+export function Watch({ everyS, onChange }) {
+  return html`<label class="watch">Ask again
+    <select value=${everyS === 0 ? "" : String(everyS)} onChange=${(event) => onChange(event.target.value)}>
+      <option value="">when told</option>
+      ${EVERY_S.map((each) => html`<option key=${each} value=${each}>every ${each} s</option>`)}
+    </select>
+  </label>`;
+}
+
+function pause(ms, over) {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms);
+    over.addEventListener("abort", resolve, { once: true });
+  });
+}

@@ -1,0 +1,65 @@
+/** What could not be processed: the newest dead letters, each with the record that caused it. */
+
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "../base/api.js";
+import { countText } from "../base/format.js";
+import { compact } from "../base/json.js";
+import { setQuery } from "../base/place.js";
+import { useRepeated } from "../base/repeat.js";
+import { Failure } from "../parts/problem.js";
+import { Nothing } from "../parts/table.js";
+import { Counts } from "./failures/counts.js";
+import { Letter } from "./failures/letter.js";
+
+const MOST = 50;
+
+export function Failures({ at }) {
+  const [answer, setAnswer] = useState(null);
+  const [failure, setFailure] = useState(null);
+  const [asked, setAsked] = useState(0);
+  useRepeated(
+    async (signal) => {
+      try {
+        setAnswer((await ask(`v1/console/failures?limit=${MOST}`, { timeoutMs: 10_000, signal })).body);
+        setFailure(null);
+      } catch (error) {
+        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
+        else if (!signal.aborted) throw error;
+      }
+    },
+    0,
+    [asked],
+  );
+  return html`
+    <${Counts} asked=${asked} />
+    ${failure && html`<${Failure} error=${failure} />`}
+    ${answer === null && !failure && html`<p role="status">Loading …</p>`}
+    ${answer !== null && html`<${Answer} answer=${answer} find=${at.query.find ?? ""} onAgain=${() => setAsked(asked + 1)} />`}`;
+}
+
+function Answer({ answer, find, onAgain }) {
+  const { topic, records } = answer;
+  if (topic === null) return html`<${NoTopic} />`;
+  const found = records.filter((record) => isLike(record, find));
+  return html`
+    <form role="search" onSubmit=${(event) => event.preventDefault()}>
+      <div class="field"><label for="find">Find</label>
+        <input id="find" type="search" autocomplete="off" spellcheck="false" value=${find} onInput=${(event) => setQuery({ find: event.target.value }, { replace: true })} /></div>
+      <button type="button" onClick=${onAgain}>Read again</button>
+      <p role="status" class="hint">${countText(found.length)} of the newest ${countText(records.length)} in <code>${topic}</code></p>
+    </form>
+    ${records.length === 0 && html`<${Nothing}>Nothing has failed: <code>${topic}</code> is empty.<//>`}
+    ${records.length > 0 && found.length === 0 && html`<${Nothing}>None of them is like this. <code>stateline consume --dead-letters</code> reads older ones.<//>`}
+    <ul class="letters">${found.map((record) => html`<${Letter} key=${`${record.topic}-${record.partition}@${record.offset}/${record.at_ms}`} record=${record} />`)}</ul>`;
+}
+
+function NoTopic() {
+  return html`<${Nothing}>No dead-letter topic is set, so nothing is kept of what fails. To keep it, make a topic, say <code>failed</code>, and run the workers with
+    <code>--set errors.dead.letter.queue.topic.name=failed</code>, <code>--set deserialization.exception.handler=dead-letter</code> and
+    <code>--set processing.exception.handler=dead-letter</code>, and this server with the first.<//>`;
+}
+
+function isLike(record, text) {
+  const all = compact(record).toLowerCase();
+  return text.toLowerCase().split(/\s+/).every((word) => all.includes(word));
+}

@@ -1,0 +1,42 @@
+/** How many records were left out since the workers were started: counted whether they are kept or not. */
+
+import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "../../base/api.js";
+import { countText } from "../../base/format.js";
+import { useRepeated } from "../../base/repeat.js";
+import { Table } from "../../parts/table.js";
+
+const COUNTED = /^stateline_(?:(pipeline)_)?(skipped|dead_lettered|operators_dropped)(?:_records)?_total\{(?:worker|pipeline)="((?:[^"\\]|\\.)*)"\} (\S+)$/gm;
+
+/** A table by worker and pipeline; nothing while it is not known, or when the token may not see it. Asked anew with `asked`. */
+export function Counts({ asked }) {
+  const [text, setText] = useState("");
+  useRepeated(
+    async (signal) => {
+      try {
+        setText((await ask("metrics", { timeoutMs: 5000, signal })).text);
+      } catch (error) {
+        if (!(error instanceof Problem || error instanceof Unreachable || signal.aborted)) throw error;
+      }
+    },
+    0,
+    [asked],
+  );
+  const rows = Object.entries(counted(text)).map(([who, { skipped, dead_lettered: letters, operators_dropped: dropped }]) => ({
+    id: who,
+    alert: skipped > 0 || letters > 0 ? "warn" : null,
+    cells: [who, ...[skipped, letters, dropped].map((count) => (count === undefined ? "" : countText(count)))],
+  }));
+  if (rows.length === 0) return null;
+  return html`<${Table} caption="Left out since the start" columns=${["Who", "Skipped", "To dead letters", "Too late or without a key"]} rows=${rows} />`;
+}
+
+/** Worker or pipeline → what → how many, of Prometheus' text. */
+function counted(text) {
+  const found = {};
+  for (const [, pipeline, what, name, count] of text.matchAll(COUNTED)) {
+    const who = `${pipeline ? "pipeline " : ""}${name.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c))}`;
+    (found[who] ??= {})[what] = Number(count);
+  }
+  return found;
+}

@@ -1,0 +1,45 @@
+/** One dead letter: what went wrong, and the record that it happened to. */
+
+import { html } from "../../vendor/htm-preact-3.1.1.js";
+import { countText } from "../../base/format.js";
+import { Facts } from "../../parts/table.js";
+import { Time, Value } from "../../parts/value.js";
+
+export function Letter({ record }) {
+  const { at_ms: atMs, error, reason, topic, partition, offset, headers = [] } = record;
+  const facts = [
+    ["Error", error ?? "not written"],
+    ["Record", topic ? `${topic}-${partition} @ ${offset}` : "not written"],
+    ["Its time", html`<${Time} ms=${atMs} withUtc />`],
+    ["Key", html`<${Part} record=${record} name="key" />`],
+    ["Value", html`<${Part} record=${record} name="value" />`],
+    headers.length === 0 ? null : ["Headers", html`<${Value} value=${headers} />`],
+  ];
+  return html`<li class="card bad"><h2>${reason ?? error ?? "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
+}
+
+/** A key or value as its type reads it; what is none of that type as text, or its bytes in base64. */
+function Part({ record, name }) {
+  if (record.left_out?.includes(name)) return html`<span class="muted">too large to be shown: <code>stateline consume --dead-letters</code> has it</span>`;
+  const bytes = record[`${name}_base64`];
+  if (bytes !== undefined) return html`<${Bytes} base64=${bytes} />`;
+  const value = record[name];
+  return value === null || value === undefined ? html`<span class="muted">none</span>` : html`<${Value} value=${value} />`;
+}
+
+function Bytes({ base64 }) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const text = textOf(bytes);
+  const what = `${countText(bytes.length)} bytes, not of its topic's type, ${text === null ? "in base64" : "as text"}`;
+  return html`<span class="mono">${text ?? base64}</span> <span class="muted">${what}</span>`;
+}
+
+/** What bytes are as text, or null where they are none that one can read. */
+function textOf(bytes) {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    return /[\u0000-\u0008\u000e-\u001f\u007f]/.test(text) ? null : text;
+  } catch {
+    return null;
+  }
+}

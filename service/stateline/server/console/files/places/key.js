@@ -1,0 +1,56 @@
+/** One key of a store: what it is now, what it was, and how it changes. */
+
+import { html, useCallback, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
+import { addressOf } from "../base/place.js";
+import { family } from "../base/queries.js";
+import { Nothing } from "../parts/table.js";
+import { everyOf } from "../parts/watch.js";
+import { Asked } from "./key/asked.js";
+import { History } from "./key/history.js";
+import { Neighbours } from "./key/neighbours.js";
+import { Now } from "./key/now.js";
+import { Stretches } from "./key/stretches.js";
+import { Versions } from "./key/versions.js";
+import { Wait } from "./key/wait.js";
+
+const SHOWN = { key_value: Now, versioned: Versions, window: Stretches, session: Stretches };
+const LEAST_BETWEEN_MS = 1000; // of asking anew because the feed told of a change
+
+/**
+ * What a kind of store shows gets `store`, `at`, `everyS`, `again`, a number that moves when it is to ask anew,
+ * and `onMain`, which it calls with `{request, answer, failure, entries}` of each answer: what the rest of the place is about.
+ */
+export function Key({ at, look }) {
+  const [main, setMain] = useState(null);
+  const [again, askAgain] = useAgain();
+  if (!look.known) return html`<p role="status">Loading …</p>`;
+  const store = look.stores.find(({ store: name }) => name === at.store);
+  if (store === undefined) {
+    return html`<${Nothing}>There is no store ${at.store} here, or this token may not read it. <a href=${addressOf({ place: "stores" })}>All stores</a><//>`;
+  }
+  const Shown = SHOWN[family(store.kind)];
+  if (Shown === undefined) return html`<${Nothing}>Stores of kind ${store.kind} have no keys that can be asked for.<//>`;
+  return html`<div class="key-place">
+    <${Neighbours} store=${store} at=${at} />
+    <${Shown} store=${store} at=${at} everyS=${everyOf(at.query)} again=${again} onMain=${setMain} />
+    ${main?.answer && html`<${Asked} main=${main} onAgain=${askAgain} />`}
+    <${History} store=${store} at=${at} main=${main} onChange=${askAgain} />
+    <${Wait} store=${store} at=${at} main=${main} onReached=${askAgain} />
+  </div>`;
+}
+
+/** A number, and what moves it: at once, and then once a second at most. */
+function useAgain() {
+  const [again, setAgain] = useState(0);
+  const last = useRef({ atMs: -Infinity, timer: null });
+  const askAgain = useCallback(() => {
+    if (last.current.timer !== null) return;
+    const restMs = Math.max(0, last.current.atMs + LEAST_BETWEEN_MS - performance.now());
+    last.current.timer = setTimeout(() => {
+      last.current = { atMs: performance.now(), timer: null };
+      setAgain((number) => number + 1);
+    }, restMs);
+  }, []);
+  return [again, askAgain];
+}
+

@@ -1,0 +1,120 @@
+/** A key as it changes while somebody watches: by the change feed, or by asking again and again. */
+
+import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { countText, localText } from "../../base/format.js";
+import { compact } from "../../base/json.js";
+import { setQuery } from "../../base/place.js";
+import { family } from "../../base/queries.js";
+import { Failure } from "../../parts/problem.js";
+import { Nothing, Table } from "../../parts/table.js";
+import { shortText, Time } from "../../parts/value.js";
+import { ShortDiff } from "./diff.js";
+import { useFeed } from "./feed.js";
+import { chosenPath, numberAt, NumberChoice, numericPaths } from "./numbers.js";
+import { Spans } from "./spans.js";
+
+const MOST_KEPT = 200;
+const WAYS = { "": "not at all", live: "each change, by the change feed", 1: "by asking every second", 5: "by asking every 5 s", 30: "by asking every 30 s" };
+
+/** `every` of the address says how; `main` is the answer that is shown above. `onChange` is called when the feed has told of one. */
+export function History({ store, at, main, onChange }) {
+  const way = Object.hasOwn(WAYS, at.query.every ?? "") ? (at.query.every ?? "") : "";
+  const [changes, setChanges] = useState([]);
+  const add = (found) => found.length > 0 && setChanges((known) => withBefore(known, found));
+  const feed = useFeed(store, at.key, at.query.since === "earliest" ? "earliest" : "latest", way === "live" ? partitionsOf(main) : null, (found) => {
+    add(found);
+    onChange();
+  });
+  useSamples(Number(way) > 0 ? main : null, add);
+  const choose = (event) => {
+    setChanges([]);
+    setQuery({ every: event.target.value });
+  };
+  return html`<section aria-labelledby="history-title">
+    <h2 id="history-title">Watch it change</h2>
+    <div class="buttons">
+      <div class="field"><label for="every">Watch</label>
+        <select id="every" value=${way} onChange=${choose}>${["", "live", "1", "5", "30"].map((name) => html`<option key=${name} value=${name}>${WAYS[name]}</option>`)}</select></div>
+      ${way === "live" && html`<${Since} at=${at} onChoose=${() => setChanges([])} />`}
+    </div>
+    ${feed.failure && html`<${Failure} error=${feed.failure} />`}
+    ${way === "live" && html`<p class="hint">${feed.said} ${countText(feed.read)} changes read of its partition, ${countText(feed.own)} of this key.</p>`}
+    ${Number(way) > 0 && html`<p class="hint">${main?.failure ? "The last answer failed; asking goes on." : "What changed between two answers and back again is not seen: the change feed tells of each commit."}</p>`}
+    ${way !== "" && changes.length === 0 && html`<${Nothing}>No change seen yet. They are listed here as they come.<//>`}
+    ${changes.length > 0 && html`<${Drawn} store=${store} at=${at} changes=${changes} /><${Changes} changes=${changes} at=${at} />`}
+  </section>`;
+}
+
+function Since({ at, onChoose }) {
+  const choose = (event) => {
+    onChoose();
+    setQuery({ since: event.target.value });
+  };
+  return html`<div class="field"><label for="since">From</label>
+    <select id="since" value=${at.query.since ?? ""} onChange=${choose}>
+      <option value="">now on</option>
+      <option value="earliest">the oldest that the log still has</option>
+    </select></div>`;
+}
+
+/** The newest first, each with what was known of it before. A window or a session is one thing, a key otherwise. */
+function withBefore(known, found) {
+  const all = [...known];
+  for (const change of found) {
+    const before = all.find(({ start, end }) => start === change.start && end === change.end);
+    all.unshift({ ...change, seenMs: Date.now(), number: (all[0]?.number ?? 0) + 1, before });
+  }
+  return all.slice(0, MOST_KEPT).map((change) => ({ ...change, before: change.before && { value: change.before.value } }));
+}
+
+/** The partitions that an answer names: those that can have the key. Null before there is an answer. */
+function partitionsOf(main) {
+  return main?.answer ? Object.keys(main.answer.body.partitions).join(",") : null;
+}
+
+/** What differs from one answer to the next. */
+function useSamples(main, add) {
+  const known = useRef(null);
+  useEffect(() => {
+    if (!main?.answer) {
+      known.current = null;
+      return;
+    }
+    const now = new Map(main.entries.map((entry) => [`${entry.start}/${entry.end}`, entry]));
+    const before = known.current;
+    known.current = now;
+    if (before === null) return;
+    const changed = [...now].filter(([id, entry]) => !before.has(id) || compact(before.get(id).value) !== compact(entry.value));
+    const gone = [...before].filter(([id]) => !now.has(id)).map(([, entry]) => ({ ...entry, value: null, timestamp: null }));
+    add([...changed.map(([, entry]) => entry), ...gone]);
+  }, [main?.answer]);
+}
+
+/** The changes of a key as steps; of windows and sessions the drawing above moves. */
+function Drawn({ store, at, changes }) {
+  const paths = numericPaths(changes.map(({ value }) => value));
+  const path = chosenPath(paths, at);
+  if (changes.length < 2 || path === undefined || changes[0].start !== undefined) return null;
+  const timed = changes.every(({ timestamp }) => typeof timestamp === "number");
+  const steps = changes.map((change) => ({ ...change, ms: timed ? change.timestamp : change.seenMs })).sort((a, b) => a.ms - b.ms);
+  const spans = steps.map(({ ms, value }, i) => ({ from: ms, to: steps[i + 1]?.ms ?? ms, number: numberAt(value, path), name: `${localText(ms)}: ${shortText(value)}` }));
+  return html`${family(store.kind) === "key_value" && html`<div class="buttons"><${NumberChoice} paths=${paths} at=${at} /></div>`}
+    <${Spans} label=${`${path || "The value"} of ${at.key} by ${timed ? "timestamp" : "when it was seen"}`} steps spans=${spans} />`;
+}
+
+function Changes({ changes, at }) {
+  const windowed = changes[0].start !== undefined;
+  const timed = changes.some(({ timestamp }) => typeof timestamp === "number");
+  const rows = changes.map(({ number, seenMs, timestamp, start, end, value, before }) => ({
+    id: number,
+    cells: [
+      html`<${Time} ms=${seenMs} />`,
+      ...(windowed ? [html`<${Time} ms=${start} /> to <${Time} ms=${end} />`] : []),
+      value === null ? html`<span class="tag warn">deleted</span>` : shortText(value),
+      before === undefined ? html`<span class="muted">the first seen</span>` : html`<${ShortDiff} before=${before.value} after=${value} />`,
+      ...(timed ? [html`<${Time} ms=${timestamp} />`] : []),
+    ],
+  }));
+  const columns = ["Seen", ...(windowed ? ["Stretch"] : []), "Value", "Changed", ...(timed ? ["Timestamp"] : [])];
+  return html`<${Table} caption=${`Changes of ${at.key}, the newest first`} columns=${columns} rows=${rows} />`;
+}

@@ -1,0 +1,58 @@
+/** Stretches of time as bars from where they begin to where they end. */
+
+import { html } from "../../vendor/htm-preact-3.1.1.js";
+import { countText, localText } from "../../base/format.js";
+
+const HEIGHT = 140;
+const LEAST_WIDTH = 0.25; // percent: what lasts for a moment can be seen
+const MOST_EDGED = 120; // more bars touch each other
+const ROOM = 0.08; // of the height, above and below steps
+
+/**
+ * `spans` are `{from, to, number, name}`, by `from`: where a `number` is null the bar is as high as the drawing. `from`
+ * and `to` of the drawing are theirs unless given. `at` is a time that is marked; `onPick` is called with a span that
+ * is clicked. `steps` are levels that follow one another: seen from the least to the greatest, where bars stand on zero.
+ * `children` stand below, as wide as the drawing.
+ */
+export function Spans({ label, spans, steps = false, from = spans[0].from, to = Math.max(...spans.map((span) => span.to)), at = null, onPick = null, children }) {
+  const numbers = spans.map(({ number }) => number).filter((number) => number !== null);
+  const [least, most] = steps ? stepScale(numbers) : [Math.min(0, ...numbers), Math.max(0, ...numbers)];
+  const x = (ms) => (100 * (ms - from)) / Math.max(1, to - from);
+  const y = (number) => (most === least ? 100 : (100 * (most - number)) / (most - least));
+  const base = y(Math.max(least, Math.min(most, 0)));
+  const said = numbers.length ? `; numbers from ${countText(Math.min(...numbers))} to ${countText(Math.max(...numbers))}` : "";
+  return html`<div class="spans">
+    <div class="spans-scale" aria-hidden="true">${scaleOf(numbers, steps).map((text) => html`<span key=${text}>${text}</span>`)}</div>
+    <svg role="img" width="100%" height=${HEIGHT} aria-label=${`${label}: ${spans.length} bars from ${localText(from)} to ${localText(to)}${said}`}>
+      ${spans.map((span, i) => html`<${Bar} key=${i} span=${span} x=${x} top=${span.number === null ? 0 : y(span.number)} base=${span.number === null ? 100 : base}
+        classes=${[i % 2 && "odd", span.number === null && "plain", steps && span.number !== null && "step", spans.length > MOST_EDGED && "dense"]} onPick=${onPick} />`)}
+      ${at !== null && html`<line class="at" x1=${`${x(at)}%`} x2=${`${x(at)}%`} y1="0" y2="100%" />`}
+    </svg>
+    <div class="spans-below">
+      <p class="spans-times" aria-hidden="true"><span>${localText(from)}</span><span>${localText(to)}</span></p>
+      ${children}
+    </div>
+  </div>`;
+}
+
+function Bar({ span, x, top, base, classes, onPick }) {
+  const [left, width] = [x(span.from), Math.max(LEAST_WIDTH, x(span.to) - x(span.from))];
+  const names = ["span", onPick && "pick", ...classes].filter(Boolean).join(" ");
+  return html`<g onClick=${onPick && (() => onPick(span))}>
+    <rect class=${names} x=${`${left}%`} width=${`${width}%`} y=${`${Math.min(top, base)}%`} height=${`${Math.max(1, Math.abs(base - top))}%`}><title>${span.name}</title></rect>
+    ${classes.includes("step") && html`<line class="level" x1=${`${left}%`} x2=${`${left + width}%`} y1=${`${top}%`} y2=${`${top}%`} />`}
+  </g>`;
+}
+
+function stepScale(numbers) {
+  const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
+  const room = ROOM * (most - least || Math.abs(most) || 1);
+  return numbers.length ? [least - room, most + room] : [0, 0];
+}
+
+/** What stands at the edges of the drawing. */
+function scaleOf(numbers, steps) {
+  if (numbers.length === 0) return [];
+  const edges = steps ? numbers : [0, ...numbers];
+  return [...new Set([Math.max(...edges), Math.min(...edges)].map((number) => number.toLocaleString("en", { maximumSignificantDigits: 5 })))];
+}

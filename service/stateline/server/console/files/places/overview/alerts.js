@@ -1,0 +1,63 @@
+/** What needs somebody, worst first, with where to look and what to do. */
+
+import { html } from "../../vendor/htm-preact-3.1.1.js";
+import { countText, durationText } from "../../base/format.js";
+import { ageMs } from "../../base/look.js";
+import { addressOf } from "../../base/place.js";
+import { isAmiss } from "../pipelines.js";
+import { alertOf, statesText } from "../stores.js";
+
+const WORDS = { bad: "broken", warn: "look" };
+
+/** The list of them, or that all is well. */
+export function Alerts({ look }) {
+  const alerts = alertsOf(look);
+  if (alerts.length === 0) return html`<p class="live"><span class="tag">well</span> ${look.stores.length > 0 ? "Every store can be asked." : "Nothing is broken."}</p>`;
+  return html`<ul class="alerts live" aria-label="What needs somebody">${alerts.map(
+    ({ how, href, what, advice }) => html`<li key=${href + what} class=${how}>
+      <span class=${`tag ${how}`}>${WORDS[how]}</span> <a href=${href}>${what}</a> <span class="muted">${advice}</span></li>`,
+  )}</ul>`;
+}
+
+function alertsOf(look) {
+  const all = [...nodeAlerts(look), ...pipelineAlerts(look), ...look.stores.flatMap(storeAlerts)];
+  return [...all.filter(({ how }) => how === "bad"), ...all.filter(({ how }) => how === "warn")];
+}
+
+function nodeAlerts({ cluster }) {
+  return Object.entries(cluster?.nodes ?? {}).filter(([, node]) => !node.reached).map(([name, node]) => ({
+    how: "bad",
+    href: addressOf({ place: "nodes" }),
+    what: `Node ${name} is not reached: ${node.fault ?? "no reason known"}`,
+    advice: "See whether it runs, and whether this one can connect to its address. Its tasks go to other nodes.",
+  }));
+}
+
+function pipelineAlerts({ pipelines }) {
+  return Object.entries(pipelines).filter(([, { status }]) => isAmiss(status)).map(([name, { status }]) => ({
+    how: "bad",
+    href: addressOf({ place: "pipelines" }),
+    what: `Pipeline ${name} is ${status.state}${status.last_error ? `: ${status.last_error}` : ""}`,
+    advice: status.state === "restarting" ? "It starts again by itself; if that goes on, mend what it says." : "Mend what it says, then start it again.",
+  }));
+}
+
+function storeAlerts(store) {
+  const how = alertOf(store);
+  if (how === null) return [];
+  return [{ how, href: addressOf({ place: "store", store: store.store }), ...(how === "bad" ? broken(store) : slow(store)) }];
+}
+
+function broken({ store, not_ready: notReady, states }) {
+  if (notReady) return { what: `Store ${store}: ${notReady}`, advice: "" };
+  const advice = states.unreadable ? "Its partition says why." : "No worker has these partitions: start one, or see whether the one that had them still runs.";
+  return { what: `Store ${store}: ${statesText(states)}`, advice };
+}
+
+function slow({ store, states, lag, committed_at_ms: atMs }) {
+  if (states.restoring) {
+    return { what: `Store ${store} is being restored: ${countText(lag)} offsets left`, advice: "It gets there by itself; older state can be asked meanwhile where a standby has it." };
+  }
+  if (lag > 0) return { what: `Store ${store}: a copy lacks ${countText(lag)} records`, advice: "It catches up by itself; a lag that grows wants more workers." };
+  return { what: `Store ${store}: the last commit was ${durationText(ageMs(atMs))} ago, and records are staged`, advice: "See whether its worker still runs." };
+}

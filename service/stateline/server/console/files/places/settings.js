@@ -1,0 +1,52 @@
+/** The settings that this server runs with: what each is, where it was set, and what it is for. */
+
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
+import { ask, Problem, Unreachable } from "../base/api.js";
+import { countText } from "../base/format.js";
+import { shown } from "../base/json.js";
+import { setQuery } from "../base/place.js";
+import { useRepeated } from "../base/repeat.js";
+import { Failure } from "../parts/problem.js";
+import { Nothing, Table } from "../parts/table.js";
+
+const DEFAULT = "default";
+
+export function Settings({ at }) {
+  const [settings, setSettings] = useState(null);
+  const [failure, setFailure] = useState(null);
+  useRepeated(
+    async (signal) => {
+      try {
+        setSettings((await ask("v1/console/settings", { signal })).body.settings);
+      } catch (error) {
+        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
+        else if (!signal.aborted) throw error;
+      }
+    },
+    0,
+    [],
+  );
+  if (failure) return html`<${Failure} error=${failure} />`;
+  if (settings === null) return html`<p role="status">Loading …</p>`;
+  const { find = "", only = "" } = at.query;
+  const found = settings.filter((setting) => isLike(setting, find) && (only === "" || setting.origin !== DEFAULT));
+  const rows = found.map(({ name, value, origin, about }) => ({
+    id: name,
+    cells: [html`<code>${name}</code>`, html`<code>${value === null ? "none" : shown(value)}</code>`, origin === DEFAULT ? html`<span class="muted">${origin}</span>` : origin, about],
+  }));
+  return html`
+    <form role="search" onSubmit=${(event) => event.preventDefault()}>
+      <div class="field"><label for="find">Find</label>
+        <input id="find" type="search" autocomplete="off" spellcheck="false" value=${find} onInput=${(event) => setQuery({ find: event.target.value }, { replace: true })} /></div>
+      <label class="check"><input type="checkbox" checked=${only !== ""} onChange=${(event) => setQuery({ only: event.target.checked ? "set" : "" })} />Only those that are not the default</label>
+      <p role="status" class="hint">${countText(found.length)} of ${countText(settings.length)}</p>
+    </form>
+    ${found.length === 0
+      ? html`<${Nothing}>No setting is like this. ${only !== "" && find === "" ? "All are the defaults; a file, the environment or --set changes them." : "A part of its name, its value or what it is for finds one."}<//>`
+      : html`<${Table} caption="Settings" captionHidden columns=${["Name", "Value", "Set by", "What for"]} rows=${rows} />`}`;
+}
+
+function isLike({ name, value, origin, about }, text) {
+  const all = `${name} ${value === null ? "none" : shown(value)} ${origin} ${about}`.toLowerCase();
+  return text.toLowerCase().split(/\s+/).every((word) => all.includes(word));
+}

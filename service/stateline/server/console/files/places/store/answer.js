@@ -1,0 +1,55 @@
+/** How a question went: in a sentence, what the answer reflects, which partitions failed. */
+
+import { html } from "../../vendor/htm-preact-3.1.1.js";
+import { countText, durationText, localText, positionText } from "../../base/format.js";
+import { Failure } from "../../parts/problem.js";
+import { Table } from "../../parts/table.js";
+
+/** The rows that an answer has: its entries, or itself when it is of one key. */
+export function entriesOf(body) {
+  if (body.entries) return body.entries;
+  return "found" in body ? [{ found: body.found, key: body.key, value: body.value, timestamp: body.timestamp, valid_to: body.valid_to }] : null;
+}
+
+/** One sentence about an answer, told aloud; while a watched question is asked again nothing is said. */
+export function Summary({ seen, everyS, isComplete }) {
+  const { answer, atMs, asking, failure, failedAtMs } = seen;
+  const said = () => {
+    if (!isComplete) return "Give a key, and ask.";
+    if (asking && (everyS === 0 || answer === null)) return "Asking …";
+    if (failure !== null) return everyS > 0 ? `No answer at ${clock(failedAtMs)}. What is shown is from before; trying again.` : "There is no answer.";
+    return answer === null ? "" : sentence(answer);
+  };
+  return html`
+    <p id="summary" role="status" aria-live=${everyS > 0 && failure === null ? "off" : "polite"}>${said()}</p>
+    ${failure !== null && !asking && html`<${Failure} error=${failure} />`}
+    ${answer !== null && html`<${Reflects} body=${answer.body} atMs=${atMs} />`}`;
+}
+
+function sentence({ body, status, elapsedMs }) {
+  const took = `Status ${status}, ${durationText(elapsedMs)}.`;
+  if (body.entries) return `${countText(body.entries.length)} ${body.entries.length === 1 ? "entry" : "entries"}${body.cursor ? ", more to come" : ""}. ${took}`;
+  if (body.found === false) return `There is no such key. ${took}`;
+  if (body.approximate_entries !== undefined) return `About ${countText(body.approximate_entries)} entries. ${took}`;
+  return `Answered. ${took}`;
+}
+
+/** Which state an answer is of, and which partitions are not in it. */
+export function Reflects({ body, atMs }) {
+  const failures = Object.entries(body.failures ?? {});
+  const rows = failures.map(([partition, failure]) => ({ id: partition, alert: "bad", cells: [partition, failure.reason, failure.detail ?? ""] }));
+  return html`
+    ${body.position && html`<p class="note">Read at <code>${body.isolation_level}</code>, up to ${positionText(body.position)}, asked at ${clock(atMs)}.</p>`}
+    ${rows.length > 0 && html`<${Table} caption="Partitions that failed" columns=${["Partition", "Reason", "What to do"]} rows=${rows} />`}`;
+}
+
+/** The positions of a `position` query by partition. */
+export function Positions({ body: { committed, uncommitted } }) {
+  const numbers = [...new Set([...Object.keys(committed), ...Object.keys(uncommitted)])];
+  const rows = numbers.map((number) => ({ id: number, cells: [number, positionText(committed[number]), positionText(uncommitted[number])] }));
+  return html`<${Table} caption="Positions" columns=${["Partition", "Committed", "Uncommitted"]} rows=${rows} />`;
+}
+
+function clock(ms) {
+  return localText(Math.floor(ms / 1000) * 1000).slice(11);
+}

@@ -1,0 +1,209 @@
+/** What has times, over time: windows as a series per key and as a heat map, sessions as bars, versions of a key as steps. */
+
+import { html, useEffect, useMemo, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { Problem, Unreachable } from "../../base/api.js";
+import { countText, localText } from "../../base/format.js";
+import { listOf, listText, setQuery } from "../../base/place.js";
+import { family } from "../../base/queries.js";
+import { Chart } from "../../parts/chart.js";
+import { Failure } from "../../parts/problem.js";
+import { Nothing } from "../../parts/table.js";
+import { isNumeric, numbersOf, valueAt } from "./rows.js";
+import { readRows } from "./stream.js";
+import { Strips } from "./strips.js";
+
+const MOST_READ = 20_000;
+const MOST_SERIES = 8;
+const MOST_STRIPS = 40;
+
+export function StoreChart({ store, query }) {
+  const kind = family(store.kind);
+  const { from = "", to = "", key = "" } = query;
+  const first = useFirstKey(store, kind === "versioned" && key === "");
+  const asked = kind === "versioned" ? key || (first.key ?? "") : "";
+  const question = questionFor(kind, { from, to, key: asked });
+  const read = useRead(store, kind === "versioned" && asked === "" ? null : question);
+  const Drawn = { window: Windows, session: Sessions, versioned: Versions }[kind];
+  return html`
+    <${Bounds} key=${[from, to, asked].join(" ")} from=${from} to=${to} keyOf=${kind === "versioned" ? asked : null} />
+    <p role="status">${read.said}</p>
+    ${(first.failure ?? read.failure) && html`<${Failure} error=${first.failure ?? read.failure} />`}
+    ${read.rows !== null && read.rows.length > 0 && html`<${Drawn} store=${store} rows=${read.rows} query=${query} keyOf=${asked} />`}
+    ${read.rows?.length === 0 && html`<${Nothing}>Nothing there: choose other times${kind === "versioned" ? ", or another key" : ""}.<//>`}`;
+}
+
+function questionFor(kind, { from, to, key }) {
+  const times = { from, to };
+  if (kind === "window") return { name: "windows", values: { ...times, order: "desc" } }; // the newest, should there be too many
+  if (kind === "session") return { name: "all_sessions", values: times };
+  return { name: "versions", values: { ...times, key } };
+}
+
+/** The first key of a versioned store, when none is chosen. */
+function useFirstKey(store, wanted) {
+  const [seen, setSeen] = useState({ key: null, failure: null });
+  useEffect(() => {
+    if (!wanted) return undefined;
+    const over = new AbortController();
+    readRows(store, { name: "versioned_range", values: {} }, { most: 1, signal: over.signal, onProgress: () => {} }).then(
+      ({ rows }) => setSeen({ key: rows[0]?.keyText ?? null, failure: null }),
+      (error) => over.signal.aborted || setSeen({ key: null, failure: known(error) }),
+    );
+    return () => over.abort();
+  }, [store.store, wanted]);
+  return seen;
+}
+
+function useRead(store, question) {
+  const [seen, setSeen] = useState({ rows: null, said: "", failure: null });
+  useEffect(() => {
+    if (question === null) return setSeen({ rows: null, said: "Choose a key.", failure: null });
+    const over = new AbortController();
+    const onProgress = (rows) => setSeen({ rows: null, said: `${countText(rows.length)} rows so far …`, failure: null });
+    setSeen({ rows: null, said: "Asking …", failure: null });
+    readRows(store, question, { most: MOST_READ, signal: over.signal, onProgress }).then(
+      ({ rows, isWhole }) => setSeen({ rows, said: isWhole ? `${countText(rows.length)} rows.` : `${countText(MOST_READ)} rows, and there are more: choose a shorter time.`, failure: null }),
+      (error) => over.signal.aborted || setSeen({ rows: null, said: "There is no answer.", failure: known(error) }),
+    );
+    return () => over.abort();
+  }, [store.store, JSON.stringify(question)]);
+  return seen;
+}
+
+function known(error) {
+  if (error instanceof Problem || error instanceof Unreachable) return error;
+  throw error;
+}
+
+/** From when to when, and of which key. */
+function Bounds({ from, to, keyOf }) {
+  const show = (event) => {
+    event.preventDefault();
+    setQuery(Object.fromEntries(new FormData(event.target)));
+  };
+  const field = (name, label, value) => html`<div class="field"><label for=${`chart-${name}`}>${label}</label>
+    <input id=${`chart-${name}`} name=${name} value=${value} autocomplete="off" spellcheck=${false} placeholder=${name === "key" ? "" : "2026-01-31T12:00Z"} /></div>`;
+  return html`<form aria-label="What is drawn" onSubmit=${show}>
+    ${keyOf !== null && field("key", "Key", keyOf)}${field("from", "From", from)}${field("to", "To", to)}
+    <button type="submit">Show</button>
+  </form>`;
+}
+
+/** Which number in the values is drawn: `number` in the address, else the first one. */
+function useNumber(rows, query) {
+  const numbers = useMemo(() => numbersOf(rows), [rows]);
+  return { numbers, number: numbers.find(({ id }) => id === query.number) ?? numbers[0] };
+}
+
+function NumberChoice({ numbers, number }) {
+  return html`<label class="watch">Number <select value=${number.id} onChange=${(event) => setQuery({ number: event.target.value })}>
+    ${numbers.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
+}
+
+function NoNumber() {
+  return html`<${Nothing}>No number in these values: there is nothing to draw.<//>`;
+}
+
+function Windows({ store, rows, query }) {
+  const { numbers, number } = useNumber(rows, query);
+  const keys = useMemo(() => keysBySum(rows, number), [rows, number]);
+  const chosen = query.series ? listOf(query.series).filter((key) => keys.includes(key)) : keys.slice(0, MOST_SERIES);
+  const { times, series } = useMemo(() => seriesOf(rows, chosen, number), [rows, number, chosen.join("\n")]);
+  const heat = useMemo(() => heatOf(rows, keys.slice(0, MOST_STRIPS), number), [rows, keys]);
+  if (number === undefined) return html`<${NoNumber} />`;
+  return html`
+    <div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /><${Series} keys=${keys} chosen=${chosen} /></div>
+    <${Chart} label=${`${number.id} of ${store.store}, by key`} times=${times} series=${series} height=${280} />
+    <${Strips} label=${`${number.id} of ${store.store}, keys by time`} told=${heat.told} names=${heat.names} bars=${heat.bars} column=${number.id} />`;
+}
+
+/** A checkbox for each key, no more than can be told apart. */
+function Series({ keys, chosen }) {
+  const toggle = (key) => {
+    const next = chosen.includes(key) ? chosen.filter((each) => each !== key) : [...chosen, key];
+    if (next.length > 0) setQuery({ series: listText(next) });
+  };
+  const full = chosen.length >= MOST_SERIES;
+  return html`<details class="columns"><summary>Keys: ${chosen.length} of ${keys.length}</summary>
+    <div class="choices">${keys.slice(0, 500).map(
+      (key) => html`<label key=${key} class="check"><input type="checkbox" checked=${chosen.includes(key)} disabled=${full && !chosen.includes(key)} onChange=${() => toggle(key)} />${key}</label>`,
+    )}</div>
+    ${full && html`<p class="hint">${MOST_SERIES} at most: take one away to choose another one.</p>`}
+  </details>`;
+}
+
+/** All keys, those with the largest sum first. */
+function keysBySum(rows, number) {
+  const sums = new Map();
+  for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(numberAt(row, number) ?? 0));
+  return [...sums].sort(([, one], [, other]) => other - one).map(([key]) => key);
+}
+
+function numberAt(row, number) {
+  const value = number === undefined ? undefined : valueAt(row, number);
+  return isNumeric(value) ? Number(value) : null;
+}
+
+function seriesOf(rows, keys, number) {
+  const times = [...new Set(rows.map(({ entry }) => entry.start))].sort((one, other) => one - other);
+  const at = new Map(times.map((ms, i) => [ms, i]));
+  const series = keys.map((name) => ({ name, kind: "line", values: times.map(() => null) }));
+  const byKey = new Map(series.map((each) => [each.name, each.values]));
+  for (const row of rows) {
+    const values = byKey.get(row.keyText);
+    if (values !== undefined) values[at.get(row.entry.start)] = numberAt(row, number);
+  }
+  return { times, series };
+}
+
+function heatOf(rows, names, number) {
+  const index = new Map(names.map((name, i) => [name, i]));
+  const found = rows.filter((row) => index.has(row.keyText) && numberAt(row, number) !== null);
+  const values = found.map((row) => numberAt(row, number));
+  const low = values.reduce((least, value) => Math.min(least, value), Infinity);
+  const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const bars = found.map((row, i) => ({
+    row: index.get(row.keyText),
+    from: row.entry.start,
+    to: row.entry.end,
+    weight: high > low ? (values[i] - low) / (high - low) : 1,
+    text: countText(values[i]),
+  }));
+  const told = bars.length === 0 ? "Nothing." : `${bars.length} windows of ${names.length} keys, from ${countText(low)}, faint, to ${countText(high)}, dark.`;
+  return { names, bars, told };
+}
+
+function Sessions({ store, rows }) {
+  const names = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))].slice(0, MOST_STRIPS), [rows]);
+  const bars = useMemo(() => {
+    const index = new Map(names.map((name, i) => [name, i]));
+    const shown = rows.filter(({ keyText }) => index.has(keyText));
+    return shown.map(({ keyText, entry }) => ({ row: index.get(keyText), from: entry.start, to: entry.end, weight: 1, text: String(JSON.stringify(entry.value, exactly)) }));
+  }, [rows]);
+  return html`<${Strips} label=${`Sessions of ${store.store}, by key`} told=${`${bars.length} sessions of ${names.length} keys.`} names=${names} bars=${bars} column="Value" />`;
+}
+
+function exactly(_, value) {
+  return typeof value === "bigint" ? value.toString() : value;
+}
+
+function Versions({ store, rows, query, keyOf }) {
+  const { numbers, number } = useNumber(rows, query);
+  const { times, values } = useMemo(() => stepsOf(rows, number), [rows, number]);
+  if (number === undefined) return html`<${NoNumber} />`;
+  return html`<div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /></div>
+    <${Chart} label=${`${number.id} of ${keyOf} in ${store.store}`} times=${times} series=${[{ name: number.id, kind: "step", values }]} height=${280} />
+    <p class="note">Each version holds until the next one, the newest since ${localText(times.at(-1))}.</p>`;
+}
+
+/** Times and numbers of the versions, oldest first; from when one has ended without another there is nothing. */
+function stepsOf(rows, number) {
+  const steps = [];
+  for (const row of rows.toSorted((one, other) => one.entry.timestamp - other.entry.timestamp)) {
+    const { timestamp, valid_to: end } = row.entry;
+    if (steps.at(-1)?.[0] === timestamp) steps.pop();
+    steps.push([timestamp, numberAt(row, number)]);
+    if (end !== null && end !== undefined) steps.push([end, null]);
+  }
+  return { times: steps.map(([ms]) => ms), values: steps.map(([, value]) => value) };
+}

@@ -1,0 +1,179 @@
+/** The entries of an answer as rows of a grid: columns from the members of their values, sorted, sifted, and as CSV. Pure. */
+
+import { localText, utcText } from "../../base/format.js";
+import { compact, memberTexts, shown } from "../../base/json.js";
+
+const OWN_BEFORE = ["key", "found", "start", "end"];
+const OWN_AFTER = ["timestamp", "valid_to", "partition", "offset"];
+const OWN = [...OWN_BEFORE, ...OWN_AFTER];
+const TIMES = new Set(["start", "end", "timestamp", "valid_to"]);
+const MOST_COLUMNS = 200;
+const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)$/;
+const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet would calculate
+
+/**
+ * `{id, entry, keyText}` of each of `entries`: `id` is the same for the same row of another answer, `keyText` its key as
+ * it stands in a URL. `text` is the JSON that they are from, which has JSON keys byte for byte.
+ */
+export function rowsOf(entries, store, text) {
+  const exact = store.key_type === "json" ? memberTexts(text, "key") : null;
+  return entries.map((entry, i) => rowOf(entry, exact?.[i] ?? null));
+}
+
+/** The row of one line of a stream; with `id` when what is in it does not tell one row from another. */
+export function rowOfLine(line, entry, store, id = null) {
+  return rowOf(entry, store.key_type === "json" ? (memberTexts(`{"entries":[${line}]}`, "key")[0] ?? null) : null, id);
+}
+
+function rowOf(entry, exact, id = null) {
+  const keyText = entry.key === undefined ? null : (exact ?? shown(entry.key));
+  // Of one key, windows have a start, sessions both, versions a time; a value of a key-value store is another version of the same row.
+  const rest = [entry.start, entry.end, entry.key === undefined && entry.start === undefined ? entry.timestamp : undefined];
+  return { id: id ?? [keyText, ...rest].filter((part) => part !== null && part !== undefined).join("~"), entry, keyText };
+}
+
+/**
+ * `{id, path, isTime}` of each column: key and times first, then the members of values, those of an object in them by a
+ * dot (`at.lat`), the timestamp last. A value that is no object is the column `value`.
+ */
+export function columnsOf(rows) {
+  const own = new Set();
+  const paths = new Map(); // by the path as text: one member may be called "a.b", and another one b in a
+  for (const { entry } of rows) {
+    for (const name of OWN) if (isTold(name, entry[name])) own.add(name);
+    if (paths.size < MOST_COLUMNS && entry.value !== undefined && entry.found !== false) addPaths(paths, entry.value);
+  }
+  const taken = new Set(OWN);
+  const members = [...paths.values()].map((path) => {
+    let id = path.slice(1).join(".") || "value";
+    while (taken.has(id)) id = `value.${id}`;
+    taken.add(id);
+    return { id, path, isTime: false };
+  });
+  const ownColumns = (names) => names.filter((name) => own.has(name)).map((name) => ({ id: name, path: [name], isTime: TIMES.has(name) }));
+  return [...ownColumns(OWN_BEFORE), ...members, ...ownColumns(OWN_AFTER)];
+}
+
+/** A column of nothing but this would say nothing: `found` is for keys that are not there, a time may be kept by no row. */
+function isTold(name, value) {
+  return value !== undefined && (name === "found" ? value === false : value !== null);
+}
+
+function addPaths(paths, value) {
+  const add = (path) => paths.set(JSON.stringify(path), path);
+  if (!isObject(value)) return add(["value"]);
+  for (const [name, member] of Object.entries(value)) {
+    if (!isObject(member)) add(["value", name]);
+    else for (const inner of Object.keys(member)) add(["value", name, inner]);
+  }
+  return undefined;
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
+}
+
+/** What a row has in a column; undefined for nothing. */
+export function valueAt({ entry }, { path }) {
+  let value = entry;
+  for (const name of path) {
+    if (value === null || typeof value !== "object" || !Object.hasOwn(value, name)) return undefined;
+    value = value[name];
+  }
+  return path.length === 1 && path[0] === "value" && isObject(value) ? undefined : value;
+}
+
+/** `{text, title}` of a value in a cell: a time is in the reader's zone, with UTC as its title. */
+export function cellText(value, column) {
+  if (value === undefined) return { text: "", title: null };
+  if (column.isTime) return { text: localText(value), title: value === null ? null : utcText(value) };
+  if (typeof value === "string" && ISO_TIME.test(value) && !Number.isNaN(Date.parse(value))) {
+    return { text: localText(Date.parse(value)), title: `${value} (${utcText(Date.parse(value))})` };
+  }
+  return { text: shown(value), title: null };
+}
+
+/** The columns of numbers in values, which can be drawn. */
+export function numbersOf(rows) {
+  return columnsOf(rows).filter((column) => column.path[0] === "value" && rows.some((row) => isNumeric(valueAt(row, column))));
+}
+
+/** Whether it is a number of any size. */
+export function isNumeric(value) {
+  return typeof value === "number" || typeof value === "bigint";
+}
+
+/** Of these rows those that have `find` in a cell, by `sort`: a column's id, with a minus for the largest first. */
+export function arranged(rows, columns, { find = "", sort = "" }) {
+  const wanted = find.toLowerCase();
+  const found = wanted === "" ? rows : rows.filter((row) => textOf(row).includes(wanted));
+  const column = columns.find(({ id }) => id === sort.replace(/^-/, "")) ?? columns.find(({ id }) => id === sort);
+  if (column === undefined) return found;
+  const sign = sort.startsWith("-") && sort !== column.id ? -1 : 1;
+  const keyed = found.map((row) => [valueAt(row, column), row]);
+  keyed.sort(([one], [other]) => compared(one, other, sign));
+  return keyed.map(([, row]) => row);
+}
+
+const texts = new WeakMap();
+
+function textOf(row) {
+  if (!texts.has(row.entry)) texts.set(row.entry, `${row.keyText ?? ""} ${compact(row.entry)}`.toLowerCase());
+  return texts.get(row.entry);
+}
+
+/** Numbers before texts before anything else; what is missing or null is last, whichever way. */
+function compared(one, other, sign) {
+  const [rank, otherRank] = [rankOf(one), rankOf(other)];
+  if (rank === 3 || otherRank === 3) return rank - otherRank;
+  if (rank !== otherRank) return sign * (rank - otherRank);
+  const [a, b] = rank === 2 ? [compact(one), compact(other)] : [one, other];
+  return a < b ? -sign : a > b ? sign : 0;
+}
+
+function rankOf(value) {
+  if (value === undefined || value === null) return 3;
+  if (isNumeric(value)) return 0;
+  return typeof value === "string" ? 1 : 2;
+}
+
+/** What is another way than in the answer before: row id → ids of columns that changed, and how many rows are new or gone. */
+export function changesBetween(before, after, columns) {
+  const known = new Map(before.map((row) => [row.id, row]));
+  const changed = new Map();
+  let added = 0;
+  for (const row of after) {
+    const old = known.get(row.id);
+    known.delete(row.id);
+    if (old === undefined) added += 1;
+    const ids = columns.filter((column) => old === undefined || !isSame(valueAt(old, column), valueAt(row, column))).map(({ id }) => id);
+    if (ids.length > 0) changed.set(row.id, new Set(ids));
+  }
+  return { changed, added, gone: known.size };
+}
+
+function isSame(one, other) {
+  return one === other || (typeof one === "object" && typeof other === "object" && compact(one ?? null) === compact(other ?? null));
+}
+
+/** Rows as CSV (RFC 4180), in pieces: a header, times as ISO 8601 in UTC. A text that a spreadsheet would calculate gets a quote before it. */
+export function* csvOf(rows, columns) {
+  yield `${columns.map(({ id }) => csvCell(id)).join(",")}\r\n`;
+  for (let at = 0; at < rows.length; at += 1000) {
+    const lines = rows.slice(at, at + 1000).map((row) => columns.map((column) => csvCell(csvValue(row, column))).join(","));
+    yield `${lines.join("\r\n")}\r\n`;
+  }
+}
+
+function csvValue(row, column) {
+  const value = column.path[0] === "key" && row.keyText !== null && typeof row.entry.key === "object" ? row.keyText : valueAt(row, column);
+  return column.isTime && value !== null && value !== undefined ? utcText(value) : value;
+}
+
+function csvCell(value) {
+  if (value === null || value === undefined) return "";
+  if (isNumeric(value)) return String(value);
+  const text = shown(value);
+  const safe = FORMULA.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}

@@ -1,0 +1,175 @@
+/** All rows of a question, read as one stream, of one state: to be shown, or to be kept as a file. */
+
+import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { open, Problem, Unreachable } from "../../base/api.js";
+import { countText } from "../../base/format.js";
+import { parseExactly } from "../../base/json.js";
+import { Failure } from "../../parts/problem.js";
+import { requestOf } from "../../parts/query_form.js";
+import { Reflects } from "./answer.js";
+import { arranged, columnsOf, csvOf, rowOfLine } from "./rows.js";
+
+export const MOST_SHOWN = 100_000;
+const MOST_IN_CSV = 1_000_000;
+const TOLD_EVERY_MS = 250;
+
+/**
+ * Read the rows of a question's stream, `most` at most. `onProgress` is called with how many there are, a few times a second.
+ * Returns `{rows, isWhole, reflects}`: which state they are of is as in an answer. Throws as `open`, `Unreachable` when the stream breaks off, the reason of `signal` when that is aborted.
+ */
+export async function readRows(store, question, { most, signal, onProgress }) {
+  const response = await open(streamOf(store, question).path, { ...streamOf(store, question), accept: "application/x-ndjson", signal });
+  const rows = [];
+  let toldMs = 0;
+  let rest = "";
+  try {
+    for await (const piece of pieces(response.body.pipeThrough(new TextDecoderStream()))) {
+      const lines = (rest + piece).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (rows.length === most) return { rows, isWhole: false, reflects: reflectedBy(response.headers) };
+        rows.push(rowOfLine(line, parseExactly(line), store));
+      }
+      if (performance.now() - toldMs > TOLD_EVERY_MS) {
+        toldMs = performance.now();
+        onProgress(rows);
+      }
+    }
+  } catch (error) {
+    signal.throwIfAborted();
+    if (!(error instanceof TypeError)) throw error; // as browsers call a connection that broke
+    throw new Unreachable(`The stream broke off after ${countText(rows.length)} rows: ask again.`);
+  }
+  return { rows, isWhole: true, reflects: reflectedBy(response.headers) };
+}
+
+function reflectedBy(headers) {
+  const of = (name) => parseExactly(headers.get(`Stateline-${name}`) ?? "null") ?? undefined;
+  return { isolation_level: headers.get("Stateline-Isolation-Level"), position: of("Position"), failures: of("Failures") };
+}
+
+async function* pieces(stream) {
+  const reader = stream.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // already over, or broken, of which the reading told
+  }
+}
+
+function streamOf(store, { name, values }) {
+  return requestOf(store, { name, values: { ...values, limit: "", cursor: "" } });
+}
+
+/** All rows of a question once `wanted`: `{rows, state, failure, stop}`; `state` is null, "reading", "whole", "cut", "stopped" or "failed". */
+export function useAllRows(store, question, wanted) {
+  const [seen, setSeen] = useState({ rows: [], state: null, failure: null });
+  const reading = useRef(null);
+  const id = JSON.stringify(question);
+  useEffect(() => {
+    if (!wanted) return undefined;
+    const over = new AbortController();
+    reading.current = over;
+    const read = async () => {
+      let rows = [];
+      let shown = 0;
+      const onProgress = (sofar) => {
+        rows = sofar;
+        // The grid is filled at the first rows and with the last ones; in between it is told how many there are.
+        if (shown === 0 && sofar.length > 0) shown = sofar.length;
+        setSeen((before) => ({ ...before, rows: before.rows.length === shown ? before.rows : sofar.slice(0, shown), count: sofar.length }));
+      };
+      setSeen({ rows: [], count: 0, state: "reading", failure: null });
+      try {
+        const found = await readRows(store, question, { most: MOST_SHOWN, signal: over.signal, onProgress });
+        setSeen({ rows: found.rows, count: found.rows.length, state: found.isWhole ? "whole" : "cut", failure: null, reflects: found.reflects, atMs: Date.now() });
+      } catch (error) {
+        if (over.signal.reason === GONE) return;
+        const failure = error instanceof Problem || error instanceof Unreachable ? error : null;
+        if (failure === null && !over.signal.aborted) throw error;
+        setSeen({ rows: [...rows], count: rows.length, state: failure === null ? "stopped" : "failed", failure });
+      }
+    };
+    read();
+    return () => over.abort(GONE);
+  }, [id, wanted]);
+  return { ...seen, stop: () => reading.current?.abort() };
+}
+
+const GONE = new Error("nobody looks any more");
+
+/** How far reading all rows is. */
+export function Progress({ all, onBack }) {
+  const count = countText(all.count ?? 0);
+  const said = {
+    reading: `${count} rows so far …`,
+    whole: `All ${count} rows, of one state.`,
+    cut: `The first ${countText(MOST_SHOWN)} rows: there are more. Narrow the question, or download them.`,
+    stopped: `Stopped after ${count} rows.`,
+    failed: `Broken off after ${count} rows.`,
+  }[all.state];
+  return html`<div class="buttons">
+    <p role="status" id="progress">${said}</p>
+    ${all.state === "reading" && html`<progress aria-label="Rows read" max=${MOST_SHOWN} value=${all.count}></progress><button type="button" onClick=${all.stop}>Stop</button>`}
+    <button type="button" onClick=${onBack}>Page by page</button>
+  </div>
+  ${all.reflects && html`<${Reflects} body=${all.reflects} atMs=${all.atMs} />`}
+  ${all.failure && html`<${Failure} error=${all.failure} />`}`;
+}
+
+/** Buttons for files with all rows of a question: CSV as the grid is arranged, Arrow as the server streams it. */
+export function Downloads({ store, question, arrangement }) {
+  const [seen, setSeen] = useState({ said: "", failure: null });
+  const reading = useRef(null);
+  useEffect(() => () => reading.current?.abort(), []);
+  const run = async (make) => {
+    reading.current?.abort();
+    const over = new AbortController();
+    reading.current = over;
+    setSeen({ said: "Reading …", failure: null, running: true });
+    try {
+      setSeen({ said: await make(over.signal), failure: null });
+    } catch (error) {
+      if (over.signal.aborted) setSeen({ said: "Stopped: nothing was kept.", failure: null });
+      else if (error instanceof Problem || error instanceof Unreachable) setSeen({ said: "", failure: error });
+      else throw error;
+    }
+  };
+  const csv = async (signal) => {
+    const onProgress = (rows) => setSeen({ said: `${countText(rows.length)} rows so far …`, failure: null, running: true });
+    const { rows, isWhole } = await readRows(store, question, { most: MOST_IN_CSV, signal, onProgress });
+    const columns = arrangement.chosen(columnsOf(rows));
+    const shown = arranged(rows, columnsOf(rows), arrangement);
+    save(new Blob([...csvOf(shown, columns)], { type: "text/csv" }), `${store.store}.csv`);
+    return `${countText(shown.length)} rows in ${store.store}.csv.${isWhole ? "" : " There are more: narrow the question, or take Arrow."}`;
+  };
+  const arrow = async (signal) => {
+    const request = streamOf(store, question);
+    const response = await open(request.path, { ...request, accept: "application/vnd.apache.arrow.stream", signal });
+    try {
+      save(await response.blob(), `${store.store}.arrows`);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!(error instanceof TypeError)) throw error;
+      throw new Unreachable("The stream broke off: ask again.");
+    }
+    return `Kept as ${store.store}.arrows.`;
+  };
+  return html`<div class="buttons">
+    <button type="button" onClick=${() => run(csv)}>CSV of all rows</button>
+    <button type="button" onClick=${() => run(arrow)}>Arrow of all rows</button>
+    ${seen.running && html`<button type="button" onClick=${() => reading.current.abort()}>Stop</button>`}
+    <span role="status">${seen.said}</span>
+  </div>
+  ${seen.failure && html`<${Failure} error=${seen.failure} />`}`;
+}
+
+function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // browsers read it after the click
+}

@@ -1,0 +1,117 @@
+/** Rows of bars over time, on a canvas: sessions by key, or a heat map. What it shows is there as a table, too. */
+
+import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { durationText, localText } from "../../base/format.js";
+import { useTheme } from "../../parts/chart.js";
+import { Table } from "../../parts/table.js";
+
+const ROW_PX = 22;
+const AXIS_PX = 22;
+const NAMES_PX = 110;
+const LEAST_PX = 2; // of a bar, to be seen
+const FAINTEST = 0.15;
+const MOST_IN_TABLE = 500;
+
+/**
+ * `names` are the rows; `bars` are `{row, from, to, weight, text}`: the index of a row, ms since the epoch, how dark from 0 to 1, and
+ * what it is in words. `told` is what all of it is, for who does not see it.
+ */
+export function Strips({ label, told, names, bars, column }) {
+  const canvas = useRef(null);
+  const readout = useRef(null);
+  const width = useWidth(canvas);
+  const theme = useTheme();
+  const scale = scaleOf(bars, width);
+  const height = names.length * ROW_PX + AXIS_PX;
+  useEffect(() => draw(canvas.current, { names, bars, scale, width, height }), [names, bars, width, theme]);
+  const point = (event) => {
+    const at = bars.findLast(({ row, from, to }) => row === Math.floor(event.offsetY / ROW_PX) && within(event.offsetX, scale(from), scale(to)));
+    readout.current.textContent = at === undefined ? "" : `${names[at.row]} · ${spanText(at)} · ${at.text}`;
+  };
+  return html`<figure class="chart">
+    <p class="chart-title">${label}</p>
+    <canvas ref=${canvas} class="strips" role="img" aria-label=${`${label}. ${told}`} onPointerMove=${point}></canvas>
+    <figcaption><p ref=${readout} class="readout" aria-hidden="true"></p></figcaption>
+    <${Data} label=${label} names=${names} bars=${bars} column=${column} />
+  </figure>`;
+}
+
+function Data({ label, names, bars, column }) {
+  const [open, setOpen] = useState(false);
+  const rows = () =>
+    bars.slice(0, MOST_IN_TABLE).map(({ row, from, to, text }, i) => ({ id: String(i), cells: [names[row], localText(from), localText(to), durationText(to - from), text] }));
+  const caption = bars.length > MOST_IN_TABLE ? `${label}, the first ${MOST_IN_TABLE} of ${bars.length}` : label;
+  return html`<details open=${open} onToggle=${(event) => setOpen(event.target.open)}>
+    <summary>${label} as a table</summary>
+    ${open && html`<${Table} caption=${caption} columns=${["Key", "Start", "End", "Long", column]} rows=${rows()} />`}
+  </details>`;
+}
+
+/** How wide the canvas may be, and again when that is another width. */
+function useWidth(canvas) {
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const box = canvas.current.parentElement;
+    const sized = new ResizeObserver(() => setWidth(box.clientWidth));
+    sized.observe(box);
+    return () => sized.disconnect();
+  }, []);
+  return width;
+}
+
+function namesPx(width) {
+  return Math.min(NAMES_PX, width / 3);
+}
+
+function scaleOf(bars, width) {
+  const from = bars.reduce((least, bar) => Math.min(least, bar.from), Infinity);
+  const to = bars.reduce((most, bar) => Math.max(most, bar.to), -Infinity);
+  const left = namesPx(width);
+  const scale = (ms) => left + ((ms - from) / Math.max(1, to - from)) * (width - left - LEAST_PX);
+  return Object.assign(scale, { from, to });
+}
+
+function within(x, from, to) {
+  return x >= from - 1 && x <= Math.max(to, from + LEAST_PX) + 1;
+}
+
+function spanText({ from, to }) {
+  return to > from ? `${localText(from)} to ${localText(to)}` : localText(from);
+}
+
+function draw(canvas, { names, bars, scale, width, height }) {
+  if (width === 0) return;
+  const sharp = devicePixelRatio || 1;
+  Object.assign(canvas, { width: width * sharp, height: height * sharp });
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const css = getComputedStyle(document.documentElement);
+  const ink = canvas.getContext("2d");
+  ink.scale(sharp, sharp);
+  ink.font = "12px system-ui, sans-serif";
+  ink.textBaseline = "middle";
+  ink.fillStyle = css.getPropertyValue("--text");
+  names.forEach((name, row) => ink.fillText(fitted(ink, name, namesPx(width) - 8), 0, (row + 0.5) * ROW_PX));
+  ink.fillStyle = css.getPropertyValue("--accent");
+  for (const { row, from, to, weight } of bars) {
+    ink.globalAlpha = FAINTEST + (1 - FAINTEST) * weight;
+    ink.fillRect(scale(from), row * ROW_PX + 3, Math.max(LEAST_PX, scale(to) - scale(from) - 1), ROW_PX - 6);
+  }
+  ink.globalAlpha = 1;
+  drawAxis(ink, css, scale, width, names.length * ROW_PX);
+}
+
+function drawAxis(ink, css, scale, width, top) {
+  ink.fillStyle = css.getPropertyValue("--muted");
+  const first = localText(scale.from).slice(0, 16);
+  const last = localText(scale.to).slice(0, 16);
+  ink.textAlign = "left";
+  ink.fillText(first, namesPx(width), top + AXIS_PX / 2);
+  ink.textAlign = "right";
+  if (ink.measureText(first + last).width + 12 < width - namesPx(width)) ink.fillText(last, width, top + AXIS_PX / 2);
+}
+
+function fitted(ink, text, most) {
+  let fits = text.slice(0, 60);
+  while (fits.length > 1 && ink.measureText(fits).width > most) fits = `${fits.slice(0, -2)}…`;
+  return fits;
+}

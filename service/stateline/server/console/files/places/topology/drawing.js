@@ -1,0 +1,78 @@
+/** Where everything of the topology goes: dagre's layout, as plain numbers for an SVG. */
+
+const CHARACTER = 7.4; // pixels of one of the 12 px monospace font
+const MOST_CHARACTERS = 36;
+export const LINE = 15; // pixels from one line of a label to the next
+const RATE_WIDTH = 64; // kept free on arrows that show a rate
+const PADDING = { topic: 36, operator: 24, store: 28, global_table: 28, pipeline: 44 };
+
+/**
+ * `{width, height, nodes, edges, boxes}`: nodes `{…node, x, y, width, height, lines}` around their middles, edges `{from, to, points, at}`
+ * with the place of their rate, boxes `{subtopology, x, y, width, height}` around the parts of each subtopology.
+ */
+export function layout(dagre, { nodes, edges, rates }) {
+  const graph = new dagre.Graph({ compound: true });
+  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 46, marginx: 12, marginy: 12 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  const subtopologies = new Set(nodes.map(({ subtopology }) => subtopology).filter((number) => number !== null));
+  for (const number of subtopologies) graph.setNode(boxName(number), {});
+  for (const node of nodes) {
+    const lines = linesOf(node);
+    const longest = Math.max(...lines.map((text) => text.length));
+    graph.setNode(node.id, { width: longest * CHARACTER + (PADDING[node.kind] ?? 24), height: lines.length * LINE + 22, lines });
+    if (node.subtopology !== null) graph.setParent(node.id, boxName(node.subtopology));
+  }
+  const kinds = new Map(nodes.map((node) => [node.id, node]));
+  for (const [from, to] of edges) {
+    const rated = rateOf(kinds.get(from), rates) !== undefined;
+    graph.setEdge(from, to, rated ? { width: RATE_WIDTH, height: 14, labelpos: "c" } : {});
+  }
+  dagre.layout(graph);
+  const { width, height } = graph.graph();
+  return {
+    width,
+    height,
+    nodes: nodes.map((node) => ({ ...node, ...graph.node(node.id) })),
+    edges: edges.map(([from, to]) => ({ from, to, points: graph.edge(from, to).points, at: { x: graph.edge(from, to).x, y: graph.edge(from, to).y } })),
+    boxes: [...subtopologies].map((number) => ({ subtopology: number, ...graph.node(boxName(number)) })),
+  };
+}
+
+/** The rate out of a topic, null while it is not known; undefined for what has none. */
+export function rateOf(node, rates) {
+  return node?.kind === "topic" ? rates[node.name] : undefined;
+}
+
+/** The outline of a node as an SVG path around its middle: each kind has a shape of its own. */
+export function outline(kind, width, height) {
+  const [x, y] = [width / 2, height / 2];
+  switch (kind) {
+    case "topic": // a pill
+      return `M${-x + y},${-y}H${x - y}A${y},${y},0,0,1,${x - y},${y}H${-x + y}A${y},${y},0,0,1,${-x + y},${-y}Z`;
+    case "store": // a cylinder
+    case "global_table":
+      return `M${-x},${-y + 5}A${x},5,0,0,1,${x},${-y + 5}V${y - 5}A${x},5,0,0,1,${-x},${y - 5}ZM${-x},${-y + 5}A${x},5,0,0,0,${x},${-y + 5}`;
+    case "pipeline": // six edges
+      return `M${-x + 14},${-y}H${x - 14}L${x},0L${x - 14},${y}H${-x + 14}L${-x},0Z`;
+    default:
+      return `M${-x},${-y}H${x}V${y}H${-x}Z`;
+  }
+}
+
+/** A label whose lines are joined. */
+export function inOneLine(label) {
+  return label.replaceAll("\n", ", ");
+}
+
+/** A line through these points. */
+export function line(points) {
+  return points.map(({ x, y }, i) => `${i === 0 ? "M" : "L"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
+}
+
+function linesOf({ label, name }) {
+  return (label ?? name).split("\n").map((text) => (text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS - 1)}…` : text));
+}
+
+function boxName(number) {
+  return `subtopology ${number}`;
+}

@@ -1,0 +1,163 @@
+"""The console's overview, in a real Chromium: what is wrong, and the last hour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.console.console_browser import Flights
+from support.console.console_page import Console, console
+from support.console.told import change_look, say
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+Served = tuple[Flights, str]
+HISTORY = "/v1/console/history"
+NAMES = [
+    *("ingest_per_s", "commits_per_s", "commit_age_ms", "lag"),
+    *("queries_per_s", "p50_ms", "p99_ms", "restore_remaining"),
+]
+POINTS = 720
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Console]:
+    with console(browser, served[1]) as opened:
+        yield opened
+
+
+class Hour:
+    """An hour of points, one every five seconds, to which one is added whenever the page asks for new ones."""
+
+    def __init__(self) -> None:
+        now = int(time.time() * 1000)
+        self.points = [self.point(now - (POINTS - i) * 5000) for i in range(POINTS)]
+        self.since: list[int | None] = []
+
+    def point(self, at_ms: int) -> list[float | None]:
+        return [at_ms, 40.0, 10.0, 90, 0, 3.5, 2.0, 9.0, 0]
+
+    def answer(self, given: dict[str, str]) -> dict[str, Any]:
+        since = int(given["since_ms"]) if "since_ms" in given else None
+        self.since.append(since)
+        if since is not None:
+            self.points.append(self.point(since + 5000))
+        points = [p for p in self.points if since is None or (p[0] or 0) > since]
+        return {"interval_ms": 5000, "names": NAMES, "points": points}
+
+
+def rows(page: Console, chart: str) -> int:
+    """How many points a chart's table says that there are, itself cut to the newest 500."""
+    page.page.get_by_text(f"{chart} as a table").click()
+    table = page.page.get_by_role("table", name=chart)
+    caption = table.locator("caption").inner_text()
+    found = int(caption.rpartition(" of ")[2]) if " of " in caption else table.locator("tbody tr").count()
+    page.page.get_by_text(f"{chart} as a table").click()
+    return found
+
+
+def test_what_the_server_really_keeps_is_drawn(page: Console) -> None:
+    chart = page.page.get_by_role("img", name="Records taken in, per second")
+    chart.locator("canvas").wait_for()
+    assert "taken in: " in (chart.get_attribute("aria-label") or "")
+
+
+def test_a_page_that_opens_late_sees_the_past_and_new_points_are_added_to_it(page: Console) -> None:
+    hour = Hour()
+    say(page.page, HISTORY, hour.answer)
+    page.page.reload()
+    page.page.get_by_role("img", name="Commits, per second").locator("canvas").wait_for()
+    assert rows(page, "Commits, per second") == POINTS
+    last = hour.points[-1][0]
+    with page.page.expect_request(lambda request: f"since_ms={last}" in request.url):
+        pass
+    page.page.get_by_role("img", name="Commits, per second").wait_for()
+    assert hour.since[:2] == [None, last], "what is known is not asked for again"
+
+
+def test_how_much_is_shown_is_in_the_address(page: Console) -> None:
+    say(page.page, HISTORY, Hour().answer)
+    page.page.reload()
+    page.page.get_by_role("link", name="5 minutes", exact=True).click()
+    assert "from=5" in page.page.url
+    assert rows(page, "Commits, per second") == 61
+    page.page.reload()
+    page.page.get_by_role("img", name="Commits, per second").locator("canvas").wait_for()
+    assert page.page.get_by_role("link", name="5 minutes", exact=True).get_attribute("aria-current") == "true"
+    page.page.go_back()
+    page.page.locator("a[aria-current=true]", has_text="60 minutes").wait_for()
+
+
+def test_a_hole_in_the_past_is_no_line(page: Console) -> None:
+    hour = Hour()
+    del hour.points[300:400]
+    say(page.page, HISTORY, hour.answer)
+    page.page.reload()
+    page.page.get_by_text("Commits, per second as a table").click()
+    missing = page.page.get_by_role("table", name="Commits, per second").locator("tr", has_text="none")
+    missing.wait_for()
+    assert missing.count() == 1
+
+
+def test_a_line_of_noughts_is_drawn(page: Console) -> None:
+    hour = Hour()
+    for point in hour.points:
+        point[5] = 0.0
+    say(page.page, HISTORY, hour.answer)
+    page.page.reload()
+    chart = page.page.get_by_role("img", name="Queries, per second")
+    chart.locator("canvas").wait_for()
+    coloured = chart.locator("canvas").evaluate(
+        """(canvas) => {
+          const [r, g, b] = getComputedStyle(document.querySelector("i.series-0")).color.match(/\\d+/g).map(Number);
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          let found = 0;
+          for (let i = 0; i < data.length; i += 4) found += data[i] === r && data[i + 1] === g && data[i + 2] === b;
+          return found;
+        }"""
+    )
+    assert coloured > 100
+
+
+def test_a_token_that_may_not_know_of_queries_sees_the_other_charts(page: Console) -> None:
+    hour = Hour()
+    for point in hour.points:
+        point[5:8] = [None, None, None]
+    say(page.page, HISTORY, hour.answer)
+    page.page.reload()
+    page.page.get_by_role("img", name="Records taken in, per second").locator("canvas").wait_for()
+    assert page.page.get_by_role("img", name="Time to answer queries").count() == 0
+    assert page.page.get_by_text("only for a token for all stores").is_visible()
+
+
+def test_a_history_that_cannot_be_had_is_said(page: Console) -> None:
+    say(page.page, HISTORY, {"title": "no", "status": 503, "detail": "The server is closing."}, status=503)
+    page.page.reload()
+    page.page.get_by_role("alert").get_by_text("The server is closing.").wait_for()
+
+
+def test_all_is_well_until_something_is_not(page: Console) -> None:
+    page.page.get_by_text("Every store can be asked.").wait_for()
+    pipeline = {"reads": ["a"], "writes": "b", "tables": [], "static": [], "branches": []}
+    status = {"state": "failed", "last_error": "<b>no</b>", "next_start_at_ms": None}
+
+    def broken(said: dict[str, Any]) -> dict[str, Any]:
+        first, second, *others = said["stores"]
+        slow = first | {"states": {"restoring": 2}, "lag": 1234}
+        lost = second | {"states": {"unknown": 2}}
+        return {"stores": [slow, lost, *others], "pipelines": {"delays": pipeline | {"status": status}}}
+
+    change_look(page.page, broken)
+    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts.nth(2).wait_for()
+    told = alerts.all_inner_texts()
+    assert told[0].startswith("broken Pipeline delays is failed: <b>no</b> Mend what it says")
+    assert told[1].startswith("broken Store airports: 2 unknown No worker has these partitions: start one")
+    assert told[2].startswith("look Store aircraft is being restored: 1,234 offsets left")
+    assert page.page.get_by_role("list").get_by_text("failed", exact=True).is_visible(), "pipelines have a line"
+    page.page.get_by_role("link", name="Store airports: 2 unknown").click()
+    assert page.page.url.endswith("/stores/airports")

@@ -1,0 +1,364 @@
+"""The place of one store in the console: its entries in a grid, pages, files, in a real Chromium over a real server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from stateline.server.guard.tokens import hash_of
+from support.apps.console_app import HOSTILE_KEY, LARGE, START_MS, aircraft_records
+from support.console.console_browser import Flights
+from support.console.console_page import Console, console
+from support.processes.ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Route
+
+Served = tuple[Flights, str]
+
+NDJSON = "application/x-ndjson"
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, served: Served) -> Iterator[Console]:
+    """One page for all tests: each goes to an address of its own. Times are those of New York."""
+    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="America/New_York") as opened:
+        yield opened
+
+
+def show(page: Console, address: str) -> None:
+    """Open a store's address, once it has a row."""
+    page.visit(f"stores/{address}")
+    page.page.locator(".tabulator-row").first.wait_for()
+
+
+def column(page: Console, number: int) -> list[str]:
+    """The texts of a column, from the first row on as far as the grid has them in the page."""
+    return page.page.locator(f".tabulator-row .tabulator-cell[tabulator-field=c{number}]").all_text_contents()
+
+
+def headings(page: Console) -> list[str]:
+    return page.page.locator(".sorts").all_text_contents()
+
+
+def query_of(page: Console) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.page.url).query)
+
+
+def answered_by(page: Console, lines: list[Any]) -> None:
+    """Let streams of entries be these."""
+
+    def answer(route: Route) -> None:
+        if NDJSON not in route.request.headers["accept"]:
+            return route.continue_()
+        return route.fulfill(body="".join(json.dumps(line) + "\n" for line in lines), content_type=NDJSON)
+
+    page.page.route("**/v1/stores/**", answer)
+
+
+@pytest.fixture(autouse=True)
+def unrouted(page: Console) -> Iterator[None]:
+    yield
+    page.page.unroute_all(behavior="ignoreErrors")
+
+
+# The grid
+
+
+def test_a_store_shows_its_entries_at_once_with_the_members_of_values_as_columns(page: Console) -> None:
+    show(page, "hourly")
+    assert headings(page) == ["key", "start", "end", "flights", "delay.total"]
+    assert "Status 200" in page.told()
+    show(page, "distances")
+    assert headings(page) == ["key", "value"]
+    assert set(column(page, 1)) == {str(LARGE)}
+
+
+def test_times_are_in_the_readers_zone_with_utc_beside_them(page: Console) -> None:
+    show(page, "hourly?ask=key_windows&key=JFK")
+    cell = page.page.locator(".tabulator-cell").first
+    assert cell.inner_text() == "2013-02-27 16:00:00"
+    assert cell.get_attribute("title") == "2013-02-27T21:00:00.000Z"
+
+
+def test_a_click_on_a_heading_sorts_by_number_and_back_undoes_it(page: Console) -> None:
+    show(page, "distances")
+    before = column(page, 0)
+    key = page.page.get_by_role("button", name="key")
+    key.click()
+    page.page.wait_for_url("**sort=key")
+    page.page.locator("[aria-sort=ascending]").wait_for()
+    assert column(page, 0)[:12] == [str(n) for n in range(12)]
+    key.click()
+    page.page.wait_for_url("**sort=-key")
+    page.page.locator("[aria-sort=descending]").wait_for()
+    assert column(page, 0)[:3] == ["59", "58", "57"]
+    page.page.go_back()
+    page.page.go_back()
+    page.page.locator("[aria-sort=descending]").wait_for(state="detached")
+    assert column(page, 0)[:12] == before[:12]
+
+
+def test_a_link_to_sorted_found_and_chosen_columns_shows_the_same(page: Console) -> None:
+    show(page, "aircraft?prefix=N&find=N00&sort=-seats&columns=key,seats")
+    assert headings(page) == ["key", "seats ▼"]
+    assert column(page, 0) == [f"N{number:03}" for number in range(9, -1, -1)]
+    page.page.get_by_label("Find in these rows").fill("N004")
+    page.page.get_by_text("1 of 60 rows").wait_for()
+    assert query_of(page)["find"] == ["N004"]
+    page.page.get_by_text("Columns: 2 of 4").click()
+    page.page.get_by_label("carrier").check()
+    page.page.get_by_text("Columns: 3 of 4").wait_for()
+    assert headings(page) == ["key", "seats ▼", "carrier"]
+    assert query_of(page)["columns"] == ["key,seats,carrier"]
+
+
+def test_a_click_on_a_row_opens_it_and_the_arrow_keys_go_on(page: Console) -> None:
+    show(page, "aircraft?prefix=N")
+    page.page.locator(".tabulator-row").first.click()
+    opened = page.page.locator(".row")
+    assert opened.locator("h3 a").get_attribute("href") == page.url.replace("/stores", "/stores/aircraft/keys/N000")
+    assert "seats: 50" in opened.inner_text()
+    assert query_of(page)["open"] == ["N000"]
+    page.page.locator(".tabulator-tableholder").focus()
+    page.page.keyboard.press("ArrowDown")
+    opened.get_by_text("N001").first.wait_for()
+    assert page.page.locator("[aria-selected=true]").get_attribute("data-id") == "N001"
+    opened.get_by_role("button", name="Close").click()
+    opened.wait_for(state="detached")
+
+
+def test_a_json_key_is_linked_by_the_text_that_it_has(page: Console, served: Served) -> None:
+    show(page, "routes")
+    page.page.locator(".tabulator-row").first.click()
+    link = page.page.locator(".row h3 a").get_attribute("href") or ""
+    with httpx.Client() as client:
+        found = client.get(link.replace("/stores/", "/v1/stores/")).json()
+    assert found["found"] is True
+
+
+def test_data_never_becomes_markup(page: Console) -> None:
+    answered_by(page, [{"key": HOSTILE_KEY, "value": {HOSTILE_KEY: {"<b>x</b>": HOSTILE_KEY}}, "timestamp": 1}])
+    show(page, "aircraft?rows=all")
+    assert f"{HOSTILE_KEY}.<b>x</b>" in headings(page)
+    assert HOSTILE_KEY in page.page.locator(".row").inner_text()
+    assert page.page.locator("main img, main b").count() == 0
+    assert page.page.title() == "aircraft · flights"
+
+
+# Pages, all rows, files
+
+
+def test_pages_go_on_and_back_on_one_state(page: Console) -> None:
+    show(page, "aircraft?prefix=N0&limit=25")
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url) if "/range" in request.url else None)
+    pages = {1: column(page, 0)}
+
+    def turn(button: str, number: int) -> list[str]:
+        page.page.get_by_role("button", name=button).click()
+        page.page.get_by_text(f"Page {number}", exact=True).wait_for()
+        page.page.locator("#summary").filter(has_not_text="Asking").wait_for()
+        last = f"N{min(25 * number, 60) - 1:03}"
+        page.page.evaluate("document.querySelector('.tabulator-tableholder').scrollTop = 0")
+        page.page.locator(f".tabulator-row[data-id=N{25 * (number - 1):03}]").wait_for()
+        assert last >= column(page, 0)[-1]
+        return column(page, 0)
+
+    pages[2] = turn("Next page", 2)
+    pages[3] = turn("Next page", 3)
+    assert [pages[n][0] for n in (1, 2, 3)] == ["N000", "N025", "N050"]
+    assert page.page.get_by_role("button", name="Next page").is_disabled()
+    assert len(asked) == 2
+    assert turn("Previous page", 2)[0] == "N025"
+    assert turn("Previous page", 1)[0] == "N000"
+    assert len(asked) == 2, "pages that were seen are kept"
+    assert page.page.get_by_role("button", name="Previous page").is_disabled()
+
+
+def test_a_page_whose_state_is_gone_says_to_ask_anew(page: Console, served: Served) -> None:
+    with served[0].server(free_port(), "server.cursors.max=1") as url, httpx.Client(base_url=url) as client:
+        first = client.get("/v1/stores/aircraft/range?limit=2").json()["cursor"]
+        client.get("/v1/stores/airports/range?limit=1")
+        client.get("/v1/stores/hourly/windows?limit=2")  # the only one that is kept
+        page.page.goto(f"{url}/stores/aircraft?cursor={first}&limit=2")
+        page.page.locator(".problem", has_text="CURSOR_EXPIRED").wait_for()
+        page.page.get_by_role("button", name="Ask anew").click()
+        page.page.locator(".tabulator-row").first.wait_for()
+        assert "cursor" not in query_of(page)
+        page.complaints.clear()  # another server than that of the other tests
+
+
+def test_all_rows_are_one_stream_of_which_few_are_in_the_page(page: Console) -> None:
+    answered_by(page, [{"key": f"K{n:06}", "value": {"n": n}, "timestamp": n} for n in range(100_001)])
+    show(page, "aircraft?rows=all")
+    page.page.get_by_text("The first 100,000 rows: there are more.").wait_for()
+    page.page.locator("p", has_text=re.compile("^100,000 rows$")).wait_for()
+    page.page.evaluate("document.querySelector('.tabulator-tableholder').scrollTop = 1e9")
+    page.page.locator(".tabulator-row[data-id=K099999]").wait_for()
+    assert page.page.locator(".tabulator-row").count() < 200
+    page.page.get_by_role("button", name="n", exact=True).click()
+    page.page.locator("[aria-sort=ascending]").wait_for()
+    page.page.get_by_role("button", name="n", exact=True).click()
+    page.page.locator(".tabulator-row[data-id=K099999]").wait_for()
+
+
+def test_all_rows_of_a_real_stream_are_those_of_its_pages(page: Console) -> None:
+    show(page, "aircraft?prefix=N&limit=25")
+    page.page.get_by_role("button", name="All rows", exact=True).click()
+    page.page.get_by_text("All 60 rows, of one state.").wait_for()
+    page.page.get_by_text(re.compile(r"Read at read_\w+, up to flights-0 @ \d+")).wait_for()
+    page.page.get_by_role("button", name="Page by page").click()
+    page.page.get_by_text("Page 1", exact=True).wait_for()
+
+
+def test_reading_all_rows_can_be_stopped(page: Console) -> None:
+    held: list[Route] = []
+    page.page.route("**/v1/stores/aircraft/range**", lambda route: held.append(route))
+    page.visit("stores/aircraft?rows=all")
+    page.page.get_by_role("button", name="Stop").click()
+    page.page.get_by_text("Stopped after 0 rows.").wait_for()
+
+
+def test_csv_has_a_header_and_every_row(page: Console, tmp_path: Path) -> None:
+    show(page, "aircraft?prefix=N&limit=2")
+    rows = downloaded_csv(page, tmp_path)
+    assert rows[0] == ["key", "seats", "carrier", "timestamp"]
+    assert [row[0] for row in rows[1:]] == [key.decode() for key, _, _ in aircraft_records(60)]
+    assert rows[1] == ["N000", "50", "UA", "2013-02-27T21:00:00.000Z"]
+
+
+def test_csv_quotes_and_never_holds_a_formula(page: Console, tmp_path: Path) -> None:
+    texts = ["=1+2", "+1", "-1", "@x", 'a "b", c', "two\nlines", "plain"]
+    entries = [{"key": text, "value": {"n": -LARGE}, "timestamp": None} for text in texts]
+    answered_by(page, entries)
+    show(page, "aircraft?prefix=N")
+    rows = downloaded_csv(page, tmp_path)
+    assert rows[0] == ["key", "n"]
+    assert [row[0] for row in rows[1:]] == ["'=1+2", "'+1", "'-1", "'@x", *texts[4:]]
+    assert {row[1] for row in rows[1:]} == {str(-LARGE)}, "numbers are numbers"
+
+
+def downloaded_csv(page: Console, tmp_path: Path) -> list[list[str]]:
+    with page.page.expect_download() as download:
+        page.page.get_by_role("button", name="CSV of all rows").click()
+    download.value.save_as(tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_arrow_is_the_servers_own_stream(page: Console, tmp_path: Path) -> None:
+    show(page, "aircraft?prefix=N&limit=2")
+    with page.page.expect_download() as download:
+        page.page.get_by_role("button", name="Arrow of all rows").click()
+    download.value.save_as(tmp_path / "rows.arrows")
+    with pa.OSFile(str(tmp_path / "rows.arrows")) as file:
+        table = pa.ipc.open_stream(file).read_all()
+    assert table.num_rows == 60
+    assert table["timestamp"][0].as_py() is not None
+
+
+# Charts
+
+
+def test_windows_are_a_series_per_key_and_a_heat_map_with_tables(page: Console, served: Served) -> None:
+    page.visit("stores/hourly?tab=chart&number=delay.total")
+    charts = page.page.locator(".chart")
+    charts.locator("canvas").nth(1).wait_for()
+    assert re.search(r"EWR: \d+ last, between", page.page.locator(".plot").get_attribute("aria-label") or "")
+    with httpx.Client(base_url=served[1]) as client:
+        entries = client.get("/v1/stores/hourly/windows").json()["entries"]
+    charts.last.locator("summary").click()
+    found = charts.last.locator("tbody td:last-child").all_inner_texts()
+    assert sorted(map(int, found)) == sorted(each["value"]["delay"]["total"] for each in entries)
+    page.page.get_by_text("Keys: 3 of 3").click()
+    page.page.get_by_role("checkbox", name="LGA").uncheck()
+    page.page.get_by_text("Keys: 2 of 3").wait_for()
+    assert "LGA" not in (page.page.locator(".plot").get_attribute("aria-label") or "LGA")
+    assert "series" in query_of(page)
+
+
+def test_sessions_are_bars_from_their_start_to_their_end(page: Console, served: Served) -> None:
+    page.visit("stores/rushes?tab=chart")
+    with httpx.Client(base_url=served[1]) as client:
+        count = len(client.get("/v1/stores/rushes/sessions").json()["entries"])
+    strips = page.page.locator(f".strips[aria-label*='{count} sessions of 3 keys']")
+    box = strips.bounding_box()
+    assert box is not None
+    page.page.mouse.move(box["x"] + 112, box["y"] + 10)  # the first session of the first key
+    page.page.locator(".readout", has_text="EWR · 2013-02-27 16:00:00").wait_for()
+
+
+def test_versions_of_a_key_are_steps(page: Console) -> None:
+    page.visit("stores/airports?tab=chart")
+    label = "runways: 2 last, between 2 and 4."
+    page.page.locator(f".plot[aria-label*='{label}'] canvas").wait_for()
+    assert page.page.locator("#chart-key").input_value() == "JFK"
+    page.page.fill("#chart-to", str(START_MS))
+    page.page.get_by_role("button", name="Show").click()
+    page.page.locator(".plot[aria-label*='runways: 4 last, between 4 and 4.'], .plot[aria-label*='none']").wait_for()
+
+
+# Everywhere
+
+
+def test_streams_are_asked_with_the_token_too(browser: Browser, served: Served, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    entry = {"name": "ops", "sha256": hash_of("s3cret").hex(), "role": "admin"}
+    tokens.write_text(json.dumps({"tokens": [entry]}))
+    tokens.chmod(0o600)
+    with (
+        served[0].server(free_port(), f"server.tokens.file={tokens}") as url,
+        console(browser, f"{url}/stores/aircraft?rows=all&prefix=N", "#token") as opened,
+    ):
+        opened.page.fill("#token", "s3cret")
+        opened.page.keyboard.press("Enter")
+        opened.page.get_by_text("All 60 rows, of one state.").wait_for()
+        opened.page.get_by_role("link", name="Changes").click()
+        opened.page.locator("#feed", has_text="Connected.").wait_for()
+        assert "s3cret" not in opened.page.content()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize(
+    "address",
+    ["aircraft", "hourly?open=JFK", "airports?tab=changes", "hourly?tab=chart", "rushes?tab=partitions", "routes"],
+)
+def test_nothing_is_wider_than_the_window(page: Console, width: int, address: str) -> None:
+    page.page.set_viewport_size({"width": width, "height": 900})
+    page.visit(f"stores/{address}")
+    page.page.locator(".tabulator-row, .chart canvas, table, .nothing").first.wait_for()
+    assert page.page.evaluate("document.scrollingElement.scrollWidth") == width
+    page.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_store_that_is_not_there_is_said_so(page: Console) -> None:
+    page.visit("stores/nothing")
+    page.page.get_by_text("There is no store nothing here").wait_for()
+
+
+def test_a_partition_of_another_node_has_a_worker_there(page: Console) -> None:
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        told = response.json() | {"cluster": {"node": "one", "nodes": {}, "tasks": []}}
+        told["partitions"] = {p: each | {"node": "two", "owner": None} for p, each in told["partitions"].items()}
+        route.fulfill(response=response, body=json.dumps(told))
+
+    page.page.route("**/v1/console?*", answer)
+    page.visit("stores/aircraft?tab=partitions")
+    page.page.locator("td", has_text="of two").first.wait_for()
+
+
+def test_partitions_have_their_state_and_positions(page: Console) -> None:
+    page.visit("stores/airports?tab=partitions")
+    page.page.locator("td", has_text=re.compile(r"airport-status-\d @ 2")).first.wait_for()
+    assert page.page.locator("tbody tr").count() == 2

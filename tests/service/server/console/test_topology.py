@@ -1,0 +1,177 @@
+"""The console's drawing of the topology, in a real Chromium."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.apps import console_app
+from support.console.console_browser import Flights
+from support.console.console_page import Console, console
+from support.console.told import say
+from support.processes.running_worker import produce
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, FloatRect, Locator
+
+Served = tuple[Flights, str]
+GRAPH = "/v1/console/graph"
+DRAWN = ".topology svg .node"
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Console]:
+    with console(browser, f"{served[1]}/topology", first=DRAWN) as opened:
+        yield opened
+
+
+def node(kind: str, name: str, subtopology: int | None = None) -> dict[str, Any]:
+    known = {"name": name, "label": f"{name}\nmore of it", "subtopology": subtopology, "internal": False}
+    return {"id": f"{kind} {name}", "kind": kind, **known}
+
+
+def graph(rate: float | None = 12.3) -> dict[str, Any]:
+    nodes = [node("topic", "in"), node("operator", "join", 0), node("store", "kept", 0), node("pipeline", "delays")]
+    nodes.append(node("global_table", "<b>names</b>"))
+    edges = [["topic in", "operator join"], ["operator join", "store kept"], ["topic in", "pipeline delays"]]
+    return {"nodes": nodes, "edges": edges, "rates": {"in": rate}}
+
+
+def large(count: int) -> dict[str, Any]:
+    """A chain of operators, each with a store."""
+    stores = [node("store", f"store-of-number-{n}", n) for n in range(count)]
+    operators = [node("operator", f"operator-{n}", n) for n in range(count)]
+    edges = [[a["id"], b["id"]] for a, b in zip(operators, stores, strict=True)]
+    edges += [[a["id"], b["id"]] for a, b in itertools.pairwise(operators)]
+    return {"nodes": stores + operators, "edges": edges, "rates": {}}
+
+
+def named(page: Console) -> list[str]:
+    found: list[str] = page.page.locator(f"{DRAWN} title").all_text_contents()
+    return found
+
+
+def box(found: Locator) -> FloatRect:
+    seen = found.bounding_box()
+    assert seen is not None
+    return seen
+
+
+def test_the_application_is_drawn_with_what_each_part_is(page: Console) -> None:
+    told = named(page)
+    assert len(told) == 3 + 1 + 6
+    assert "topic departures" in told
+    assert "operator depart" in told
+    assert "store hourly, window, string → json" in told
+    boxes = page.page.locator(".topology .box-name").all_text_contents()
+    assert boxes == ["subtopology 0", "subtopology 1", "subtopology 2"]
+    legend = page.page.get_by_role("list", name="What the shapes mean").get_by_role("listitem")
+    assert legend.all_inner_texts() == ["topic", "operator", "store"]
+
+
+def test_arrows_out_of_topics_tell_how_many_records_a_second_come(page: Console, served: Served) -> None:
+    rates = page.page.locator(".topology .rate")
+    for turn in range(100):  # of thirty seconds, and told from the second look of the server on
+        produce(served[0].log, "flights", [(b"N001", b'{"seats": 50, "carrier": "UA"}', console_app.START_MS + turn)])
+        with page.page.expect_response(f"**{GRAPH}"):
+            pass
+        if set(rates.all_text_contents()) - {"0/s"}:
+            return
+    pytest.fail(f"no rate but {rates.all_text_contents()}")
+
+
+def test_rates_move_without_another_layout(page: Console) -> None:
+    rates = iter((12.3, 45.6, *[45.6] * 100))
+    say(page.page, GRAPH, lambda _: graph(next(rates)))
+    page.page.reload()
+    rate = page.page.locator(".topology .rate").first
+    rate.get_by_text("12/s").wait_for()
+    page.page.evaluate("document.querySelector('.topology svg .node').dataset.mark = 'here'")
+    before = [box(each) for each in page.page.locator(DRAWN).all()]
+    rate.get_by_text("46/s").wait_for()
+    assert page.page.locator(DRAWN).first.get_attribute("data-mark") == "here"
+    assert [box(each) for each in page.page.locator(DRAWN).all()] == before
+
+
+def test_a_rate_that_is_not_known_is_not_drawn(page: Console) -> None:
+    say(page.page, GRAPH, graph(None))
+    page.page.reload()
+    page.page.locator(DRAWN).first.wait_for()
+    assert page.page.locator(".topology .rate").count() == 0
+
+
+def test_stores_and_pipelines_lead_to_their_places_with_the_keyboard_too(page: Console) -> None:
+    say(page.page, GRAPH, graph())
+    page.page.reload()
+    page.page.get_by_role("link", name="pipeline delays, more of it").click()
+    page.page.wait_for_url("**/pipelines")
+    page.page.go_back()
+    link = page.page.get_by_role("link", name="store kept, more of it")
+    link.wait_for()
+    link.focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/stores/kept")
+
+
+def test_no_two_kinds_look_the_same_and_names_are_text(page: Console) -> None:
+    say(page.page, GRAPH, graph())
+    page.page.reload()
+    page.page.locator(DRAWN).first.wait_for()
+    shapes = page.page.locator(f"{DRAWN} path").evaluate_all(
+        "all => all.map((e) => [e.getAttribute('d').replace(/[-\\d.]+/g, ''), getComputedStyle(e).stroke, "
+        "getComputedStyle(e).strokeDasharray].join())"
+    )
+    assert len(set(shapes)) == 5
+    assert "global table <b>names</b>, more of it" in named(page)
+
+
+def test_a_screen_reader_has_a_table_of_the_same(page: Console) -> None:
+    say(page.page, GRAPH, graph())
+    page.page.reload()
+    page.page.get_by_text("The same as a table").click()
+    rows = page.page.get_by_role("table", name="What goes where").locator("tbody tr")
+    told = rows.evaluate_all("all => all.map((row) => [...row.children].map((cell) => cell.textContent))")
+    assert told == [
+        ["topic in, more of it", "operator join, more of it", "0", "12/s"],
+        ["operator join, more of it", "store kept, more of it", "0", ""],
+        ["topic in, more of it", "pipeline delays, more of it", "", "12/s"],
+    ]
+
+
+def test_a_large_topology_scrolls_in_its_panel_and_can_be_made_to_fit(page: Console) -> None:
+    say(page.page, GRAPH, large(12))
+    page.page.reload()
+    page.page.get_by_role("link", name="store store-of-number-11").wait_for()
+    panel = page.page.get_by_role("region", name="The topology, drawn")
+    assert panel.evaluate("e => e.scrollWidth > e.clientWidth")
+    assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    wide = box(panel.locator("svg").first)["width"]
+    page.page.get_by_role("button", name="Fit").click()
+    page.page.wait_for_url("**/topology?zoom=*")
+    assert box(panel.locator("svg").first)["width"] < wide
+
+
+def test_the_zoom_is_in_the_address(page: Console) -> None:
+    wide = box(page.page.locator(".topology svg"))["width"]
+    page.page.get_by_role("button", name="Larger").click()
+    assert page.page.url.endswith("?zoom=140")
+    page.page.reload()
+    page.page.locator(DRAWN).first.wait_for()
+    assert box(page.page.locator(".topology svg"))["width"] == pytest.approx(1.4 * wide, rel=0.01)
+    page.page.get_by_role("button", name="140 %").click()
+    assert page.page.url.endswith("/topology")
+
+
+def test_what_cannot_be_had_is_said(page: Console) -> None:
+    say(page.page, GRAPH, {"title": "no", "status": 503, "detail": "The server is closing."}, status=503)
+    page.page.reload()
+    page.page.get_by_role("alert").get_by_text("The server is closing.").wait_for()
+
+
+def test_an_application_that_declares_nothing_is_told_what_to_write(page: Console) -> None:
+    say(page.page, GRAPH, {"nodes": [], "edges": [], "rates": {}})
+    page.page.reload()
+    page.page.get_by_text('app.topic("…")').wait_for()
