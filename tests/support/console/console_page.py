@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -40,52 +39,6 @@ class Console:
         said = self.page.locator("#summary").filter(has_text=re.compile("[^.…]")).filter(has_not_text="Asking")
         said.wait_for()
         return said.inner_text()
-
-    def choose(self, store: str) -> None:
-        """Select a store by its card."""
-        self.page.get_by_role("button", name=store, exact=True).click()
-
-    def fill_query(self, query: str, **values: str) -> None:
-        """Choose a query of the store and fill its form, with nothing else in it."""
-        page = self.page
-        page.get_by_role("button", name="Clear").click()
-        page.select_option("#query-type", query)
-        page.evaluate("document.querySelector('#query-form details').open = true")
-        for name, value in values.items():
-            field = page.locator(f"#field-{name}")
-            tag = field.evaluate("e => e.type")
-            if tag == "checkbox":
-                field.check()
-            elif tag.startswith("select"):
-                field.select_option(value)
-            else:
-                field.fill(value)
-
-    def ask(self, query: str, **values: str) -> str:
-        """Ask a query; the sentence that says how it went."""
-        self.fill_query(query, **values)
-        self.page.locator("#query-form button[type=submit]").click()
-        return self.summary()
-
-    def summary(self) -> str:
-        """How the query went that is being asked."""
-        summary = self.page.locator("#result-summary")
-        summary.filter(has_not_text="Asking").wait_for()
-        return summary.inner_text()
-
-    def answer(self) -> str:
-        """The exact JSON of the answer that is shown."""
-        return self.page.locator("#result details pre").text_content() or ""
-
-    def curl(self) -> str:
-        """What the page's curl line prints when a shell runs it."""
-        line = self.page.locator("#curl").inner_text()
-        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
-
-    def card(self, store: str, fact: str) -> str:
-        """What the card of a store says."""
-        card = self.page.locator(".card", has=self.page.get_by_role("button", name=store, exact=True))
-        return card.locator("div", has=self.page.get_by_text(fact, exact=True)).locator("dd").inner_text()
 
     def _note(self, message: ConsoleMessage) -> None:
         # A status of 400 and more is written to the browser's console whatever the page makes of it.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support import REPOSITORY
 from support.apps.console_app import departure_records
@@ -20,56 +20,46 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 IMAGES = REPOSITORY / "docs" / "images"
-LOOKS = 20  # until the charts have something to show
-SIZES: dict[str, Any] = {
-    "desktop": {"viewport": {"width": 1280, "height": 1000}},
-    "phone": {"viewport": {"width": 360, "height": 740}},
-}
+SECONDS = 150  # until the charts of the last hour have something to show
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}}
+DARK: dict[str, Any] = {"color_scheme": "dark"}
+
+
+class Picture(NamedTuple):
+    """One: the address, what has to be there first, the window."""
+
+    name: str
+    address: str
+    first: str
+    window: dict[str, Any]
+
+
+PICTURES = (
+    Picture("overview", "?from=5", ".history canvas", DESKTOP),
+    Picture("store", "stores/aircraft?find=N01", ".tabulator-row", DESKTOP),
+    Picture("key", "stores/airports/keys/JFK", ".spans .span", DESKTOP | DARK),
+    Picture("chart", "stores/hourly?tab=chart&to=2013-03-01T12:00Z", ".strips", DESKTOP | DARK),
+    Picture("topology", "topology", ".topology svg", DESKTOP),
+    Picture("phone", "", ".card", PHONE),
+    Picture("phone-key", "stores/hourly/keys/JFK?to=2013-03-01T12:00Z", ".spans .span", PHONE),
+)
 
 
 def take(browser: Browser, url: str) -> None:
     """All pictures, one after the other."""
-    with console(browser, url, **SIZES["desktop"]) as page:
-        page.choose("aircraft")
-        page.ask("key", key="N001", isolation_level="read_committed")
-        page.page.evaluate("document.querySelector('#query-form details').open = false")
-        page.page.fill("#browse-prefix", "N0")
-        page.page.locator("#browse-form button").click()
-        page.page.locator("#browse-result table").wait_for()
-        page.page.evaluate("scrollTo(0, 0)")
-        _save(page, "console-desktop")
-        for _ in range(LOOKS):
-            page.page.get_by_role("button", name="Ask", exact=True).click()
-            with page.page.expect_response("**/v1/console*"):
-                page.summary()
-        page.page.locator(".charts").screenshot(path=IMAGES / "console-charts.png")
-    with console(browser, url, **SIZES["desktop"], color_scheme="dark") as page:
-        _ask_history(page)
-        page.page.evaluate("document.querySelector('#of-a-store').scrollIntoView()")
-        _save(page, "console-dark")
-    with console(browser, url, **SIZES["phone"]) as page:
-        _save(page, "console-phone")
-        page.choose("hourly")
-        page.page.fill("#window-key", "JFK")
-        page.page.keyboard.press("Enter")
-        page.page.locator("#window-table table").wait_for()
-        page.page.evaluate("document.querySelector('#window-section').scrollIntoView()")
-        _save(page, "console-phone-windows")
+    for name, address, first, window in PICTURES:
+        with console(browser, url, **window) as page:
+            page.visit(address)
+            page.page.locator(first).first.wait_for()
+            _settle(page)
+            page.page.screenshot(path=IMAGES / f"console-{name}.png")
 
 
-def _ask_history(page: Console) -> None:
-    page.choose("airports")
-    page.ask("versions", key="JFK")
-    page.page.evaluate("document.querySelector('#query-form details').open = false")
-    page.page.fill("#moment-key", "JFK")
-    page.page.keyboard.press("Enter")
-    page.page.locator("#moment-value").get_by_text("open again").wait_for()
-    page.page.get_by_role("button", name="Earlier change").click()
-    page.page.locator("#moment-value").get_by_text("snow").wait_for()
-
-
-def _save(page: Console, name: str) -> None:
-    page.page.screenshot(path=IMAGES / f"{name}.png")
+def _settle(page: Console) -> None:
+    """Charts are drawn a frame after their data are there."""
+    page.page.wait_for_load_state("networkidle")
+    page.page.wait_for_timeout(500)
 
 
 @contextmanager
@@ -103,4 +93,5 @@ if __name__ == "__main__":
         served_flights(Path(directory)) as (made, url),
         _ingest(made),
     ):
+        threading.Event().wait(SECONDS)
         take(browser, url)

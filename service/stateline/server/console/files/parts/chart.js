@@ -11,9 +11,9 @@ const COLOURS = 8;
 
 /**
  * A chart. `times` are ms since the epoch, going up; each of `series` is `{name, values, kind}`: a value or null for each time,
- * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value. Dragging zooms, a double click shows all.
+ * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value; with `fromZero` the axis begins there. Dragging zooms, a double click shows all.
  */
-export function Chart({ label, series, times, format = countText, height = 220 }) {
+export function Chart({ label, series, times, format = countText, height = 220, fromZero = false }) {
   const box = useRef(null);
   const legend = useRef(null);
   const readout = useRef(null);
@@ -33,7 +33,7 @@ export function Chart({ label, series, times, format = countText, height = 220 }
     const draw = () => {
       if (gone) return;
       const colours = [...legend.current.querySelectorAll("i")].map((each) => getComputedStyle(each).color);
-      plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, format: (value) => format_.current(value), say }), drawn.current, box.current);
+      plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, fromZero, format: (value) => format_.current(value), say }), drawn.current, box.current);
     };
     Promise.all([script("uplot-1.6.32.js"), style("uplot-1.6.32.css")]).then(draw, () => setMissing(true));
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));
@@ -90,7 +90,7 @@ function Data({ label, series, times, format }) {
   </details>`;
 }
 
-function optionsOf({ box, series, colours, height, format, say }) {
+function optionsOf({ box, series, colours, height, fromZero, format, say }) {
   const css = getComputedStyle(document.documentElement);
   const axis = { stroke: css.getPropertyValue("--muted"), grid: { stroke: css.getPropertyValue("--soft"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
@@ -99,7 +99,7 @@ function optionsOf({ box, series, colours, height, format, say }) {
     ms: 1,
     legend: { show: false },
     cursor: { points: { size: 6 } },
-    scales: { y: { range: (_, low, high) => rangeOf(low, high) } },
+    scales: { y: { range: (_, low, high) => rangeOf(fromZero ? Math.min(0, low) : low, high) } },
     axes: [
       { ...axis, values: (_, splits, __, ___, step) => splits.map((ms, i) => tickText(ms, splits[i - 1], step)), space: 80 },
       { ...axis, values: (_, splits) => splits.map(format), size: (_, texts) => 16 + 7 * Math.max(4, ...(texts ?? []).map((text) => text.length)) },

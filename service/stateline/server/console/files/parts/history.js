@@ -36,7 +36,7 @@ export function History({ at }) {
     ${failure && html`<${Failure} error=${failure} />`}
     ${points === null && !failure && html`<p role="status">Loading …</p>`}
     ${points?.length === 0 && html`<${Nothing}>Nothing yet: the first point comes five seconds after the server has started.<//>`}
-    <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} ...${chart} />`)}</div>
+    <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} fromZero ...${chart} />`)}</div>
     ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">The other charts are drawn once there is something in them; commits and queries only for a token for all stores.</p>`}`;
 }
 
