@@ -78,7 +78,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 def test_every_address_of_the_console_shows_the_page(client: httpx.Client, address: str) -> None:
     answer = client.get(f"{address}?as_of=1&store=none")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert answer.text.replace(base_of(answer.text), "./") == (FOLDER / "index.html").read_text(encoding="utf-8")
+    shown = re.sub('"console/@[0-9a-f]{16}/', '"console/', answer.text.replace(base_of(answer.text), "./"))
+    assert shown == (FOLDER / "index.html").read_text(encoding="utf-8")
     assert "base-uri 'self'" in answer.headers["content-security-policy"]
 
 
@@ -105,15 +106,34 @@ def test_pages_that_are_alike_have_one_etag(small: TestClient) -> None:
     assert small.get("/stores/c", headers={"If-None-Match": tags["/stores/a"]}).status_code == 304
 
 
-def test_files_are_served_from_folders_too_and_those_with_a_version_in_their_name_are_kept(small: TestClient) -> None:
-    kept = {}
-    for name in ("index.html", "places/store.js", "vendor/chart-4.5.1.js", "vendor/LICENSE.txt", "vendor/README.md"):
-        answer = small.get(f"/console/{name}")
-        assert answer.status_code == 200, name
-        assert answer.headers["content-type"].startswith(TYPES[name.rpartition(".")[2]])
-        kept[name] = "immutable" in answer.headers["cache-control"]
-    assert [name for name, is_kept in kept.items() if is_kept] == [n for n in kept if n.startswith("vendor/")]
-    assert small.get("/console/places").status_code == small.get("/console/places/").status_code == 404
+def test_the_page_leads_to_files_of_its_version_which_browsers_keep_and_to_no_others(small: TestClient) -> None:
+    found = re.search(r'"console/(@[0-9a-f]{16})/console.css"', small.get("/stores/a").text)
+    assert found is not None
+    for name in ("places/store.js", "vendor/chart-4.5.1.js", "vendor/LICENSE.txt", "vendor/README.md"):
+        for folder, kept in ((found[1], True), ("@0123456789abcdef", False), (None, False)):
+            answer = small.get(f"/console/{name}" if folder is None else f"/console/{folder}/{name}")
+            assert (answer.status_code, answer.text) == (200, name)
+            assert answer.headers["content-type"].startswith(TYPES[name.rpartition(".")[2]])
+            assert ("immutable" in answer.headers["cache-control"]) == kept
+    for nothing in (
+        "places",
+        "places/",
+        found[1],
+        f"{found[1]}/",
+        f"{found[1]}/places",
+        f"@/{found[1]}/places/store.js",
+    ):
+        assert small.get(f"/console/{nothing}").status_code == 404
+
+
+def test_another_file_makes_another_version(tmp_path: Path) -> None:
+    pages = []
+    for content in ("one", "two"):
+        (tmp_path / "index.html").write_text('<link href="console/a.css">')
+        (tmp_path / "a.css").write_text(content)
+        with TestClient(Starlette(routes=ConsolePage(tmp_path).routes())) as client:
+            pages.append(client.get("/").text)
+    assert pages[0] != pages[1]
 
 
 @pytest.mark.parametrize("path", ["/stores/", "/stores//keys/k", "/queries/x", "/stores/a/key/b", "/console", "/nope"])

@@ -1,8 +1,9 @@
 """The console: one page of static files at each of its addresses, which asks this server's own API and nothing else.
 
 The files are in the folder `files`. What the page shows it reads from the API with the token of who looks, so the page
-itself needs none. One thing is filled in: where the server's root is from here, in dots and slashes, by which the page
-finds its files and the API, also behind a proxy that has put the server under a path of its own.
+itself needs none. Two things are filled in: where the server's root is from here, in dots and slashes, by which the
+page finds its files and the API, also behind a proxy that has put the server under a path of its own; and the version
+of the files, below which browsers may keep them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from starlette.types import Scope
 from stateline.server.contract.console_paths import FILES, PAGES
 
 _PAGE = "index.html"
-_BASE = b'<base href="./">'
+_BASE, _LINK = b'<base href="./">', b'"console/'
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -30,10 +31,9 @@ _MEDIA_TYPES = {
     "md": "text/markdown; charset=utf-8",  # licences
     "txt": "text/plain; charset=utf-8",
 }
-# Kept by browsers, and asked about each time: after an upgrade no page runs with scripts of another version. What is
-# vendored has its version in its name.
+# The page is asked about each time, and leads to the files of its own version: after an upgrade none runs with scripts
+# of another one. A server that has other files, as while nodes are upgraded, gives its own, and nobody keeps them.
 _CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
-_VENDORED = "vendor/"
 _HEADERS = {
     # No script, style or connection but to this server. A policy beside that of every answer (`answer_headers`).
     "Content-Security-Policy": "default-src 'self'; base-uri 'self'; form-action 'self'; object-src 'none'",
@@ -47,7 +47,9 @@ class ConsolePage:
     def __init__(self, folder: Traversable | None = None) -> None:
         """`folder` is the package's own unless it is given."""
         found = dict(_below(folder or files("stateline.server.console") / "files"))
-        self._page = found[_PAGE]
+        everything = b"".join(b"%b\0%d\0%b" % (p.encode(), len(c), c) for p, c in sorted(found.items()))
+        self._version = f"@{hashlib.sha256(everything).hexdigest()[:16]}"
+        self._page = found[_PAGE].replace(_LINK, b'"console/%b/' % self._version.encode())
         self._files = {path: _StaticFile(path, content) for path, content in found.items()}
 
     def routes(self) -> list[BaseRoute]:
@@ -60,11 +62,13 @@ class ConsolePage:
         return _StaticFile(_PAGE, self._page.replace(_BASE, base)).answer(request)
 
     async def console_file(self, request: Request) -> Response:
-        """GET /console/{path}: a script, a style sheet, the icon. Raises 404 for a file that is none of them."""
-        found = self._files.get(request.path_params["path"])
+        """GET /console/{path}: a script, a style sheet, the icon, below a version or not. Raises 404 for others."""
+        path: str = request.path_params["path"]
+        version, _, below = path.partition("/")
+        found = self._files.get(below if version.startswith("@") else path)
         if found is None:
             raise HTTPException(404)
-        return found.answer(request)
+        return found.answer(request, _KEPT if version == self._version else _CHECKED)
 
 
 def root_from(scope: Scope) -> str:
@@ -84,15 +88,15 @@ class _StaticFile:
             **_HEADERS,
             "ETag": self._etag,
             "Content-Type": _MEDIA_TYPES[path.rpartition(".")[2]],
-            "Cache-Control": _KEPT if path.startswith(_VENDORED) else _CHECKED,
         }
 
-    def answer(self, request: Request) -> Response:
-        """The file, or 304 when the client has these very bytes."""
+    def answer(self, request: Request, kept: str = _CHECKED) -> Response:
+        """The file, or 304 when the client has these very bytes; `kept` is what caches may do with it."""
+        headers = {**self._headers, "Cache-Control": kept}
         known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
         if self._etag in known or "*" in known:
-            return Response(status_code=304, headers=self._headers)
-        return Response(self._content, headers=self._headers)
+            return Response(status_code=304, headers=headers)
+        return Response(self._content, headers=headers)
 
 
 def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, bytes]]:

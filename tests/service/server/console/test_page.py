@@ -55,7 +55,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served
 def test_a_part_that_cannot_be_loaded_is_said_and_the_others_go_on(browser: Browser, served: Served) -> None:
     with console(browser, served[1]) as opened:
         page = opened.page
-        page.route("**/console/places/settings.js", lambda route: route.abort())
+        page.route("**/console/*/places/settings.js", lambda route: route.abort())
         page.get_by_role("link", name="Settings").click()
         page.get_by_role("alert").get_by_text("This part of the page could not be loaded").wait_for()
         page.get_by_role("link", name="Stores", exact=True).click()

@@ -1,7 +1,5 @@
 /** Libraries are loaded when something needs them first, and once. */
 
-import { address } from "./api.js";
-
 const loading = new Map();
 
 /** A library that is a classic script, by its file below `vendor/`; afterwards its global is there. Rejects when it cannot be loaded. */
@@ -21,7 +19,7 @@ export function module(file) {
 
 function once(file, load) {
   if (!loading.has(file)) {
-    const loaded = load(address(`console/vendor/${file}`));
+    const loaded = load(new URL(`../vendor/${file}`, import.meta.url).href);
     loaded.catch(() => loading.delete(file)); // whoever wants it next tries again
     loading.set(file, loaded);
   }
