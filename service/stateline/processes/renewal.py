@@ -3,8 +3,8 @@
 1. A process of its own loads the new code. When it cannot, that is said, with file and line, and everything goes on.
 2. Processes that keep stores stop and start, one after the other: the servers go on answering from disk.
 3. Then pipelines, for which nobody waits.
-4. At last the servers: a new one begins at the same listening socket, and when it is ready the old one takes nothing
-   more, ends what it has begun, and goes. Both answer in between, each by its code.
+4. At last the servers: a new one begins at the same listening socket, and when it is ready, and lasts, the old one
+   takes nothing more, ends what it has begun, and goes. Both answer in between, each by its code.
 
 When one of the new processes ends before it is ready, or soon after, that is all: what was not reached yet goes on with
 the code that it has.
@@ -17,7 +17,6 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +29,7 @@ from stateline_store.errors import ConfigurationError
 _LOADED_WITHIN_S = 120.0
 # Who is not ready by then may have much to restore: the next ones have their turn, because all have to.
 _READY_WITHIN_S = 60.0
-# New code may end at its first record, too: so long it has to last before the next process is stopped for it.
+# New code may end at its first record, too: so long it has to last before another process is stopped for it.
 _SETTLES_WITHIN_S = 2.0
 
 Steps = Generator[None, None, str]  # ends with why not; empty when it was done
@@ -111,9 +110,8 @@ class Renewal:
         for gone in [name for name in self._supervisor.names if name not in names]:
             yield from _gone(self._supervisor, self._supervisor.of(gone))
         order = sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over))
-        for child, following in zip_longest(order, order[1:]):
-            settles = child.says_ready and following is not None and not following.takes_over
-            why = yield from _replaced(self._supervisor, child, settles=settles)
+        for child in order:
+            why = yield from _replaced(self._supervisor, child)
             if why:
                 return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
         return ""
@@ -145,7 +143,7 @@ class Renewal:
         return ""
 
 
-def _replaced(supervisor: Supervisor, child: Child, *, settles: bool) -> Steps:
+def _replaced(supervisor: Supervisor, child: Child) -> Steps:
     old = supervisor.of(child.name)
     if not child.takes_over:
         yield from _gone(supervisor, old)
@@ -155,7 +153,7 @@ def _replaced(supervisor: Supervisor, child: Child, *, settles: bool) -> Steps:
         yield
     if one.process is first and not one.is_ready:
         supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
-    until_s = time.monotonic() + (_SETTLES_WITHIN_S if settles else 0.0)
+    until_s = time.monotonic() + (_SETTLES_WITHIN_S if child.says_ready else 0.0)
     while one.process is first and time.monotonic() < until_s:
         yield
     if one.process is not first:

@@ -20,7 +20,6 @@ from stateline.cli.check.findings import Report
 from stateline.cli.check.report import report_as_text
 from stateline.cli.check.run import check
 from stateline.cli.main import main
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.resets import ResetWork, begun, say_reset
 from stateline.log import Log
@@ -29,24 +28,9 @@ from stateline.model.graph import Drawn, Part, graph_of
 from stateline.worker.worker import Worker
 from stateline_store import StatelineError
 from support.apps.counting_app import PARTITIONS, counting
-from support.processes.running_worker import create, eventually, produce, running
+from support.processes.running_worker import configured, create, eventually, produce, running
 
 EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
-
-
-@pytest.fixture
-def application_id() -> str:
-    return f"app-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def config(application_id: str, bootstrap: str, tmp_path: Path) -> Config:
-    return configured(application_id, bootstrap, tmp_path)
-
-
-def configured(application_id: str, bootstrap: str, tmp_path: Path) -> Config:
-    settings = {"state.dir": str(tmp_path / "state"), "commit.interval.ms": "50", "bootstrap.servers": bootstrap}
-    return load_config(application_id, environment={}, overrides=[f"{k}={v}" for k, v in settings.items()])
 
 
 def run_once(app: App, config: Config, log: Log) -> None:
@@ -89,7 +73,8 @@ def test_what_is_missing_is_refused_and_nothing_is_made(
 
 
 def test_no_log_is_made_to_be_asked(application_id: str, tmp_path: Path) -> None:
-    report = check(counting(application_id), configured(application_id, "embedded", tmp_path))
+    app = counting(application_id)
+    report = check(app, configured(app, tmp_path / "state", bootstrap__servers="embedded"))
     assert not report.would_start
     assert list(tmp_path.iterdir()) == []
 
@@ -240,7 +225,8 @@ def test_while_the_log_is_away_the_disk_is_told_and_whether_a_start_works_is_not
 ) -> None:
     file = tmp_path / "log.db"
     file.write_bytes(b"")  # it is only being made
-    report = check(counting(application_id), configured(application_id, f"embedded:{file}", tmp_path))
+    app = counting(application_id)
+    report = check(app, configured(app, tmp_path / "state", bootstrap__servers=f"embedded:{file}"))
     assert not report.would_start
     assert said(report, "unknown")[0].startswith("The log does not answer: ")
     assert "is not known: see above." in report_as_text(report)

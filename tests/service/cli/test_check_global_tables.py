@@ -15,22 +15,20 @@ from stateline.cli.check.drawings import as_dot, as_lines, as_mermaid
 from stateline.cli.check.report import report_as_text
 from stateline.cli.check.run import check
 from stateline.cli.table import Row
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.model.graph import graph_of
 from stateline.worker.worker import Worker
 from stateline_store import StatelineError
 from support.apps.global_app import build
-from support.processes.running_worker import create, eventually, produce, running
+from support.processes.running_worker import configured, create, eventually, produce, running
 
 pytestmark = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
 
 
 @pytest.fixture
 def config(bootstrap: str, tmp_path: Path) -> Config:
-    settings = {"state.dir": str(tmp_path / "state"), "commit.interval.ms": "50", "bootstrap.servers": bootstrap}
-    return load_config("codes-app", environment={}, overrides=[f"{k}={v}" for k, v in settings.items()])
+    return configured(build(), tmp_path / "state", bootstrap__servers=bootstrap)
 
 
 def run_once(config: Config, log: Log) -> None:

@@ -12,30 +12,13 @@ from stateline import App, InputRecord, StoreView, serdes, stores
 from stateline.cli.check.report import report_as_text
 from stateline.cli.check.run import check
 from stateline.config import extras
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
 from stateline_store import InvalidArgumentError
-from support.processes.running_worker import create, produce
+from support.processes.running_worker import configured, create, produce
 
 EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
-
-
-@pytest.fixture
-def application_id() -> str:
-    return f"app-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def config(application_id: str, bootstrap: str, tmp_path: Path) -> Config:
-    return configured(application_id, bootstrap, tmp_path)
-
-
-def configured(application_id: str, bootstrap: str, tmp_path: Path, **settings: str) -> Config:
-    told = {"state.dir": str(tmp_path / "state"), "bootstrap.servers": bootstrap}
-    told |= {name.replace("_", "."): value for name, value in settings.items()}
-    return load_config(application_id, environment={}, overrides=[f"{k}={v}" for k, v in told.items()])
 
 
 def counting(application_id: str, **logging: object) -> App:
@@ -88,8 +71,8 @@ def test_a_tokens_file_that_cannot_be_read_is_refused(
 ) -> None:
     create(log, {f"{application_id}-in": 2})
     file = tmp_path / "nosuch.json"
-    config = configured(application_id, bootstrap, tmp_path, server_tokens_file=str(file))
-    (why,) = refused(counting(application_id), config)
+    app = counting(application_id)
+    (why,) = refused(app, configured(app, tmp_path, bootstrap__servers=bootstrap, server__tokens__file=file))
     assert str(file) in why
 
 
@@ -98,10 +81,10 @@ def test_a_server_that_others_reach_without_tokens_is_refused(
     application_id: str, bootstrap: str, log: Log, tmp_path: Path
 ) -> None:
     create(log, {f"{application_id}-in": 2})
-    (why,) = refused(counting(application_id), configured(application_id, bootstrap, tmp_path, server_host="0.0.0.0"))
+    app, open_to_all = counting(application_id), {"bootstrap__servers": bootstrap, "server__host": "0.0.0.0"}
+    (why,) = refused(app, configured(app, tmp_path, **open_to_all))
     assert why.startswith("server.host = '0.0.0.0'")
-    meant = configured(application_id, bootstrap, tmp_path, server_host="0.0.0.0", server_insecure="true")
-    assert check(counting(application_id), meant).would_start
+    assert check(app, configured(app, tmp_path, **open_to_all, server__insecure="true")).would_start
 
 
 @EMBEDDED
@@ -129,8 +112,8 @@ def test_a_dead_letter_topic_has_its_offsets_and_a_topic_its_other_settings(
     produce(log, dead, [(b"k", b"v", n) for n in range(3)])
     with closing(log.admin()) as admin:
         admin.create_topics([NewTopic(changelog, 2, {"cleanup.policy": "delete"})])
-    setting = {"errors_dead_letter_queue_topic_name": dead}
-    report = check(counting(application_id), configured(application_id, bootstrap, tmp_path, **setting))
+    app, setting = counting(application_id), {"errors__dead__letter__queue__topic__name": dead}
+    report = check(app, configured(app, tmp_path, bootstrap__servers=bootstrap, **setting))
     rows = {row["topic"]: row for row in report.topics}
     assert (rows[dead]["offsets"], rows[dead]["partitions"]) == (3, 1), report_as_text(report)
     assert "cleanup.policy is delete, declared compact" in str(rows[changelog]["state"])

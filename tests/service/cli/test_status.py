@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from stateline.cli.status import status, wait_until_caught_up
-from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
@@ -19,20 +16,10 @@ from support.processes.running_worker import create, produce, running
 from support.run.patience import HANGING_S
 
 
-@pytest.fixture
-def application_id() -> str:
-    return f"app-{uuid4().hex[:8]}"
-
-
-def configured(application_id: str, bootstrap: str, state_dir: Path) -> Config:
-    settings = {"state.dir": str(state_dir), "commit.interval.ms": "50", "bootstrap.servers": bootstrap}
-    return load_config(application_id, environment={}, overrides=[f"{k}={v}" for k, v in settings.items()])
-
-
 def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
-    log: Log, bootstrap: str, application_id: str, tmp_path: Path
+    log: Log, application_id: str, config: Config
 ) -> None:
-    app, config = counting(application_id), configured(application_id, bootstrap, tmp_path)
+    app = counting(application_id)
     said: list[str] = []
     create(log, {f"{application_id}-in": 2, f"{application_id}-alone": 1})
     with closing(log.admin()) as admin:
@@ -55,10 +42,8 @@ def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
         assert {row["name"] for row in found.rows()} >= {f"{application_id}-in", f"{application_id}-alone"}
 
 
-def test_a_topic_that_a_worker_will_make_is_waited_for(
-    log: Log, bootstrap: str, application_id: str, tmp_path: Path
-) -> None:
-    app, config = counting(application_id), configured(application_id, bootstrap, tmp_path)
+def test_a_topic_that_a_worker_will_make_is_waited_for(log: Log, application_id: str, config: Config) -> None:
+    app = counting(application_id)
     said: list[str] = []
     create(log, {f"{application_id}-in": 2, f"{application_id}-alone": 1})
     produce(log, f"{application_id}-in", [(b"k", b"v", 1)])
@@ -71,8 +56,6 @@ def test_a_topic_that_a_worker_will_make_is_waited_for(
     assert {row["name"]: row["lag"] for row in status(app, config).rows()}[missing] == 0
 
 
-def test_there_is_no_status_of_topics_that_are_not_there(
-    log: Log, bootstrap: str, application_id: str, tmp_path: Path
-) -> None:
+def test_there_is_no_status_of_topics_that_are_not_there(log: Log, application_id: str, config: Config) -> None:
     with pytest.raises(DoesNotExistError, match="Topics are missing"):
-        status(counting(application_id), configured(application_id, bootstrap, tmp_path))
+        status(counting(application_id), config)

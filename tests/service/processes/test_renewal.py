@@ -30,7 +30,19 @@ signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exi
 WORKS = SETUP + "print('works', flush=True)\nreadiness.say()\ntime.sleep(3600)"
 NEVER_READY = SETUP + "print('begins', flush=True)\ntime.sleep(3600)"
 CRASHES = SETUP + "sys.stderr.write('error: no such column\\n')\nsys.exit(1)"
-CRASHES_AT_WORK = SETUP + "readiness.say()\nsys.stderr.write('error: no such column\\n')\nsys.exit(1)"
+# It goes when the supervisor has closed its end of the pipe: it has taken note then.
+CRASHES_AT_WORK = """
+import os, select, sys
+from stateline.processes.readiness import Readiness
+ends = [os.dup(int(number)) for name, number in os.environ.items() if name == "SUPERVISOR_READY_FD"]
+Readiness().say()
+for end in ends:
+    noted = select.poll()
+    noted.register(end, 0)
+    noted.poll()
+sys.stderr.write("error: no such column\\n")
+sys.exit(1)
+"""
 MISTAKEN = SETUP + "sys.stderr.write('error: a mistake\\n')\nsys.exit(2)"
 LOADS = (sys.executable, "-S", "-c", "")
 FAILS = (sys.executable, "-S", "-c", "import sys; sys.exit('error: it has a mistake in line 3')")
@@ -139,10 +151,33 @@ def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_wit
     assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
 
 
+@pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
+def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_server_with_the_old_code(
+    scene: Scene, script: str
+) -> None:
+    before = scene.supervisor.processes
+    said = scene.renew([worker("worker-0"), worker("worker-1", script), server()])
+    assert said[-1].startswith("stateline | worker-1 has ended with the new code: no such column. What was not")
+    assert scene.supervisor.processes["server"] == before["server"]
+
+
+def test_the_only_worker_that_ends_soon_after_it_is_ready_is_not_said_to_run_the_new_code(scene: Scene) -> None:
+    said = scene.renew([worker("worker-0", CRASHES_AT_WORK)])
+    assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column.")
+
+
 def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene) -> None:
     before = scene.supervisor.processes["server"]
     said = scene.renew([worker("worker-0"), worker("worker-1"), server(MISTAKEN)])
     assert "server has ended with the new code: a mistake" in said[-1]
+    assert scene.supervisor.processes["server"] == before
+    assert not scene.said("hands over")
+
+
+def test_a_server_that_ends_soon_after_it_is_ready_leaves_the_one_that_answers(scene: Scene) -> None:
+    before = scene.supervisor.processes["server"]
+    said = scene.renew([worker("worker-0"), worker("worker-1"), server(CRASHES_AT_WORK)])
+    assert "server has ended with the new code: no such column" in said[-1]
     assert scene.supervisor.processes["server"] == before
     assert not scene.said("hands over")
 

@@ -79,8 +79,8 @@ def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         served_here(tmp_path_factory.mktemp("n"), app=App("flights-app")) as here,
         console(browser, f"{str(here.client.base_url).rstrip('/')}/nodes", first=".nothing") as page,
     ):
-        assert page.page.get_by_text("This node runs alone").is_visible()
-        assert page.page.get_by_text("No worker has run here").is_visible()
+        page.page.get_by_text("This node runs alone").wait_for()
+        page.page.get_by_text("No worker has run here").wait_for()
         made.open(page)
         yield made
 
@@ -135,8 +135,8 @@ def test_a_node_alone_shows_its_workers_with_their_tasks(browser: Browser, serve
     with console(browser, f"{served[1]}/nodes") as page:
         card = page.page.locator(".card", has=page.page.get_by_role("heading", name="worker-0", exact=True))
         card.get_by_text("6 running", exact=True).wait_for()
-        assert card.get_by_text("0_0, 0_1, 1_0, 1_1, 2_0, 2_1").is_visible()
-        assert page.page.get_by_role("link", name="Nodes", exact=True).is_visible()
+        card.get_by_text("0_0, 0_1, 1_0, 1_1, 2_0, 2_1").wait_for()
+        page.page.get_by_role("link", name="Nodes", exact=True).wait_for()
 
 
 def test_a_worker_that_has_ended_is_said_with_what_becomes_of_its_tasks(browser: Browser, served: Served) -> None:

@@ -65,7 +65,7 @@ def test_a_card_tells_how_far_a_pipeline_is(shown: Shown) -> None:
     shown.wait_for("Rows", "900 in, 40 out, 2 left out")
     shown.wait_for("Longest step", "produce, 20 ms")
     shown.wait_for("State", "not running here", name="other")
-    assert shown.page.get_by_role("link", name="Pipelines").is_visible()
+    shown.page.get_by_role("link", name="Pipelines").wait_for()
     assert shown.page.locator(".card.bad").count() == 0
 
 

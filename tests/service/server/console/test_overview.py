@@ -83,7 +83,8 @@ def test_how_much_is_shown_is_in_the_address(page: Console) -> None:
     say(page.page, HISTORY, Hour().answer)
     page.page.reload()
     page.page.get_by_role("link", name="5 minutes", exact=True).click()
-    assert "from=5" in page.page.url
+    page.page.wait_for_url("**from=5*")
+    page.page.locator("a[aria-current=true]", has_text="5 minutes").wait_for()
     assert rows(page, "Commits, per second") == 61
     page.page.reload()
     page.page.get_by_role("img", name="Commits, per second").locator("canvas").wait_for()
@@ -131,7 +132,7 @@ def test_a_token_that_may_not_know_of_queries_sees_the_other_charts(page: Consol
     page.page.reload()
     page.page.get_by_role("img", name="Records taken in, per second").locator("canvas").wait_for()
     assert page.page.get_by_role("img", name="Time to answer queries").count() == 0
-    assert page.page.get_by_text("only for a token for all stores").is_visible()
+    page.page.get_by_text("only for a token for all stores").wait_for()
 
 
 def test_a_history_that_cannot_be_had_is_said(page: Console) -> None:
@@ -158,6 +159,6 @@ def test_all_is_well_until_something_is_not(page: Console) -> None:
     assert told[0].startswith("broken Pipeline delays is failed: <b>no</b> Mend what it says")
     assert told[1].startswith("broken Store airports: 2 unknown No worker has these partitions: start one")
     assert told[2].startswith("look Store aircraft is being restored: 1,234 offsets left")
-    assert page.page.get_by_role("list").get_by_text("failed", exact=True).is_visible(), "pipelines have a line"
+    page.page.get_by_role("list").get_by_text("failed", exact=True).wait_for()  # pipelines have a line
     page.page.get_by_role("link", name="Store airports: 2 unknown").click()
-    assert page.page.url.endswith("/stores/airports")
+    page.page.wait_for_url("**/stores/airports")

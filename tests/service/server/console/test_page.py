@@ -26,11 +26,11 @@ def test_a_server_that_is_gone_leaves_the_last_state_and_comes_back_by_itself(br
         with made.server(port) as url:
             page = last.enter_context(console(browser, url)).page
         page.locator("#connection", has_text="Not connected since").wait_for()
-        assert page.get_by_role("alert").get_by_text("The server does not answer.").first.is_visible()
-        assert page.locator("main.stale .card", has_text="aircraft").get_by_text("timestamped key value").is_visible()
+        page.get_by_role("alert").get_by_text("The server does not answer.").first.wait_for()
+        page.locator("main.stale .card", has_text="aircraft").get_by_text("timestamped key value").wait_for()
         last.enter_context(made.server(port))
         page.locator("#connection", has_text=re.compile("^Connected")).wait_for()
-        assert page.locator("main.stale").count() == 0
+        page.locator("main:not(.stale)").wait_for()
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served: Served, tmp_path: Path) -> None:

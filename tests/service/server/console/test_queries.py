@@ -86,10 +86,11 @@ def test_an_address_and_its_curl_line_get_the_same_answer(
 
 
 def test_every_query_of_every_kind_is_tried(page: Console) -> None:
-    offered = set()
+    offered, options = set(), page.page.locator("#ask option")
     for store in ("aircraft", "airports", "hourly", "rushes"):
         page.visit(f"queries?store={store}")
-        offered |= set(page.page.locator("#ask option").evaluate_all("all => all.map(o => o.value)"))
+        options.first.wait_for(state="attached")
+        offered |= set(options.evaluate_all("all => all.map(o => o.value)"))
     assert offered == {query for _, query, _ in QUERIES}
 
 
@@ -154,6 +155,7 @@ def test_the_last_questions_of_the_tab_are_links(page: Console) -> None:
     ask(page, "aircraft", "key", key="N003")
     ask(page, "hourly", "key_windows", key="JFK")
     links = page.page.locator(".last a")
+    links.nth(1).wait_for()
     assert links.all_inner_texts() == ["hourly: Windows of a key", "aircraft: One key"]
     links.last.click()
     page.page.locator(".row h3", has_text="N003").wait_for()

@@ -44,6 +44,7 @@ def test_every_setting_is_there_with_its_value_and_where_it_was_set(page: Consol
 def test_what_is_typed_finds_names_values_and_what_they_are_for(page: Console) -> None:
     page.page.get_by_label("Find").fill("state dir")
     page.page.wait_for_url("**/settings?find=state+dir")
+    page.page.get_by_text("server.limit.default", exact=True).wait_for(state="detached")
     told = rows(page)
     assert "state.dir" in [row[0] for row in told]
     assert all("state" in " ".join(row).lower() for row in told)
@@ -57,6 +58,7 @@ def test_what_is_typed_finds_names_values_and_what_they_are_for(page: Console) -
 def test_the_defaults_can_be_left_out(page: Console) -> None:
     page.page.get_by_label("Only those that are not the default").check()
     page.page.wait_for_url("**/settings?only=set")
+    page.page.get_by_text("server.limit.default", exact=True).wait_for(state="detached")
     told = rows(page)
     assert told
     assert all(origin != "default" for _, _, origin, _ in told)

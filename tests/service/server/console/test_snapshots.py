@@ -55,8 +55,10 @@ def test_one_that_is_made_is_open_and_in_the_list_and_in_the_address(page: Conso
     row = page.page.get_by_role("table", name="Kept now").locator("tbody tr", has_text=made)
     row.get_by_text("aircraft, hourly").wait_for()
     assert "in 5 min" in row.inner_text()
-    assert page.page.url.endswith(f"?id={made}")
-    assert page.page.get_by_role("table", name="Partitions of ").count() == 2
+    page.page.wait_for_url(f"**?id={made}")
+    partitions = page.page.get_by_role("table", name="Partitions of ")
+    partitions.nth(1).wait_for()
+    assert partitions.count() == 2
 
 
 def test_the_lines_of_a_partition_read_its_rows(page: Console, tmp_path: Path) -> None:

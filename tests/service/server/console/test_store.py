@@ -132,7 +132,7 @@ def test_a_click_on_a_row_opens_it_and_the_arrow_keys_go_on(page: Console) -> No
     page.page.locator(".tabulator-tableholder").focus()
     page.page.keyboard.press("ArrowDown")
     opened.get_by_text("N001").first.wait_for()
-    assert page.page.locator("[aria-selected=true]").get_attribute("data-id") == "N001"
+    page.page.locator("[aria-selected=true][data-id=N001]").wait_for()
     opened.get_by_role("button", name="Close").click()
     opened.wait_for(state="detached")
 
@@ -274,16 +274,18 @@ def test_windows_are_a_series_per_key_and_a_heat_map_with_tables(page: Console, 
     page.visit("stores/hourly?tab=chart&number=delay.total")
     charts = page.page.locator(".chart")
     charts.locator("canvas").nth(1).wait_for()
+    page.page.locator(".plot[aria-label*='EWR: ']").wait_for()
     assert re.search(r"EWR: \d+ last, between", page.page.locator(".plot").get_attribute("aria-label") or "")
     with httpx.Client(base_url=served[1]) as client:
         entries = client.get("/v1/stores/hourly/windows").json()["entries"]
     charts.last.locator("summary").click()
-    found = charts.last.locator("tbody td:last-child").all_inner_texts()
-    assert sorted(map(int, found)) == sorted(each["value"]["delay"]["total"] for each in entries)
+    cells = charts.last.locator("tbody td:last-child")
+    cells.nth(len(entries) - 1).wait_for()
+    assert sorted(map(int, cells.all_inner_texts())) == sorted(each["value"]["delay"]["total"] for each in entries)
     page.page.get_by_text("Keys: 3 of 3").click()
     page.page.get_by_role("checkbox", name="LGA").uncheck()
     page.page.get_by_text("Keys: 2 of 3").wait_for()
-    assert "LGA" not in (page.page.locator(".plot").get_attribute("aria-label") or "LGA")
+    page.page.locator(".plot:not([aria-label*=LGA])").wait_for()
     assert "series" in query_of(page)
 
 

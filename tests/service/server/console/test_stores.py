@@ -67,7 +67,7 @@ def test_a_store_that_waits_for_a_commit_or_has_no_worker_stands_out(page: Conso
     change_look(page.page, waiting)
     page.page.locator("tr.warn", has_text="aircraft").get_by_text("1,234").wait_for()
     assert row(page, "aircraft")[-1] == "10 min ago"
-    assert page.page.locator("tr.bad", has_text="airports").get_by_text("No worker runs it.").is_visible()
+    page.page.locator("tr.bad", has_text="airports").get_by_text("No worker runs it.").wait_for()
 
 
 def test_an_application_without_stores_is_told_how_to_make_one(browser: Browser, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_application_without_stores_is_told_how_to_make_one(browser: Browser,
         served_here(tmp_path, app=App("flights-app")) as here,
         console(browser, f"http://127.0.0.1:{here.port}/stores", first=".nothing") as page,
     ):
-        assert page.page.get_by_text("app.table(topic").is_visible()
+        page.page.get_by_text("app.table(topic").wait_for()
 
 
 def test_what_is_not_committed_yet_is_told_apart(browser: Browser, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.apps import console_app
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import say
-from support.processes.running_worker import produce
+from support.processes.running_worker import eventually, produce
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FloatRect, Locator
@@ -133,6 +133,7 @@ def test_a_screen_reader_has_a_table_of_the_same(page: Console) -> None:
     page.page.reload()
     page.page.get_by_text("The same as a table").click()
     rows = page.page.get_by_role("table", name="What goes where").locator("tbody tr")
+    rows.nth(2).wait_for()
     told = rows.evaluate_all("all => all.map((row) => [...row.children].map((cell) => cell.textContent))")
     assert told == [
         ["topic in, more of it", "operator join, more of it", "0", "12/s"],
@@ -151,18 +152,18 @@ def test_a_large_topology_scrolls_in_its_panel_and_can_be_made_to_fit(page: Cons
     wide = box(panel.locator("svg").first)["width"]
     page.page.get_by_role("button", name="Fit").click()
     page.page.wait_for_url("**/topology?zoom=*")
-    assert box(panel.locator("svg").first)["width"] < wide
+    eventually(lambda: box(panel.locator("svg").first)["width"] < wide, "it fits")
 
 
 def test_the_zoom_is_in_the_address(page: Console) -> None:
     wide = box(page.page.locator(".topology svg"))["width"]
     page.page.get_by_role("button", name="Larger").click()
-    assert page.page.url.endswith("?zoom=140")
+    page.page.wait_for_url("**?zoom=140")
     page.page.reload()
     page.page.locator(DRAWN).first.wait_for()
     assert box(page.page.locator(".topology svg"))["width"] == pytest.approx(1.4 * wide, rel=0.01)
     page.page.get_by_role("button", name="140 %").click()
-    assert page.page.url.endswith("/topology")
+    page.page.wait_for_url("**/topology")
 
 
 def test_what_cannot_be_had_is_said(page: Console) -> None:
