@@ -109,9 +109,11 @@ class Renewal:
         names = {child.name for child in new.children}
         for gone in [name for name in self._supervisor.names if name not in names]:
             yield from _gone(self._supervisor, self._supervisor.of(gone))
+        # Who saves again and again sees what is new at once; nobody else depends on it.
+        settles_s = _SETTLES_WITHIN_S if self._sources is None else 0.0
         order = sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over))
         for child in order:
-            why = yield from _replaced(self._supervisor, child)
+            why = yield from _replaced(self._supervisor, child, settles_s)
             if why:
                 return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
         return ""
@@ -143,7 +145,7 @@ class Renewal:
         return ""
 
 
-def _replaced(supervisor: Supervisor, child: Child) -> Steps:
+def _replaced(supervisor: Supervisor, child: Child, settles_s: float) -> Steps:
     old = supervisor.of(child.name)
     if not child.takes_over:
         yield from _gone(supervisor, old)
@@ -153,7 +155,7 @@ def _replaced(supervisor: Supervisor, child: Child) -> Steps:
         yield
     if one.process is first and not one.is_ready:
         supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
-    until_s = time.monotonic() + (_SETTLES_WITHIN_S if child.says_ready else 0.0)
+    until_s = time.monotonic() + (settles_s if child.says_ready else 0.0)
     while one.process is first and time.monotonic() < until_s:
         yield
     if one.process is not first:
