@@ -17,7 +17,7 @@ import orjson
 
 from stateline.serde.binding import Binding, Role
 from stateline.serde.json_view import json_text
-from stateline.serde.plain import shown
+from stateline.serde.plain import Serde, shown
 from stateline.serde.schema_registry import SchemaRegistry, explained, import_extra
 from stateline_store import ConfigurationError, InvalidArgumentError
 
@@ -162,3 +162,17 @@ class RegisteredSerde(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}  # clients hold connections and locks
+
+
+def json_of_text(serde: Serde, text: str) -> Any:
+    """What a key that is written as this text is in JSON. No registry is asked: of types that one knows the text is
+    the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
+    inner = serde
+    while (within := getattr(inner, "inner", None)) is not None:
+        inner = within
+    if not isinstance(inner, RegisteredSerde):
+        return serde.to_json(serde.parse_text(text))
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgumentError(f"{shown(text)} is not the JSON of {serde.name}: {error}.") from error
