@@ -67,6 +67,11 @@ class RegisteredSerde(ABC):
         own = registry if self.registry is None else SchemaRegistry(self.registry)
         return replace(self, binding=Binding(topic, role, own, self.binding))
 
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the schema's id was looked up, and found."""
+        return "registered" in self._made
+
     def looking_up(self) -> Self:
         """The serde for what is asked for, which registers no schema."""
         return replace(self, looks_up=True)
@@ -167,12 +172,22 @@ class RegisteredSerde(ABC):
 def json_of_text(serde: Serde, text: str) -> Any:
     """What a key that is written as this text is in JSON. No registry is asked: of types that one knows the text is
     the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
-    inner = serde
-    while (within := getattr(inner, "inner", None)) is not None:
-        inner = within
-    if not isinstance(inner, RegisteredSerde):
+    if not isinstance(_innermost(serde), RegisteredSerde):
         return serde.to_json(serde.parse_text(text))
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidArgumentError(f"{shown(text)} is not the JSON of {serde.name}: {error}.") from error
+
+
+def awaits_registry(serde: Serde) -> bool:
+    """Whether a registry has to be asked for the schema before the first key is written, by a serde that looks it up:
+    that takes as long as the registry does."""
+    inner = _innermost(serde)
+    return isinstance(inner, RegisteredSerde) and not inner.is_looked_up
+
+
+def _innermost(serde: Any) -> Any:
+    while (inner := getattr(serde, "inner", None)) is not None:
+        serde = inner
+    return serde
