@@ -63,6 +63,9 @@ def test_who_asks_for_a_key_registers_no_schema_and_is_told_where_there_is_none(
                 assert (status, body["key"]) == (200, ANN)
                 assert posted(here, store, ANN)["found"]
                 assert not posted(here, store, {"id": "bob"})["found"]
+            snapshot = here.client.post("/v1/snapshots", json={"stores": ["counts"]}).json()["id"]
+            rows = here.client.post(f"/v1/snapshots/{snapshot}/stores/counts/partitions/0", json={"keys": [ANN]})
+            assert rows.status_code == 200, rows.text
             assert registry.get_subjects() == before
 
 
