@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from stateline.config.embedded import embedded_path
+from stateline.config.secrets import HIDDEN, is_secret
 from stateline.config.settings import PASSED_ON, Config, allowed_values, as_text, dotted_name
 from stateline.config.sources import Given, from_environment, from_overrides, from_tree
 from stateline_store.errors import ConfigurationError
@@ -104,7 +105,7 @@ def _check_known(name: str, given: Given) -> None:
         return
     near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
-    raise ConfigurationError(f"Unknown setting {name} = {given.value!r} (from {given.origin}). {hint}")
+    raise ConfigurationError(f"Unknown setting {_told(name, given)}. {hint}")
 
 
 def _validated(given: Mapping[str, Given]) -> Config:
@@ -187,8 +188,13 @@ def _check_all_or_none(given: Mapping[str, Given], *names: str) -> None:
 
 
 def _shown(name: str, given: Mapping[str, Given]) -> str:
-    return f"{name} = {str(given[name].value)!r} (from {given[name].origin})"
+    return _told(name, given[name])
 
 
 def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} = {given.value!r} (from {given.origin}) is not allowed: use {allowed}.")
+    return ConfigurationError(f"{_told(name, given)} is not allowed: use {allowed}.")
+
+
+def _told(name: str, given: Given) -> str:
+    value = HIDDEN if is_secret(name, str(given.value)) else repr(given.value)
+    return f"{name} = {value} (from {given.origin})"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from stateline.config.embedded import EMBEDDED, embedded_path
+from stateline.config.secrets import HIDDEN, is_secret
 from stateline.config.types import (
     AccessLogging,
     Allowed,
@@ -330,7 +330,7 @@ class Config(BaseModel):
 
     def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
         text = as_text(value)
-        if _SECRET.search(name) or _LOGIN_IN_URL.search(text):
+        if is_secret(name, text):
             text = HIDDEN
         return SettingDescription(name, text, self.origin(name), about, allowed)
 
@@ -357,14 +357,6 @@ class Config(BaseModel):
 
 
 PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag", "schema_registry")
-HIDDEN = "[hidden]"
-"""What a listing has in the place of a secret."""
-# Keys are hidden, too, as fs.s3a.access.key and fs.azure.account.key.NAME, but for where they lie.
-_SECRET = re.compile(
-    r"password|user\.info|secret(?!\.file$)|jaas|\.key(?!\.(?:file|location)$)(?:\.|$)|credentials|token(?!s\.file$)",
-    re.IGNORECASE,
-)
-_LOGIN_IN_URL = re.compile(r"://[^/\s]*@")  # as http://user:password@host
 _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 

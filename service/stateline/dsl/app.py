@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.declarations import Declarations
+from stateline.dsl.examples import check_examples
 from stateline.dsl.pipeline_checks import check_windowing
 from stateline.dsl.punctuations import punctuation_of
 from stateline.dsl.streams import Stream, Table
@@ -320,9 +321,12 @@ class App:
     def topology(self) -> Topology:
         """Everything declared, grouped into subtopologies.
 
-        Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
+        Raises `TopologyError` for a store that no processor uses, for writers to a store of another application, and
+        for `examples` of a store that there is not, or with a key of another type.
         """
-        return self._declarations.topology()
+        topology = self._declarations.topology()
+        check_examples(self.examples, topology.all_stores)
+        return topology
 
 
 def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import orjson
 
 from stateline.serde.binding import Binding, Role
 from stateline.serde.json_view import json_text
-from stateline.serde.plain import shown
+from stateline.serde.plain import Serde, shown
 from stateline.serde.schema_registry import SchemaRegistry, explained, import_extra
 from stateline_store import ConfigurationError, InvalidArgumentError
 
@@ -66,6 +66,11 @@ class RegisteredSerde(ABC):
         """The serde that writes keys, or values, of this topic."""
         own = registry if self.registry is None else SchemaRegistry(self.registry)
         return replace(self, binding=Binding(topic, role, own, self.binding))
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the schema's id was looked up, and found."""
+        return "registered" in self._made
 
     def looking_up(self) -> Self:
         """The serde for what is asked for, which registers no schema."""
@@ -162,3 +167,27 @@ class RegisteredSerde(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}  # clients hold connections and locks
+
+
+def json_of_text(serde: Serde, text: str) -> Any:
+    """What a key that is written as this text is in JSON. No registry is asked: of types that one knows the text is
+    the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
+    if not isinstance(_innermost(serde), RegisteredSerde):
+        return serde.to_json(serde.parse_text(text))
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgumentError(f"{shown(text)} is not the JSON of {serde.name}: {error}.") from error
+
+
+def awaits_registry(serde: Serde) -> bool:
+    """Whether a registry has to be asked for the schema before the first key is written, by a serde that looks it up:
+    that takes as long as the registry does."""
+    inner = _innermost(serde)
+    return isinstance(inner, RegisteredSerde) and not inner.is_looked_up
+
+
+def _innermost(serde: Any) -> Any:
+    while (inner := getattr(serde, "inner", None)) is not None:
+        serde = inner
+    return serde

@@ -37,7 +37,7 @@ from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
-from stateline.server.contract.examples import check_examples, with_examples
+from stateline.server.contract.examples import with_examples
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
 from stateline.server.contract.pages import docs_page
@@ -327,7 +327,6 @@ def _routes(
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
     docs = docs_page(openapi)
     stores = serving.topology.all_stores
-    check_examples(examples, stores)
 
     async def show_openapi(request: Request) -> Response:
         readable = [store for name, store in stores.items() if may_read(request, name)]

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from stateline.config.loading import load_config, read_config
+from stateline.config.secrets import HIDDEN
 from stateline.config.settings import PASSED_ON, Config, dotted_name
 from stateline_store.errors import ConfigurationError
 from stateline_store.state_store import IsolationLevel
@@ -128,7 +129,7 @@ def test_words_are_read_in_any_case(text: str) -> None:
         ("production.exception.handler", "dead-letter", "fail or skip"),
         ("group.instance.id", "", "a text that is not empty"),
         ("node.name", "machine 1", "up to 200 letters, digits, '.', '_' and '-'"),
-        ("node.url", "http://somebody:secret@node-1", "a URL as http://node-1.example:8000, without a path or a user"),
+        ("node.url", "http://somebody@node-1", "a URL as http://node-1.example:8000, without a path or a user"),
         ("node.url", "http://node-1/path", "a URL as"),
         ("node.url", "node-1:8000", "a URL as"),
         ("node.url", "http://node-1:70000", "a URL as"),
@@ -367,6 +368,20 @@ def test_settings_of_a_schema_registry_are_passed_on_and_passwords_in_them_hidde
         ("spark.hadoop.fs.azure.account.key.box.dfs.core.windows.net", "c2VjcmV0", False),
         ("pipeline.checkpoint.location", "s3a://user:pass@bucket/checkpoints", False),
         ("pipeline.checkpoint.location", "s3a://bucket/checkpoints", True),
+        ("pipeline.checkpoint.location", "abfss://container@account.dfs.core.windows.net/checkpoints", True),
+        ("schema.registry.url", "http://ann:se/cret@registry:8081", False),
+        ("spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", "sv=2020&x=c2VjcmV0", False),
+        ("spark.executorEnv.API_KEY", "abc", False),
+        ("spark.executorEnv.PRIVATE_KEY", "abc", False),
+        ("spark.executorEnv.DB_PASS", "abc", False),
+        ("spark.executorEnv.PASSWD", "abc", False),
+        ("spark.executorEnv.TZ", "UTC", True),
+        ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.keyStorePassword=abc", False),
+        ("spark.driver.extraJavaOptions", "-Xmx1g -Djavax.net.ssl.keyStore=/etc/keys.p12", True),
+        ("spark.jdbc", "jdbc:postgresql://db/flights?user=ann&password=abc", False),
+        ("spark.jdbc", "jdbc:postgresql://db:5432/flights?user=ann", True),
+        ("spark.hadoop.fs.s3a.aws.credentials.provider", "org.example.Provider", True),
+        ("bootstrap.servers", "one:9092,two:9092", True),
         ("consumer.ssl.key.pem", "-----BEGIN", False),
         ("consumer.ssl.key.location", "/etc/key.pem", True),
         ("server.tokens.file", "/etc/tokens.json", True),
@@ -375,3 +390,23 @@ def test_settings_of_a_schema_registry_are_passed_on_and_passwords_in_them_hidde
 def test_listings_hide_keys_and_logins_and_show_where_they_lie(name: str, value: str, is_shown: bool) -> None:
     (row,) = [row for row in load_config("a", overrides=[f"{name}={value}"]).describe() if row.name == name]
     assert (row.value == value) is is_shown
+
+
+def test_a_listing_shows_every_default() -> None:
+    assert HIDDEN not in {row.value for row in load_config("a").describe()}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "schema.registry.url=ann:c2VjcmV0@registry:8081",
+        "bootstrap.servers=ann:c2VjcmV0@kafka",
+        "node.url=http://ann:c2VjcmV0@node-1",
+        "shcema.registry.url=http://ann:c2VjcmV0@registry:8081",
+        "consumr.sasl.password=c2VjcmV0",
+    ],
+)
+def test_an_error_names_the_setting_and_not_the_password_in_it(given: str) -> None:
+    told = refusal(overrides=[given])
+    assert f"{given.partition('=')[0]} = [hidden] (from --set)" in told
+    assert "c2VjcmV0" not in told

@@ -187,7 +187,7 @@ def test_the_consoles_settings_are_told_to_who_reads_every_store_without_secrets
     tokens = {"name": "server.tokens.file", "value": str(guarded.file), "origin": "--set", "about": about}
     assert found["server.tokens.file"] == tokens
     assert found["num.workers"]["origin"] == "default"
-    assert {found[setting.partition("=")[0]]["value"] for setting in login} == {"hidden"}
+    assert {found[setting.partition("=")[0]]["value"] for setting in login} == {"[hidden]"}
 
 
 def test_the_openapi_document_names_no_store_that_the_token_may_not_read(guarded: Guarded) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -15,7 +18,7 @@ from stateline import App, serdes
 from stateline.cli import tokens
 from stateline.config.settings import Config
 from stateline.log.interface import Log
-from stateline.server.console import failures
+from stateline.server.console import failures, newest_records
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import http_server, served_here
@@ -84,6 +87,58 @@ def test_of_a_long_topic_the_last_ones_are_shown_and_what_is_too_large_is_left_o
         assert (found[0]["value"], found[0]["left_out"], found[1]["value"]) == (None, ["value"], "999")
 
 
+def test_headers_count_as_well_and_are_left_out_where_they_are_too_large(failing: Failing, log: Log) -> None:
+    with closing(log.producer()) as producer:
+        own = [("trace", b"x" * 40_000), ("span", b"x" * 40_000)]
+        why = [("__streams.errors.topic", b"in"), ("__streams.errors.message", b"division by zero")]
+        producer.produce(failing.dead, b"k", b"v", timestamp_ms=1, headers=own + why)
+        producer.flush()
+    with served(failing) as here:
+        (found,) = shown(here.client)
+    assert (found["headers"], found["left_out"], found["value"]) == (None, ["headers"], "v")
+    assert found["reason"] == "division by zero"
+
+
+def test_records_before_a_tail_without_any_are_found(failing: Failing, log: Log) -> None:
+    produce(log, failing.dead, [(b"k", b"%d" % n, n) for n in range(300)])
+    with closing(log.producer(f"{failing.dead}-aborted")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for n in range(1_000):
+            producer.produce(failing.dead, b"k", b"aborted", timestamp_ms=300 + n)
+        producer.flush()
+        producer.abort_transaction()
+    with served(failing) as here:
+        assert [record["at_ms"] for record in shown(here.client, limit=200)] == list(range(299, 99, -1))
+
+
+def test_of_large_records_no_more_are_kept_than_memory_is_meant_for_them(
+    failing: Failing, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, failing.dead, [(b"%d" % n, b"x" * 500_000, n) for n in range(200)])
+    produce(log, failing.dead, [(b"%d" % n, b"x" * 50_000, n) for n in range(200, 400)])
+    monkeypatch.setattr(newest_records, "_KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(newest_records, "_WITHIN_S", 60.0)
+    config = failing.config.model_copy(update={"dead_letter_topic": failing.dead})
+    tracemalloc.start()
+    try:
+        found = newest_records.newest_records(config, failing.dead)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [kept.record.timestamp_ms for kept in found] == list(range(399, 399 - len(found), -1))
+    assert 10 < len(found) <= 20
+    assert most < 80_000_000, "of 110 MB"
+
+
+def test_what_was_read_is_not_kept_until_somebody_asks_again(failing: Failing, log: Log) -> None:
+    with served(failing) as here:
+        produce(log, failing.dead, [(b"k", b"v", 1)])
+        assert len(shown(here.client)) == 1
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, newest_records.Kept)]
+
+
 def test_one_read_answers_all_who_ask_meanwhile(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, go_on = list[str](), threading.Event()
 
@@ -93,7 +148,7 @@ def test_one_read_answers_all_who_ask_meanwhile(failing: Failing, monkeypatch: p
         return []
 
     with served(failing) as here:
-        monkeypatch.setattr(failures, "_read", reading)
+        monkeypatch.setattr(failures, "newest_records", reading)
         threads = [threading.Thread(target=shown, args=(here.client,)) for _ in range(3)]
         for thread in threads:
             thread.start()

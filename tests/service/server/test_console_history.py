@@ -26,11 +26,12 @@ NAMES = ["ingest_per_s", "commits_per_s", "commit_age_ms", "lag", "queries_per_s
 
 
 def declared() -> App:
-    """Two subtopologies: orders that are counted, and prices."""
+    """Two subtopologies, orders that are counted, and prices; and a global table."""
     app = App("shop")
     orders = app.topic("orders", key=serdes.string, value=serdes.string)
     totals = app.store(key_value("totals", key=serdes.string, value=serdes.int64))
     app.table("prices", key=serdes.string, value=serdes.string)
+    app.global_table("codes", key=serdes.string, value=serdes.string)
 
     @app.process(orders, stores=[totals])
     def count(record: Any, totals: Any) -> None:
@@ -45,7 +46,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Clien
     config = configured(declared(), state_dir)
     with pytest.MonkeyPatch.context() as patched, closing(open_log(config.bootstrap_servers, state_dir)) as log:
         patched.setattr(history, "INTERVAL_S", 0.1)
-        create(log, {"orders": 2, "prices": 1})
+        create(log, {"orders": 2, "prices": 1, "codes": 1})
         produce(log, "orders", [(b"a", b"1", 1), (b"b", b"1", 1), (b"c", b"1", 1)])
         produce(log, "prices", [(b"a", b"1", 1)])
         with running(declared(), config, log), served_here(state_dir, app=declared()) as here:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from stateline import App, serdes
+from stateline.cli.check.run import check
 from stateline.config.loading import load_config
 from stateline.server import create_app
 from stateline.testing import TestDriver
@@ -19,6 +20,8 @@ from support.apps.kinds_app import build
 
 TYPES = (serdes.string, serdes.json, serdes.bytes, serdes.int32, serdes.int64, serdes.float64, serdes.uuid,
          serdes.datetime)  # fmt: skip
+
+PERSON = serdes.avro({"type": "record", "name": "shop.Person", "fields": [{"name": "id", "type": "string"}]})
 
 
 def of_type(key: Any) -> App:
@@ -78,10 +81,30 @@ def test_keys_that_the_application_names_are_shown() -> None:
         ({"rows": "a"}, "the key of 'rows': 'a' is not an int64"),
     ],
 )
-def test_an_example_of_no_store_or_of_another_type_is_refused(
+def test_an_example_of_no_store_or_of_another_type_is_refused_by_whatever_reads_the_declaration(
     examples: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     app = App("wrong", examples=examples)
     app.table("rows", key=serdes.int64, value=serdes.string)
-    with pytest.raises(TopologyError, match=said):
-        create_app(app, load_config("wrong", environment={}, overrides=[f"state.dir={tmp_path}"]))
+    config = load_config("wrong", environment={}, overrides=[f"state.dir={tmp_path}"])
+    for read in (app.topology, lambda: check(app, config), lambda: create_app(app, config)):
+        with pytest.raises(TopologyError, match=said):
+            read()
+
+
+def test_a_key_with_a_schema_is_shown_without_asking_the_registry() -> None:
+    app = App("people", config={"schema.registry.url": "http://127.0.0.1:1"}, examples={"people": '{"id": "ann"}'})
+    app.table("people", key=PERSON, value=serdes.string)
+    with TestDriver(app) as driver:
+        operations = driver.client.get("/openapi.json").json()["paths"]
+    (key,) = (p for p in operations["/v1/stores/{store}/keys/{key}"]["get"]["parameters"] if p["name"] == "key")
+    assert key["example"] == '{"id": "ann"}'
+    body = operations["/v1/stores/{store}/query"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["example"] == {"type": "key", "key": {"id": "ann"}}
+
+
+def test_an_example_that_is_no_json_is_refused_of_a_key_with_a_schema() -> None:
+    app = App("people", examples={"people": "ann"})
+    app.table("people", key=PERSON, value=serdes.string)
+    with pytest.raises(TopologyError, match=r"the key of 'people': 'ann' is not the JSON of avro\(shop.Person\)"):
+        app.topology()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
+import pytest
+
 from stateline import App, InputRecord, StoreView, serdes, stores
 from stateline.log.embedded import EmbeddedLog
+from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import Here, served_here
 
@@ -57,7 +63,42 @@ def test_who_asks_for_a_key_registers_no_schema_and_is_told_where_there_is_none(
                 assert (status, body["key"]) == (200, ANN)
                 assert posted(here, store, ANN)["found"]
                 assert not posted(here, store, {"id": "bob"})["found"]
+            snapshot = here.client.post("/v1/snapshots", json={"stores": ["counts"]}).json()["id"]
+            rows = here.client.post(f"/v1/snapshots/{snapshot}/stores/counts/partitions/0", json={"keys": [ANN]})
+            assert rows.status_code == 200, rows.text
             assert registry.get_subjects() == before
+
+
+@pytest.mark.parametrize("how", ["key", "body", "range"])
+def test_while_a_registry_thinks_others_are_answered(how: str, tmp_path: Path) -> None:
+    app = application()
+    log_settings = {"bootstrap.servers": f"embedded:{tmp_path / 'log.db'}"}
+    config = configured(app, tmp_path, **log_settings)
+    with socket.create_server(("127.0.0.1", 0)) as registry, closing(EmbeddedLog(tmp_path / "log.db")) as log:
+        create(log, {"in": 1})
+        with (
+            running(app, config, log),
+            served_here(tmp_path, *(f"{n}={v}" for n, v in log_settings.items()), app=app) as here,
+        ):
+            wait_until(lambda: here.client.get("/readyz").status_code == 200)
+            url = f"http://127.0.0.1:{registry.getsockname()[1]}"
+            app.configure(config.model_copy(update={"schema_registry": {"url": url, "timeout": "60"}}))
+            ask = {
+                "key": lambda: asked(here, "counts")[0],
+                "body": lambda: posted(here, "counts", ANN)["status"],
+                "range": lambda: (
+                    here.client.get("/v1/stores/counts/range", params={"lower": json.dumps(ANN)}).status_code
+                ),
+            }
+            with ThreadPoolExecutor() as threads:
+                answer = threads.submit(ask[how])
+                connection, _ = registry.accept()
+                try:
+                    assert httpx.get(f"http://127.0.0.1:{here.port}/healthz", timeout=10).status_code == 200
+                finally:
+                    registry.close()
+                    connection.close()
+                assert answer.result() == 500  # STORE_EXCEPTION
 
 
 def asked(here: Here, store: str, **parameters: str) -> tuple[int, Any]:

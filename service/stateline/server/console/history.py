@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.deployment.topology_file import GLOBAL, GLOBAL_TABLES
 from stateline.deployment.worker_figures import Totals, WorkerFigures
 from stateline.model.topology import Topology
 from stateline.server.console.query_times import Look, QueryTimes
@@ -50,9 +51,12 @@ _NAMES = (
 
 _log = logging.getLogger(__name__)
 
+_Input = tuple[int, str]
+"""A subtopology, or `GLOBAL`, and a topic that it reads."""
+
 
 class _Sample(NamedTuple):
-    """One look. `lag` is by subtopology; `grown` topic → how far it has been committed since the first look; of
+    """One look. `lag` is by input; `grown` topic → how far it has been committed since the first look; of
     `committed_at_ms` and `restoring` each store has one, in the order of declaration."""
 
     at_ms: int
@@ -60,7 +64,7 @@ class _Sample(NamedTuple):
     ingest_per_s: float | None
     commits_per_s: float | None
     queries: QueryTimes
-    lag: Mapping[int, int]
+    lag: Mapping[_Input, int]
     grown: Mapping[str, int]
     committed_at_ms: Sequence[int]
     restoring: Sequence[int]
@@ -70,8 +74,7 @@ class _Told(NamedTuple):
     """What who asks may know of."""
 
     everything: bool
-    subtopologies: Set[int]
-    topics: Set[str]
+    inputs: Set[_Input]
     stores: Sequence[bool]
 
 
@@ -167,8 +170,8 @@ class History:
         tables = [table for name, table in topology.global_tables.items() if may_read(request, name)]
         return _Told(
             reads_all(request),
-            {subtopology.ordinal for subtopology in known},
-            {topic.name for s in known for topic in s.sources} | {t.source.name for t in tables if t.source},
+            {(subtopology.ordinal, topic.name) for subtopology in known for topic in subtopology.sources}
+            | {(GLOBAL, table.source.name) for table in tables if table.source is not None},
             [may_read(request, name) for name in self._names],
         )
 
@@ -190,9 +193,10 @@ def _stores_to_follow(topology: Topology) -> Mapping[str, Sequence[str]]:
 def _point(before: _Sample | None, now: _Sample, told: _Told) -> list[float | None]:
     ingest_per_s = now.ingest_per_s
     if not told.everything:
-        ingest_per_s = None if before is None else _grown_per_s(before, now, told.topics & now.grown.keys())
+        topics = {topic for _, topic in told.inputs} & now.grown.keys()
+        ingest_per_s = None if before is None else _grown_per_s(before, now, topics)
     committed_at_ms = max(itertools.compress(now.committed_at_ms, told.stores), default=0)
-    lag = [records for ordinal, records in now.lag.items() if ordinal in told.subtopologies]
+    lag = [records for each, records in now.lag.items() if each in told.inputs]
     point = [
         ingest_per_s,
         now.commits_per_s if told.everything else None,
@@ -223,9 +227,10 @@ def _per_second(
     return sum(rates) if rates else None
 
 
-def _lag(workers: Mapping[str, WorkerFigures]) -> Mapping[int, int]:
-    found: Counter[int] = Counter()
+def _lag(workers: Mapping[str, WorkerFigures]) -> Mapping[_Input, int]:
+    found: Counter[_Input] = Counter()
     for figures in workers.values():
         for task, topics in figures.lag.items():
-            found[TaskId.parse(task).subtopology] += sum(topics.values())
+            subtopology = GLOBAL if task == GLOBAL_TABLES else TaskId.parse(task).subtopology
+            found.update({(subtopology, topic): records for topic, records in topics.items()})
     return found

@@ -1,6 +1,6 @@
 """`GET /v1/console/settings`: the settings of this server process, as `stateline config` lists them.
 
-{"settings": [{"name", "value", "origin", "about"}]}    a secret's value is "hidden"
+{"settings": [{"name", "value", "origin", "about"}]}    a secret's value is "[hidden]"
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.config.settings import HIDDEN, Config
+from stateline.config.secrets import HIDDEN
+from stateline.config.settings import Config
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.guard.caller import require_everything
 
@@ -41,7 +42,7 @@ class ConsoleSettings:
         rows = [
             {
                 "name": row.name,
-                "value": "hidden" if row.value == HIDDEN or _LOGIN in row.name else row.value,
+                "value": HIDDEN if _LOGIN in row.name else row.value,
                 "origin": row.origin,
                 "about": row.description,
             }

@@ -20,6 +20,7 @@ from starlette.types import Scope
 
 from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, Value
 from stateline.serde.partitioner import home_partition
+from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.parameters import COMMON
@@ -189,6 +190,8 @@ class PointReads:
         if self._serving.stopping:
             return None
         store = self._serving.stores.get(name)
+        if awaits_registry(store.definition.key):
+            return None  # not on the event loop
         of_store, read = self._remembered.get((name, query_string), (None, None))
         if of_store is not store:
             read = self._request_anew(store, query_string)

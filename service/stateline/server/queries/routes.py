@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
 
 import orjson
@@ -23,6 +23,7 @@ from stateline.query.custom_query import CustomQuery
 from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
 from stateline.query.words import check_answered
 from stateline.serde.plain import JsonSerde, shown
+from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.observation import note_route
@@ -67,6 +68,7 @@ _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
 _SHOWN_AT_ONCE = 500
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
+T = TypeVar("T")
 
 
 class QueryRoutes:
@@ -100,7 +102,8 @@ class QueryRoutes:
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("as_of", *COMMON) if of_a_key is None else (*COMMON, *TIME_PARAMETERS))
         written = "/".join(segments[4 : None if of_a_key is None else -1])
-        key = read_key("The key", _text(written), store.definition.key, textual=True)
+        definition = store.definition
+        key = await _read(store, partial(read_key, "The key", _text(written), definition.key, textual=True))
         if of_a_key is None:
             return await self._key_answer(self.requests.read(store, arguments), key, arguments.time("as_of"))
         return await self._scan_answer(request, store, arguments, of_a_key, key)()
@@ -108,7 +111,8 @@ class QueryRoutes:
     async def range(self, request: Request) -> Response:
         """GET …/range: entries in the order of serialized keys."""
         store, arguments = self._read(request, (*COMMON, *RANGE_PARAMETERS))
-        return await self._scan_answer(request, store, arguments, "range", None)()
+        answer = await _read(store, partial(self._scan_answer, request, store, arguments, "range", None))
+        return await answer()
 
     async def windows(self, request: Request) -> Response:
         """GET …/windows: the windows of all keys."""
@@ -149,7 +153,8 @@ class QueryRoutes:
         store = self._serving.stores.get(_text(raw_segments(request)[2]), of_any_kind=True)
         given = from_query_string(request.scope["query_string"])
         parse = partial(self._from_body, request, store, given)
-        async with self._serving.bodies.read(request, parse) as answer, while_there(request):
+        blocks = awaits_registry(store.definition.key)
+        async with self._serving.bodies.read(request, parse, blocks=blocks) as answer, while_there(request):
             return await answer()
 
     def _from_body(
@@ -250,6 +255,11 @@ class QueryRoutes:
     ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
         query = keys_query(read.store.definition, keys, as_of)
         return await self._serving.routing.find(read.store, read.terms, query, read.partitions, read.deadline_s)
+
+
+async def _read(store: ServedStore, read: Callable[[], T]) -> T:
+    """What this makes of the keys in a request, in another thread where a registry is asked for their schema."""
+    return await asyncio.to_thread(read) if awaits_registry(store.definition.key) else read()
 
 
 def _while_there(

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
+from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, refuse_parameters
 from stateline.server.contract.problems import problem_response
@@ -152,7 +153,8 @@ class SnapshotRoutes:
             arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
             return read_selected_keys(arguments, definition, self._most_keys), arguments.key_bytes
 
-        async with self._serving.bodies.read(request, parse) as wanted:
+        blocks = awaits_registry(definition.key)
+        async with self._serving.bodies.read(request, parse, blocks=blocks) as wanted:
             return await self._rows(snapshot, part, definition, wanted)
 
     async def splits(self, request: Request) -> Response:
@@ -173,7 +175,7 @@ class SnapshotRoutes:
         except DoesNotExistError:
             raise self._elsewhere(await self._found(request), name, partition) from None
         require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
-        definition = self._serving.topology.stores.get(name)
+        definition = self._serving.stores.declared(name)
         if definition is None:
             raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
         return snapshot, part, definition

@@ -67,6 +67,11 @@ class ServedStores:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
 
+    def declared(self, name: str) -> StoreDefinition | None:
+        """The store of tasks of this name, wherever it is, as it is asked: it registers no schema of a key; None where
+        the application has none."""
+        return self._declared.get(name)
+
     def get(self, name: str, *, of_any_kind: bool = False) -> ServedStore:
         """The store of this name. Raises `DoesNotExistError`, `NotReadyError` when no worker runs it yet, or any more,
         and `UnknownQueryTypeError` for one of a kind of the user's own, unless it may be `of_any_kind`.

@@ -53,11 +53,16 @@ class Bodies:
 
     @asynccontextmanager
     async def read(
-        self, request: Request, parse: Callable[[bytes], tuple[T, int]], most_bytes: int | None = None
+        self,
+        request: Request,
+        parse: Callable[[bytes], tuple[T, int]],
+        most_bytes: int | None = None,
+        *,
+        blocks: bool = False,
     ) -> AsyncIterator[T]:
-        """What `parse` makes of the body, which it does in another thread if it is large; beside it, it says how many
-        bytes of the body are still held then. The block is what that is needed for: until its end these take room from
-        other bodies.
+        """What `parse` makes of the body, which it does in another thread if that is large, or if it `blocks`; beside
+        it, it says how many bytes of the body are still held then. The block is what that is needed for: until its end
+        these take room from other bodies.
 
         Raises `InvalidArgumentError` when the body has more than `most_bytes` (the largest, unless given), too many
         values, or does not arrive, `TooManyRequestsError` when there is no room for this caller, `NotReadyError` when
@@ -70,7 +75,7 @@ class Bodies:
         taken_until_end = 0
         try:
             try:
-                parsed, kept = await self._parsed(await arriving.body(), parse)
+                parsed, kept = await self._parsed(await arriving.body(), parse, blocks=blocks)
                 taken_until_end = min(arriving.taken, kept if kept > SMALL_BYTES else 0)
             finally:
                 self._give_back(caller, arriving.taken - taken_until_end)
@@ -78,9 +83,9 @@ class Bodies:
         finally:
             self._give_back(caller, taken_until_end)
 
-    async def _parsed(self, body: bytes, parse: Callable[[bytes], tuple[T, int]]) -> tuple[T, int]:
+    async def _parsed(self, body: bytes, parse: Callable[[bytes], tuple[T, int]], *, blocks: bool) -> tuple[T, int]:
         if len(body) <= SMALL_BYTES:
-            return parse(body)
+            return await asyncio.to_thread(parse, body) if blocks else parse(body)
         async with self._parsing:
             return await asyncio.to_thread(parse, body)
 

@@ -13,12 +13,12 @@ export function Letter({ record }) {
     ["Its time", html`<${Time} ms=${atMs} withUtc />`],
     ["Key", html`<${Part} record=${record} name="key" />`],
     ["Value", html`<${Part} record=${record} name="value" />`],
-    headers.length === 0 ? null : ["Headers", html`<${Value} value=${headers} />`],
+    headers?.length === 0 ? null : ["Headers", html`<${Part} record=${record} name="headers" />`],
   ];
   return html`<li class="card bad"><h2>${reason ?? error ?? "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
 }
 
-/** A key or value as its type reads it; what is none of that type as text, or its bytes in base64. */
+/** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */
 function Part({ record, name }) {
   if (record.left_out?.includes(name)) return html`<span class="muted">too large to be shown: <code>stateline consume --dead-letters</code> has it</span>`;
   const bytes = record[`${name}_base64`];

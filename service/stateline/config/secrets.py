@@ -1,0 +1,25 @@
+"""What listings and messages have in the place of a secret. Pure."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "[hidden]"
+"""What stands there."""
+
+# Keys are secrets, too, as fs.s3a.access.key, API_KEY and fs.azure.account.key.NAME, but for where they lie.
+_SECRET = re.compile(
+    r"password|passwd|passphrase|pass(?:[._-]|$)|(?:^|[._-])(?:pwd|pw|sas|sig|signature)(?:[._-]|$)"
+    r"|user\.info|secret(?!\.file$)|jaas|credential(?!s?\.provider)|token(?!s\.file$)"
+    r"|(?:[._-]|access|account|api|private|secret)key(?!\.(?:file|location)$)(?:[._-]|$)",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"(?:^|://|[,\s])[^/@\s:,]*:(?!//)\S*@")  # as u:password@host, in which a password may have a slash
+_ASSIGNED = re.compile(r"([\w.-]+)\s*=")  # as in -Djavax.net.ssl.keyStorePassword=…, jdbc:…?password=…
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a setting of this name, or this value of it, has a password or a key in it. A user alone is none."""
+    if _SECRET.search(name) or _LOGIN.search(value):
+        return True
+    return any(_SECRET.search(assigned) for assigned in _ASSIGNED.findall(value))
