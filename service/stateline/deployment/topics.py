@@ -14,6 +14,7 @@ from stateline.model.internal_topics import (
     ConfiguredTopics,
     InternalTopic,
     created_topics,
+    refuse_deleting,
     required_topics,
 )
 from stateline.model.table_topics import loses_rows, table_settings
@@ -38,9 +39,11 @@ def ensure_topics(
 
     Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and internal topics
     whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of partitions than
-    its stores were made for; `InvalidArgumentError` naming the topic and its settings when the log refuses these.
+    its stores were made for; `InvalidArgumentError` naming the topic and its settings when the log refuses these;
+    `ConfigurationError` as `refuse_deleting`.
     Calling it from several processes at once is fine.
     """
+    refuse_deleting(topology, configured)
     found = admin.topics()
     for error in refusals(topology, found, also_required=also_required, counted=counted):
         raise error

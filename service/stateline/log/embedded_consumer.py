@@ -167,6 +167,8 @@ class EmbeddedConsumer:
         self._held_back = any(visible < log_end for visible, log_end in ends.values())
         for partition, place in self._places.items():
             if place.partition_id not in ends:
+                if self._subscription is not None:
+                    continue  # deleted since this poll looked at the group, which says so to the next one
                 raise DoesNotExistError(f"{partition} was deleted from {self._file.path}.")
             visible, log_end = ends[place.partition_id]
             place.end = log_end if self._sees_uncommitted else visible

@@ -10,6 +10,7 @@ from stateline.model.store_definition import DAY_MS
 from stateline.model.table_topics import table_settings
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
+from stateline_store import ConfigurationError
 
 # Of a pipeline's result that nobody keeps a table of: every row counts. Retention is the broker's.
 _STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
@@ -60,6 +61,19 @@ def created_topics(topology: Topology, configured: ConfiguredTopics = UNCONFIGUR
         *_changelogs(topology, configured),
     ]
     return tuple({topic.name: topic for topic in found}.values())
+
+
+def refuse_deleting(topology: Topology, configured: ConfiguredTopics) -> None:
+    """Raise `ConfigurationError` when changelogs would lose rows that their stores have by `topic.*`."""
+    for subtopology in topology.subtopologies:
+        for store in subtopology.stores:
+            is_kept = store.source is None and store.logged
+            if is_kept and (policy := store.deleting_policy(configured.settings)) is not None:
+                raise ConfigurationError(
+                    f"topic.cleanup.policy={policy!r} would delete rows from the changelog of store {store.name!r} "
+                    "that the store still has. Leave it out, or give 'compact', or 'compact,delete' with a "
+                    "topic.retention.ms."
+                )
 
 
 def required_topics(topology: Topology) -> tuple[str, ...]:

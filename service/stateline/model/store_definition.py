@@ -76,8 +76,8 @@ class StoreDefinition:
         is there keeps its own.
 
         Raises `InvalidArgumentError` for a table, whose topic is the user's, for values other than text, numbers, true
-        or false, and for a cleanup.policy without compact where rows last as long as the store: the changelog would
-        lose them. A name that Kafka does not know is refused when the changelog is created.
+        or false, and as `deleting_policy` for a cleanup.policy by which the changelog would lose rows. A name that
+        Kafka does not know is refused when the changelog is created.
         """
         if self.source is not None:
             raise InvalidArgumentError(
@@ -85,13 +85,24 @@ class StoreDefinition:
                 "that topic its settings."
             )
         overrides = topic_settings(f"Store {self.name!r}", settings)
-        policy = overrides.get("cleanup.policy", "compact")
-        if self.plain_kind not in ("window", "session") and "compact" not in policy.replace(" ", "").split(","):
+        logged = replace(self, logged=True, changelog_overrides=overrides)
+        if (policy := logged.deleting_policy()) is not None:
             raise InvalidArgumentError(
                 f"with_logging of {self.name!r}: cleanup.policy={policy!r} would delete rows from the changelog that "
                 "the store still has. Leave it out, or give 'compact', or 'compact,delete' with a retention.ms."
             )
-        return replace(self, logged=True, changelog_overrides=overrides)
+        return logged
+
+    def deleting_policy(self, defaults: Mapping[str, str] = MappingProxyType({})) -> str | None:
+        """The cleanup.policy by which its changelog, with these `topic.*`, would lose rows that last as long as the
+        store does: one without compact, or one that also deletes, with nothing said of when. None when it keeps them.
+        """
+        if self.plain_kind in ("window", "session"):
+            return None
+        settings = {**defaults, **self.changelog_overrides}
+        policy = settings.get("cleanup.policy", "compact")
+        parts = policy.replace(" ", "").split(",")
+        return policy if "compact" not in parts or ("delete" in parts and "retention.ms" not in settings) else None
 
     def with_logging_disabled(self) -> StoreDefinition:
         """The same store without a changelog (Kafka Streams' `withLoggingDisabled`): as with ``logged=False``. Raises

@@ -8,7 +8,8 @@ a stop, a failure or a crash (Kafka Streams: its global stores' `.checkpoint`). 
 beginning. What a worker is to do with what it finds at its start is said in `global_table_store`.
 
 A topic that is deleted and made anew while they are read makes the worker start over, as a task's topic does
-(`topic_watch`): its table is emptied then. It shows by a record whose offset was passed already, or by the topic's id.
+(`topic_watch`): its table is emptied then. It shows by a record whose offset was passed already, by the topic's id, or
+by a topic that is gone, which has a few seconds to come back.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_RECORDS = 5_000
 _LOOK_S = 0.01  # so much later than it is read may a record be seen
+_BACK_S, _BACK_LOOK_S = 5.0, 0.05  # how long a topic that was there may be gone, and how often it is looked for
 _IDS_LOOK_S = 60.0  # how often, at most, topics of which something was read are asked for their ids
 
 
@@ -86,14 +88,15 @@ class GlobalTables:
 
     def open(self) -> None:
         """Begin to read, each table from where it is. Raises `LogUnavailableError`, `DoesNotExistError` for a topic
-        that is not there, and of files on disk as a task's stores do."""
+        that is not there, at once or after a moment where it was there before, and of files on disk as a task's stores
+        do."""
         self.close()
         if not self._definitions:
             return
         if any(definition.persistent for definition in self._definitions):
             self._lock = self._directory.lock_task(self.place)
         with closing(self._log.admin()) as admin:
-            topics = self._found(admin)
+            topics = self._found(admin, time.monotonic() + (_BACK_S if self._ids else 0.0))
             places = [place for info in topics.values() for place in info.places]
             bounds, ends = admin.bounds(places), admin.committed_ends(places)
         self._ids = {name: info.topic_id for name, info in topics.items()}
@@ -109,11 +112,12 @@ class GlobalTables:
         self._commit_due_s, self._ids_look_s = now_s + self._commit_s, now_s + _IDS_LOOK_S
         self._say(self.state)
 
-    def _found(self, admin: Admin) -> dict[str, TopicInfo]:
-        there = admin.topics()
-        for name in self._topics:
-            if name not in there:
-                raise DoesNotExistError(f"There is no topic {name}, of which a global table is kept: create it.")
+    def _found(self, admin: Admin, until_s: float) -> dict[str, TopicInfo]:
+        while missing := sorted(self._topics.keys() - (there := admin.topics()).keys()):
+            if time.monotonic() >= until_s:
+                gone = ", ".join(missing)
+                raise DoesNotExistError(f"There is no topic {gone}, of which a global table is kept: create it.")
+            time.sleep(_BACK_LOOK_S)
         return {name: there[name] for name in self._topics}
 
     def _open_tables(self, topics: Mapping[str, TopicInfo], bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -135,13 +139,14 @@ class GlobalTables:
 
     def advance(self, timeout_s: float) -> bool:
         """Read what has come, waiting for it at most so long while there is known to be more; whether everything has
-        been read once. Raises `RecordError` for a record that cannot be read, under the policy fail."""
+        been read once. Raises `RecordError` for a record that cannot be read, under the policy fail, and
+        `LogUnavailableError` when a topic is gone, or is another one: open them anew."""
         now_s = time.monotonic()
         if self._consumer is None or (not self._ends and now_s < self._look_s):
             return True
         self._look_s = now_s + _LOOK_S
         consumer, is_loading = self._consumer, bool(self._ends)
-        for source, records in by_partition(consumer.poll(_MAX_RECORDS, timeout_s if is_loading else 0.0)).items():
+        for source, records in by_partition(self._polled(consumer, timeout_s if is_loading else 0.0)).items():
             self._refuse_to_go_back(source, records)
             timed = self._times.admitted(self._times.stamped(records), self._failures)
             readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
@@ -157,6 +162,12 @@ class GlobalTables:
             logger.info("Global tables are whole: %d records read", self._read)
             self._say(self.state)
         return not self._ends
+
+    def _polled(self, consumer: Consumer, timeout_s: float) -> list[Record]:
+        try:
+            return consumer.poll(_MAX_RECORDS, timeout_s)
+        except DoesNotExistError as error:  # deleted, and perhaps made anew at once
+            raise LogUnavailableError(str(error)) from error
 
     @property
     def state(self) -> StoreState:
@@ -230,9 +241,9 @@ class GlobalTables:
         if now_s < self._ids_look_s or self._read == self._read_at_look:
             return
         with closing(self._log.admin()) as admin:
-            found = self._found(admin)
-        if other := [name for name, topic_id in self._ids.items() if found[name].topic_id != topic_id]:
-            raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted and created anew.")
+            there = admin.topics()
+        if other := [n for n, topic_id in self._ids.items() if n not in there or there[n].topic_id != topic_id]:
+            raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted, or created anew.")
         self._ids_look_s, self._read_at_look = now_s + _IDS_LOOK_S, self._read
 
     def _is_full(self) -> bool:

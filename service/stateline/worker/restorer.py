@@ -16,7 +16,7 @@ from stateline.worker.polled_records import by_partition
 from stateline.worker.restore_plan import TaskPlan
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
-from stateline_store import TopicPartition
+from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 
@@ -70,6 +70,12 @@ class Restorer:
 
         Raises `RetryLaterError` when the log has deleted what is to be read next: the task must be planned again.
         """
+        try:
+            return self._advance(timeout_s)
+        except DoesNotExistError as error:  # its topic, which was perhaps made anew at once
+            raise LogUnavailableError(str(error)) from error
+
+    def _advance(self, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
         if self._is_to_assign:
             self._reassign()
         if self._consumer is not None:

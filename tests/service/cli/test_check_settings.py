@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +16,8 @@ from stateline.config import extras
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
-from stateline_store import InvalidArgumentError
+from stateline.worker.worker import Worker
+from stateline_store import ConfigurationError, InvalidArgumentError
 from support.processes.running_worker import configured, create, produce
 
 EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
@@ -35,6 +37,38 @@ def counting(application_id: str, **logging: object) -> App:
 
 def refused(app: App, config: Config) -> list[str]:
     return [finding.message for finding in check(app, config).findings if finding.level == "refused"]
+
+
+def deleting(policy: str, **settings: str) -> dict[str, str]:
+    return {"topic_cleanup_policy": policy, **settings}
+
+
+@EMBEDDED
+@pytest.mark.parametrize("settings", [deleting("delete", topic_retention_ms="60000"), deleting("compact,delete")])
+def test_a_policy_by_which_every_changelog_would_lose_rows_is_refused_by_a_check_and_at_the_start(
+    application_id: str, bootstrap: str, tmp_path: Path, log: Log, settings: dict[str, str]
+) -> None:
+    config = configured(application_id, bootstrap, tmp_path, **settings)
+    create(log, {f"{application_id}-in": 2})
+    app = counting(application_id)
+    (why,) = refused(app, config)
+    assert f"topic.cleanup.policy={settings['topic_cleanup_policy']!r} would delete rows" in why
+    assert "store 'counts'" in why
+    with pytest.raises(ConfigurationError, match=re.escape(why)):
+        Worker(app, config, log, instance="worker-0").run()
+    with closing(log.admin()) as admin:
+        assert f"{application_id}-counts-changelog" not in admin.topics()
+
+
+@EMBEDDED
+def test_a_policy_that_deletes_after_a_time_that_is_said_is_taken_and_so_is_a_store_s_own(
+    application_id: str, bootstrap: str, tmp_path: Path, log: Log
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    after = configured(application_id, bootstrap, tmp_path, **deleting("compact,delete", topic_retention_ms="60000"))
+    assert refused(counting(application_id), after) == []
+    deletes = configured(application_id, bootstrap, tmp_path, **deleting("delete"))
+    assert refused(counting(application_id, cleanup_policy="compact"), deletes) == []
 
 
 def test_a_setting_of_a_changelog_that_the_log_does_not_know_is_refused_and_no_topic_is_made(

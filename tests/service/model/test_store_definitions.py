@@ -241,8 +241,11 @@ def test_a_changelog_that_would_lose_rows_is_refused() -> None:
     for kind in ("key_value", "timestamped_key_value", "versioned"):
         with pytest.raises(InvalidArgumentError, match=r"cleanup.policy='delete' would delete rows"):
             declared(kind).with_logging({"cleanup.policy": "delete"})
+    for policy in ("compact,delete", "delete, compact"):
+        with pytest.raises(InvalidArgumentError, match=rf"cleanup.policy='{policy}' .* with a retention.ms"):
+            declared("key_value").with_logging({"cleanup.policy": policy})
     for policy in ("compact", "compact,delete", "delete, compact"):
-        kept = declared("key_value").with_logging({"cleanup.policy": policy})
+        kept = declared("key_value").with_logging({"cleanup.policy": policy, "retention.ms": "60000"})
         assert kept.changelog_settings()["cleanup.policy"] == policy
     assert declared("window").with_logging({"cleanup.policy": "delete"}).changelog_settings() == EXPIRING | {
         "cleanup.policy": "delete"

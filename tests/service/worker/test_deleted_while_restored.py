@@ -1,4 +1,5 @@
-"""Records that a restore of a table needs are deleted while it runs: it goes on behind them, and says so."""
+"""Records that a restore of a table needs are deleted while it runs: it goes on behind them, and says so. With their
+topic: it begins anew with the one that was made since."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from service.worker.faults import Place, Watched, counting
 from stateline import serdes, stores
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
@@ -93,3 +95,28 @@ def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted
     assert handed == [*range(BATCH), *range(2 * BATCH, 50)]
     assert (f"{topic}-0 offsets 20 to 39 (20)" in caplog.text) is is_begun
     assert (task / "counts" / "IDENTITY").read_text() == counts
+
+
+def test_a_topic_that_is_deleted_and_made_anew_while_its_table_is_restored_is_read_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Place(tmp_path)) as place:
+        app, rows = counting(table=True), [(f"old{n}".encode(), b"1", n) for n in range(10)]
+        config = place.config(app)
+        produce(place.log, "in", rows)
+        place.work_off(app, config, 9)
+        shutil.rmtree(tmp_path / "m" / "app")
+        apply, left = StoreRestore.apply, ["in"]
+
+        def deleting(each: StoreRestore, records: list[Record]) -> None:
+            apply(each, records)
+            if records and left and each.of.table_of is not None:
+                place.admin.delete_topics([left.pop()])
+                create(place.log, {"in": 1})
+                produce(place.log, "in", [(b"new", b"2", 1)])
+
+        monkeypatch.setattr(StoreRestore, "apply", deleting)
+        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 5)
+        found = place.stores(app, config)
+        Watched(app, config, place.log, instance="after").reach(lambda: found.offset("newest", "in", 0) == 0)
+        assert found.rows("newest", 1) == {b"new": b"2"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -14,12 +14,15 @@ from stateline import serdes
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log
+from stateline.log.embedded import EmbeddedAdmin
+from stateline.log.interface import TopicInfo
 from stateline.log.kafka import KafkaLog
+from stateline.log.kafka_admin import KafkaAdmin
 from stateline.worker.worker import Worker
-from stateline_store import TimestampedKeyValueStore
+from stateline_store import DoesNotExistError, TimestampedKeyValueStore
 from support.apps import global_app
 from support.kafka.shared_broker import SharedBroker
-from support.processes.running_worker import configured, create, produce
+from support.processes.running_worker import configured, create, eventually, produce
 
 
 class Whole:
@@ -39,10 +42,13 @@ class Whole:
     def send(self, key: str, count: int, first: int = 0) -> None:
         produce(self.log, self.topic, [(f"{key}{n}".encode(), b"v", n) for n in range(first, first + count)])
 
-    def made_anew(self, count: int) -> None:
-        """The topic with other codes, `new0`…"""
+    def delete(self) -> None:
         with closing(self.log.admin()) as admin:
             admin.delete_topics([self.topic])
+
+    def made_anew(self, count: int) -> None:
+        """The topic with other codes, `new0`…"""
+        self.delete()
         create(self.log, {self.topic: 1})
         self.send("new", count)
 
@@ -120,3 +126,68 @@ def test_a_topic_with_another_id_is_read_anew_on_the_embedded_log_too(
             return "is emptied and read anew" in caplog.text and len(keys(worker)) == 11
 
         worker.reach(noticed)
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["on disk", "in memory"])
+def test_a_topic_that_is_deleted_and_made_anew_on_the_embedded_log_is_read_from_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, persistent: bool
+) -> None:
+    with closing(Place(tmp_path)) as place:
+        whole = Whole(place.log, tmp_path, persistent=persistent)
+        whole.after([({"old": 10}, lambda: whole.made_anew(5)), ({"new": 5}, nothing)])
+    assert caplog.text.count("Starting over") == 1
+
+
+def test_a_topic_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Place(tmp_path)) as place:
+        whole, topics, missed = Whole(place.log, tmp_path), EmbeddedAdmin.topics, list[str]()
+
+        def made_once_missed(admin: EmbeddedAdmin, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
+            there = topics(admin, named)
+            if named is None and whole.topic not in there and not missed:
+                missed.append(whole.topic)
+                create(place.log, {whole.topic: 1})
+                whole.send("new", 5)
+            return there
+
+        monkeypatch.setattr(EmbeddedAdmin, "topics", made_once_missed)
+        whole.after([({"old": 10}, whole.delete), ({"new": 5}, nothing)])
+        assert missed
+
+
+def test_a_topic_that_stays_away_ends_the_worker_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.global_tables._BACK_S", 0.0)
+    with closing(Place(tmp_path)) as place:
+        whole = Whole(place.log, tmp_path)
+        with pytest.raises(DoesNotExistError, match=rf"There is no topic {whole.topic}, .* create it\."):
+            whole.after([({"old": 10}, whole.delete), ({"new": 5}, nothing)])
+
+
+def test_a_topic_that_is_gone_when_its_id_is_looked_at_is_waited_for(
+    kafka: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.global_tables._IDS_LOOK_S", 0.0)
+    whole, topics, left = Whole(kafka, tmp_path), KafkaAdmin.topics, list[Callable[[], object]]()
+
+    def anew() -> None:
+        create(kafka, {whole.topic: 1})
+        whole.send("new", 5)
+
+    def in_between(admin: KafkaAdmin, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
+        """It is deleted before the first look, and made anew after the second one has missed it."""
+        if len(left) == 2:
+            whole.delete()
+            eventually(lambda: whole.topic not in topics(admin), "it is gone")
+        there = topics(admin, named)
+        if left:
+            left.pop()()
+        return there
+
+    def read_one_more() -> None:
+        whole.send("old", 1, 10)
+        left.extend([anew, nothing])
+
+    monkeypatch.setattr(KafkaAdmin, "topics", in_between)
+    whole.after([({"old": 10}, read_one_more), ({"new": 5}, nothing)])

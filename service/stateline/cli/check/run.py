@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
 from stateline.cli.check.disk_view import DiskView, look_at_disk
@@ -18,7 +18,7 @@ from stateline.deployment.topics import refusals, subtopology_partitions, wanted
 from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
 from stateline.model.graph import graph_of
-from stateline.model.internal_topics import created_topics
+from stateline.model.internal_topics import ConfiguredTopics, created_topics, refuse_deleting
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
@@ -62,7 +62,13 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
         if topology.pipelines and config.runs_pipelines:
             need_extra("spark", "Pipelines")
 
-    for look in (look_for_spark, lambda: check_files(config), lambda: check_host(config)):
+    looks: list[Callable[[], None]] = [
+        look_for_spark,
+        lambda: check_files(config),
+        lambda: check_host(config),
+        lambda: refuse_deleting(topology, ConfiguredTopics.of(config)),
+    ]
+    for look in looks:
         try:
             look()
         except CallerError as error:

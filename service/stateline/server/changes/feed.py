@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from stateline.config.settings import Config
@@ -46,6 +46,7 @@ from stateline_store import (
     Position,
     PositionQuery,
     Query,
+    RecordError,
     UnknownQueryTypeError,
 )
 
@@ -113,6 +114,7 @@ class ChangeFeed:
         self._pending = {p: PendingChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
         self._positions: Mapping[int, Position] = {}  # of stores in memory
+        self._unreadable: RecordError | None = None
         self._check_due_s = 0.0
         self._behind_since_s: float | None = self._now_s()
 
@@ -134,7 +136,7 @@ class ChangeFeed:
 
         Raises `CursorExpiredError` when the topic is not the same any more or has lost what comes next, `NotReadyError`
         when the log cannot be read or the server is shutting down: go on from the last change then. `RecordError` as
-        `changes_of`.
+        `changes_of`, behind what can be read of what comes before that record and of other partitions.
         """
         while True:
             commit = self._commits.next_commit()
@@ -143,7 +145,11 @@ class ChangeFeed:
             if taken := self._take():
                 self._note_behind()
                 yield taken
-            elif behind := self._behind():
+            if self._unreadable is not None:
+                raise self._unreadable
+            if taken:
+                continue
+            if behind := self._behind():
                 self._note_behind()
                 if not await self._read(behind):
                     await self._commits.wait(commit, self._now_s() + 0.001)  # no patience, but the server may stop
@@ -203,14 +209,26 @@ class ChangeFeed:
         return bool(read)
 
     def _take(self) -> list[Record]:
-        """What is read and committed, as `changes_of`."""
-        taken: list[Record] = []
+        """What is read and committed, as `changes_of`; of a partition with an `_unreadable` one, what is before it."""
+        changes: list[Record] = []
         for p, pending in self._pending.items():
             if self._committed.by_position:
-                taken += pending.up_to_position(self._positions.get(p, Position()))
+                taken = pending.up_to_position(self._positions.get(p, Position()))
             else:
-                taken += pending.up_to_offset(self._reach.get(p, -1))
-        return changes_of(self._definition, taken, self._config)
+                taken = pending.up_to_offset(self._reach.get(p, -1))
+            try:
+                changes += changes_of(self._definition, taken, self._config)
+            except RecordError as error:
+                self._unreadable = error
+                changes += self._before_unreadable(taken)
+        return changes
+
+    def _before_unreadable(self, records: Sequence[Record]) -> Iterator[Record]:
+        for record in records:
+            try:
+                yield from changes_of(self._definition, [record], self._config)
+            except RecordError:
+                return
 
     def _behind(self) -> frozenset[int]:
         next_offsets = self._log.next_offsets
