@@ -40,19 +40,19 @@ def refused(app: App, config: Config) -> list[str]:
 
 
 def deleting(policy: str, **settings: str) -> dict[str, str]:
-    return {"topic_cleanup_policy": policy, **settings}
+    return {"topic__cleanup__policy": policy, **settings}
 
 
 @EMBEDDED
-@pytest.mark.parametrize("settings", [deleting("delete", topic_retention_ms="60000"), deleting("compact,delete")])
+@pytest.mark.parametrize("settings", [deleting("delete", topic__retention__ms="60000"), deleting("compact,delete")])
 def test_a_policy_by_which_every_changelog_would_lose_rows_is_refused_by_a_check_and_at_the_start(
     application_id: str, bootstrap: str, tmp_path: Path, log: Log, settings: dict[str, str]
 ) -> None:
-    config = configured(application_id, bootstrap, tmp_path, **settings)
+    config = configured(App(application_id), tmp_path, bootstrap__servers=bootstrap, **settings)
     create(log, {f"{application_id}-in": 2})
     app = counting(application_id)
     (why,) = refused(app, config)
-    assert f"topic.cleanup.policy={settings['topic_cleanup_policy']!r} would delete rows" in why
+    assert f"topic.cleanup.policy={settings['topic__cleanup__policy']!r} would delete rows" in why
     assert "store 'counts'" in why
     with pytest.raises(ConfigurationError, match=re.escape(why)):
         Worker(app, config, log, instance="worker-0").run()
@@ -65,9 +65,14 @@ def test_a_policy_that_deletes_after_a_time_that_is_said_is_taken_and_so_is_a_st
     application_id: str, bootstrap: str, tmp_path: Path, log: Log
 ) -> None:
     create(log, {f"{application_id}-in": 2})
-    after = configured(application_id, bootstrap, tmp_path, **deleting("compact,delete", topic_retention_ms="60000"))
+    after = configured(
+        App(application_id),
+        tmp_path,
+        bootstrap__servers=bootstrap,
+        **deleting("compact,delete", topic__retention__ms="60000"),
+    )
     assert refused(counting(application_id), after) == []
-    deletes = configured(application_id, bootstrap, tmp_path, **deleting("delete"))
+    deletes = configured(App(application_id), tmp_path, bootstrap__servers=bootstrap, **deleting("delete"))
     assert refused(counting(application_id, cleanup_policy="compact"), deletes) == []
 
 
