@@ -64,7 +64,8 @@ class GlobalTableStore:
             offset = store.committed_offset(source)
             if offset is not None and offset + 1 > end:
                 self._empty(f"it has offset {offset} of partition {source.partition}, which ends before")
-        refuse_unreadable(self._definition, store, "the global tables")
+        with says_how_to_begin_anew(store.name):
+            refuse_unreadable(self._definition, store, "the global tables")
         self._find_starts(bounds)
 
     def partition_times(self) -> dict[TopicPartition, int]:

@@ -40,7 +40,7 @@ _ALL: Mapping[StoreKind, Query[Any]] = {
 
 def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, whose: str) -> None:
     """Raise `TopologyError` when the first row of this open store cannot be read as it is declared; `whose` is the task
-    that has it. `ConfigurationError` as its serdes."""
+    that has it. `ConfigurationError` as its serdes. Its caller `says_how_to_begin_anew`."""
     if not (_may_change(definition.key) or _may_change(definition.value)):
         return
     with run(_ALL[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
@@ -60,8 +60,7 @@ def _check(definition: StoreDefinition, serde: Serde, data: bytes | None, whose:
     except InvalidArgumentError as error:
         raise TopologyError(
             f"Store {definition.name!r} of {whose} has what cannot be read as it is declared: {error} Declare what "
-            "reads that too, as by a default for each field that it lacks; or declare it as it was; or start the "
-            f"store over (stateline reset MODULE:APP --store {definition.name})."
+            "reads that too, as by a default for each field that it lacks; or declare it as it was."
         ) from error
 
 

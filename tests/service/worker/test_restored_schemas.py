@@ -76,8 +76,11 @@ def test_a_start_refuses_a_store_whose_rows_the_declared_schema_cannot_read_and_
     scene.work_off()
     scene.app = application(MORE)
     scene.send("in", [("b", None, 2_000)])
-    with pytest.raises(TopologyError, match=r"'kept' of task 0_0 .*avro\(shop.Sale\).*amount.*reset.*--store kept"):
+    with pytest.raises(
+        TopologyError, match=r"'kept' of task 0_0 .*avro\(shop.Sale\).*amount.*reset.*--store kept"
+    ) as refused:
         scene.work_off()
+    assert str(refused.value).count("--store kept") == 1
     scene.app = application([*FIELDS, {"name": "amount", "type": "long", "default": 0}])
     scene.work_off()
     scene.app = application(FIELDS)
@@ -152,5 +155,6 @@ def test_so_is_a_global_table(tmp_path: Path) -> None:
     scene.work_off()
     scene.app = codes(MORE)
     scene.send("rows", [("k", "a", 2_000)])
-    with pytest.raises(TopologyError, match=r"'codes' of the global tables .*amount.*--store codes"):
+    with pytest.raises(TopologyError, match=r"'codes' of the global tables .*amount.*--store codes") as refused:
         scene.work_off()
+    assert str(refused.value).count("--store codes") == 1
