@@ -55,6 +55,7 @@ class App:
         examples: Mapping[str, str] | None = None,
     ) -> None:
         self.application_id = application_id
+        self.target = "MODULE:APP"  # as commands are given it, once one was
         self.examples: Mapping[str, str] = dict(examples or {})
         self.config: dict[str, Any] = _settings(config)
         named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
@@ -322,7 +323,7 @@ class App:
 
         Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
         """
-        return self._declarations.topology()
+        return replace(self._declarations.topology(), target=self.target)
 
 
 def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
