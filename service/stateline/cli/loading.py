@@ -39,6 +39,7 @@ def load_app(target: str) -> App:
         found = getattr(found, part)
     if not isinstance(found, App):
         raise ConfigurationError(f"{target} is of type {type(found).__name__}, not a stateline App.")
+    found.target = target
     return found
 
 

@@ -24,8 +24,6 @@ from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartiti
 _MARKERS = 64  # offsets: more than that are records, or will be fewer at the next look
 _READ_TIMEOUT_S = 15.0
 _LOOK_INTERVAL_S = 0.5
-_LATE_COMMITS = 2  # who has committed what was there so many commits ago has caught up
-_LATE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +71,39 @@ def status(app: App, config: Config) -> Status:
 
 
 def wait_until_caught_up(app: App, config: Config, timeout_s: float, say: Callable[[str], object]) -> bool:
-    """Wait until everything has committed what was there a moment ago: two commit intervals, so that what comes all the
-    time is no reason to wait for ever. False when it has not in this time; `say` is told what is behind. Raises as
-    `status`; a log that is away is waited for.
+    """Wait until everything is processed that is there now; what comes meanwhile is not waited for. False when it is
+    not in this time; `say` is told what is behind. Raises as `status`; a log that is away is waited for.
+
+    What is read may be written again, to a topic that is read further on: where the topics end is looked at anew each
+    time that all has come to where they ended before, once for each step that a record can go through.
     """
     _refuse_without_log(config)
     until_s, told_s = time.monotonic() + timeout_s, 0.0
-    late_s = _LATE_COMMITS * config.commit_interval_ms / 1000 + _LATE_S
-    looks: list[tuple[float, Mapping[TopicPartition, int]]] = []
+    topology = app.topology()
+    steps = len(topology.subtopologies) + len(topology.pipelines)
+    rounds = steps + 1  # an end is seen a moment after the commit that it belongs to
+    ends: Mapping[TopicPartition, int] | None = None
     behind = ["the log does not answer"]
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
         while True:
             now_s = time.monotonic()
             try:
-                found = _look(app.topology(), config, log, admin)
-                looks = [*[look for look in looks if now_s - look[0] <= late_s], (now_s, found.ends)]
-                behind = found.behind(looks[0][1])
+                found = _look(topology, config, log, admin)
+                behind = found.behind(found.ends if ends is None else ends)
                 if found.missing:  # a look without all topics says nothing of what comes in them
-                    looks = []
+                    ends = None
+                elif ends is None or not behind:
+                    ends = found.ends
             except LogUnavailableError as error:
                 behind = [str(error)]
             if not behind:
-                return True
-            if now_s > until_s:
+                rounds -= 1
+                if not rounds:
+                    return True
+            elif now_s > until_s:
                 say(f"Not caught up within {timeout_s:g} s: {', '.join(behind)}.")
                 return False
-            if now_s - told_s > 10.0:
+            elif now_s - told_s > 10.0:
                 say(f"Behind: {', '.join(behind)}")
                 told_s = now_s
             time.sleep(_LOOK_INTERVAL_S)

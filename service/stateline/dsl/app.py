@@ -56,6 +56,7 @@ class App:
         examples: Mapping[str, str] | None = None,
     ) -> None:
         self.application_id = application_id
+        self.target = "MODULE:APP"  # as commands are given it, once one was
         self.examples: Mapping[str, str] = dict(examples or {})
         self.config: dict[str, Any] = _settings(config)
         named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
@@ -326,7 +327,7 @@ class App:
         """
         topology = self._declarations.topology()
         check_examples(self.examples, topology.all_stores)
-        return topology
+        return replace(topology, target=self.target)
 
 
 def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from stateline.model.replay import replayed_with
+from stateline.model.topology import Topology
 from stateline_store import TopologyError
 
 
-def reset_command(store: str) -> str:
-    """What to type, once the application is stopped everywhere."""
-    return f"stateline reset MODULE:APP --store {store}"
+def reset_command(topology: Topology, stores: Collection[str]) -> str:
+    """What to type, once the application is stopped everywhere: these stores, which are of one subtopology, begin anew,
+    and whatever has to with them."""
+    return f"stateline reset {topology.target} {_options(topology, stores)}"
 
 
 @contextmanager
-def says_how_to_begin_anew(store: str) -> Iterator[None]:
-    """Let a `TopologyError` in the block, that what is stored is not what is declared, end with that command."""
+def of_store(store: str) -> Iterator[None]:
+    """Let a `TopologyError` in the block know that this store has other data than is declared."""
     try:
         yield
     except TopologyError as error:
-        error.args = (f"{error} Or begin anew without its data, the application stopped: {reset_command(store)}",)
+        error.of_store = store  # type: ignore[attr-defined]
         raise
+
+
+@contextmanager
+def says_how_to_begin_anew(topology: Topology) -> Iterator[None]:
+    """Let a `TopologyError` `of_store` in the block end with the command that lets go of what the store has."""
+    try:
+        yield
+    except TopologyError as error:
+        if (store := getattr(error, "of_store", None)) is not None:
+            command = reset_command(topology, [store])
+            error.args = (f"{error} Or begin anew without its data, the application stopped: {command}",)
+        raise
+
+
+def _options(topology: Topology, stores: Collection[str]) -> str:
+    counting = {name for name in stores if name in topology.stores and topology.stores[name].source is None}
+    if counting:  # whatever is kept of a topic can begin anew alone
+        subtopology = topology.subtopology_of(next(iter(counting)))
+        together = replayed_with(topology, [subtopology.ordinal])
+        all_counting = {store.name for store in subtopology.stores if store.source is None}
+        if together != {subtopology.ordinal} or counting != all_counting:
+            return " ".join(f"--subtopology {number}" for number in sorted(together))
+    return " ".join(f"--store {name}" for name in stores)

@@ -67,13 +67,14 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole application. Built by `App.topology`."""
+    """The whole application. Built by `App.topology`. `target` is what commands are given for it."""
 
     application_id: str
     subtopologies: tuple[Subtopology, ...]
     stores: Mapping[str, StoreDefinition]
     pipelines: Mapping[str, Pipeline]
     global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
+    target: str = "MODULE:APP"
 
     @property
     def all_stores(self) -> Mapping[str, StoreDefinition]:

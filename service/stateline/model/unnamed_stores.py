@@ -38,7 +38,8 @@ def taken_over(topology: Topology, before: Mapping[str, str], created: Collectio
             yield (
                 f"Store {store!r} has a generated name, and was made of `{before[store]}`, now of `{path}`: it goes on "
                 "with the rows that it has. Were stores without a name declared, or removed, before it, then these are "
-                f"another's: stop the application everywhere, begin anew ({reset_command(store)}), and give it a name."
+                "another's: stop the application everywhere, begin anew "
+                f"({reset_command(topology, [store])}), and give it a name."
             )
 
 

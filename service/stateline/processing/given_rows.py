@@ -1,9 +1,10 @@
-"""What a function gave as rows. Text and mappings are none: Python would go through their characters, or their keys."""
+"""What a function gave as rows. Text and mappings are none: Python would go through their characters, or their keys.
+None is none either, but where a function says that it may give it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stateline.model.declared_at import Place, placed
@@ -13,14 +14,14 @@ from stateline_store import TopologyError
 
 def several(given: Any, function: Callable[..., Any]) -> Iterable[Any]:
     """What this function gave, which is to be any number. Raises `TopologyError`, with the function's file and line."""
-    if isinstance(given, str | bytes | Mapping):
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise _refused(f"The function gave {shown(given)}: give a list of rows, or yield each", function)
-    return given  # type: ignore[no-any-return]
+    return given
 
 
 def key_and_value(given: Any, function: Callable[..., Any]) -> tuple[Any, Any]:
     """What this function gave as one row. Raises as `several`."""
-    if isinstance(given, str | bytes | Mapping):
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != 2:
         raise _refused(f"The function gave {shown(given)} as a row: give (key, value)", function)
     key, value = given
     return key, value

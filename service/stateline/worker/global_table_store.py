@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from stateline.deployment.worker_figures import StoreFigures
 from stateline.log.interface import Consumer, Record
-from stateline.model.reset_command import says_how_to_begin_anew
+from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, never_read
 from stateline.processing.changelog import stage
@@ -54,7 +54,7 @@ class GlobalTableStore:
         disk has other types, or cannot be read any more."""
         store = self.store
         try:
-            with says_how_to_begin_anew(store.name):
+            with of_store(store.name):
                 store.init(self._context)
         except DamagedDataError as error:
             self._empty(f"it is damaged: {error}")
@@ -64,7 +64,7 @@ class GlobalTableStore:
             offset = store.committed_offset(source)
             if offset is not None and offset + 1 > end:
                 self._empty(f"it has offset {offset} of partition {source.partition}, which ends before")
-        with says_how_to_begin_anew(store.name):
+        with of_store(store.name):
             refuse_unreadable(self._definition, store, "the global tables")
         self._find_starts(bounds)
 

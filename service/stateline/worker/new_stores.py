@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from stateline.deployment.resets import Reset, is_where_it_was_put
 from stateline.log.interface import Admin
-from stateline.model.replay import replayed_with, written_by
+from stateline.model.replay import written_by
+from stateline.model.reset_command import reset_command
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
@@ -38,7 +39,7 @@ def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset
             yield (
                 f"{', '.join(new)} of subtopology {subtopology.ordinal} is new, and {', '.join(passed)} was read "
                 "before: it gets what comes from now on. To fill it from the beginning, stop the application "
-                f"everywhere: stateline reset MODULE:APP {_options(topology, subtopology, new)}"
+                f"everywhere: {reset_command(topology, new)}"
             )
 
 
@@ -64,11 +65,3 @@ def _passed(topology: Topology, feeding: Iterable[Subtopology], admin: Admin, re
         if was_read and not is_where_it_was_put(reset, name, own.items()):
             passed.append(name)
     return passed
-
-
-def _options(topology: Topology, subtopology: Subtopology, new: Collection[str]) -> str:
-    together = replayed_with(topology, [subtopology.ordinal])
-    counting = {store.name for store in subtopology.stores if store.source is None}
-    if together == {subtopology.ordinal} and counting == set(new):
-        return " ".join(f"--store {name}" for name in new)
-    return " ".join(f"--subtopology {number}" for number in sorted(together))

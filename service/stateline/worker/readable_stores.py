@@ -40,7 +40,7 @@ _ALL: Mapping[StoreKind, Query[Any]] = {
 
 def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, whose: str) -> None:
     """Raise `TopologyError` when the first row of this open store cannot be read as it is declared; `whose` is the task
-    that has it. `ConfigurationError` as its serdes. Its caller `says_how_to_begin_anew`."""
+    that has it. `ConfigurationError` as its serdes. Its caller names it by `of_store`."""
     if not (_may_change(definition.key) or _may_change(definition.value)):
         return
     with run(_ALL[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stateline.log.interface import Record
-from stateline.model.reset_command import says_how_to_begin_anew
+from stateline.model.reset_command import of_store
 from stateline.model.topic import Topic
 from stateline.processing.changelog import (
     OWNER_EPOCH,
@@ -239,7 +239,7 @@ class StoreRestore:
         if found is None or self.of.types is None or not isinstance(self.store, TransactionalStore):
             return
         try:
-            with says_how_to_begin_anew(self.store.name):
+            with of_store(self.store.name):
                 self.of.types.check(found, self.changelog)
         except TopologyError:
             if not self.store.position(IsolationLevel.READ_COMMITTED):

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stateline.deployment.worker_figures import StoreFigures
-from stateline.model.reset_command import says_how_to_begin_anew
+from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
 from stateline.worker.readable_stores import refuse_unreadable
@@ -119,7 +119,7 @@ class TaskStores:
         noted = self._checkpoint.read()
         try:
             for name in self.by_name:
-                with says_how_to_begin_anew(name):
+                with of_store(name):
                     self._open_one(name, noted, is_standby=is_standby)
             self._checkpoint.write()
         except BaseException:

@@ -31,6 +31,7 @@ from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
+from stateline.model.reset_command import says_how_to_begin_anew
 from stateline.model.standby_placement import Placeable
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
@@ -158,15 +159,8 @@ class Worker:
         stays away, a task that another process does not let go.
         """
         try:
-            self.begin()
-            while not self._executor.stopping:
-                try:
-                    self._turn()
-                    self._note_settled()
-                except LockedError:
-                    raise
-                except RetryLaterError as error:  # what starting over mends; everything else ends the worker
-                    self._start_over(error)
+            with says_how_to_begin_anew(self._topology):
+                self._work()
             if not self._deployment.drained:
                 self.commit()
         except PartitionsChangedError as error:
@@ -178,6 +172,17 @@ class Worker:
             raise
         finally:
             self.leave()
+
+    def _work(self) -> None:
+        self.begin()
+        while not self._executor.stopping:
+            try:
+                self._turn()
+                self._note_settled()
+            except LockedError:
+                raise
+            except RetryLaterError as error:  # what starting over mends; everything else ends the worker
+                self._start_over(error)
 
     def begin(self) -> None:
         """See that topics and places are as they should be, and make ready to join the group. Raises as `run`."""

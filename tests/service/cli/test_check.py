@@ -20,13 +20,15 @@ from stateline.cli.check.findings import Report
 from stateline.cli.check.report import report_as_text
 from stateline.cli.check.run import check
 from stateline.cli.main import main
+from stateline.cli.reset.scope import Asked, check_scope, scope_of
 from stateline.config.settings import Config
 from stateline.deployment.resets import ResetWork, begun, say_reset
 from stateline.log import Log
 from stateline.log.interface import Admin, NewTopic
 from stateline.model.graph import Drawn, Part, graph_of
+from stateline.serde.plain import Serde
 from stateline.worker.worker import Worker
-from stateline_store import StatelineError
+from stateline_store import InvalidArgumentError, StatelineError
 from support.apps.counting_app import PARTITIONS, counting
 from support.processes.running_worker import configured, create, eventually, produce, running
 
@@ -199,6 +201,32 @@ def test_a_new_store_needs_history_and_one_that_is_not_declared_any_more_stays(
     assert [note.partition(" holds ")[2] for note in notes if "0_1" in note] == [
         "store 'counts', which the application has not: it stays."
     ]
+
+
+@EMBEDDED
+def test_a_store_of_other_types_is_told_once_with_the_reset_that_is_not_refused(
+    application_id: str, config: Config, log: Log, tmp_path: Path
+) -> None:
+    def by_value(value: Serde) -> App:
+        app = App(application_id)
+        app.target = "counts:app"
+        rows = app.stream(f"{application_id}-in", key=serdes.string, value=serdes.string)
+        grouped = rows.group_by(lambda key, value: value, name="values")
+        grouped.count("counts")
+        grouped.aggregate(lambda: None, lambda key, value, old: None, "last", value=value)
+        return app
+
+    run_once(by_value(serdes.string), config, log)
+    app = by_value(serdes.json)
+    (refused,) = said(check(app, config), "refused")
+    command = "stateline reset counts:app --subtopology 0 --subtopology 1"
+    assert refused.endswith(f"the application stopped: {command}")
+    scope = scope_of(app.topology(), Asked(subtopologies=(0, 1)))
+    check_scope(app.topology(), scope, deleted=[], with_records=[])
+    with pytest.raises(InvalidArgumentError, match="start all of it over, with --subtopology 0 --subtopology 1"):
+        scope_of(app.topology(), Asked(stores=("last",)))
+    with pytest.raises(StatelineError, match=f"holds values of string.*{command}"):
+        Worker(app, config, log, instance="worker-0").run()
 
 
 @EMBEDDED

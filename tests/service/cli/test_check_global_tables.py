@@ -58,8 +58,7 @@ def test_a_global_table_of_other_types_is_refused_as_by_a_worker(config: Config,
     assert refused.endswith("the application stopped: stateline reset MODULE:APP --store codes")
     worker = Worker(app, config, log, instance="worker-0")
     with pytest.raises(StatelineError, match=r"holds values of string.*reset MODULE:APP --store codes"):
-        started(worker)
-    worker.leave()
+        worker.run()
 
 
 def test_a_global_table_on_disk_goes_on_from_where_it_is(config: Config, log: Log) -> None:

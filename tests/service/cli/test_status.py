@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
+from stateline import App, serdes
 from stateline.cli.status import status, wait_until_caught_up
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
+from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError
 from support.apps.counting_app import counting
 from support.processes.running_worker import create, produce, running
@@ -54,6 +57,38 @@ def test_a_topic_that_a_worker_will_make_is_waited_for(log: Log, application_id:
     with running(app, config, log):
         assert wait_until_caught_up(app, config, HANGING_S, said.append), said
     assert {row["name"]: row["lag"] for row in status(app, config).rows()}[missing] == 0
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+def test_what_is_read_and_waits_in_a_repartition_topic_is_not_caught_up(
+    log: Log, application_id: str, config: Config
+) -> None:
+    app = App(application_id)
+    rows = app.stream("in", key=serdes.string, value=serdes.string)
+    rows.group_by(lambda key, value: value, name="by-value").count("counts")
+    create(log, {"in": 1})
+    produce(log, "in", [(b"k%d" % n, b"v", n) for n in range(30)])
+    waiting, said = f"{application_id}-by-value-repartition", list[str]()
+    worker = Worker(app, config, log, instance="worker-0")
+    worker.begin()
+    worker.open_tasks()
+
+    def until(topic: str) -> Callable[[str], None]:
+        """Whoever is told that it is behind lets the worker go on, until it has read this topic."""
+
+        def told(text: str) -> None:
+            said.append(text)
+            while status(app, config).lag(topic):
+                worker.step()
+                worker.commit()
+
+        return told
+
+    assert not wait_until_caught_up(app, config, 3.0, until("in"))
+    assert said[-1].endswith(f"{waiting} by 30."), said
+    assert wait_until_caught_up(app, config, HANGING_S, until(waiting)), said
+    assert status(app, config).lag(waiting) == 0
+    worker.leave()
 
 
 def test_there_is_no_status_of_topics_that_are_not_there(log: Log, application_id: str, config: Config) -> None:

@@ -86,8 +86,6 @@ def written(directory: Path, definition: StoreDefinition) -> None:
         made.commit({"s": {CHANGELOG: 7}})
 
 
-RESET = "stateline reset MODULE:APP --store"
-BEGIN_ANEW = f"{RESET} s$"
 CHANGED = {
     "value": (keyed(), keyed(serdes.json), "values of int64, and is declared with values of json"),
     "text": (keyed(serdes.string), keyed(serdes.json), "values of string, and is declared with values of json"),
@@ -112,7 +110,7 @@ def test_other_types_or_sizes_are_refused_and_the_old_ones_go_on(tmp_path: Path,
     old, new, said = CHANGED[what]
     written(tmp_path, old)
     with (
-        pytest.raises(TopologyError, match=f"{said}.*: declare it as it was, or give.*{RESET} s$"),
+        pytest.raises(TopologyError, match=f"{said}.*: declare it as it was, or give"),
         opened(tmp_path, new),
     ):
         pass
@@ -233,7 +231,7 @@ def test_a_changelog_says_its_types_where_the_files_are_lost(place: Place, guara
         place.commit_once(numbers, config, 2 * n)
     place.lose_disk(config)
     place.send(entries("c"))
-    with pytest.raises(TopologyError, match=f"{REFUSED}.*{RESET} counts$"):
+    with pytest.raises(TopologyError, match=f"{REFUSED}"):
         place.commit_once(text, config, 5)
     place.commit_once(numbers, config, 5)
     assert {value for _, value in place.changelog()} == {SEVEN}
@@ -272,7 +270,7 @@ def test_types_that_are_met_after_commits_without_leave_no_files_that_say_others
     if interrupted:
         with pytest.raises(KeyboardInterrupt):
             place.commit_once(text, config, 3)
-    with pytest.raises(TopologyError, match=f"{REFUSED}.*{RESET} counts$"):
+    with pytest.raises(TopologyError, match=f"{REFUSED}"):
         place.commit_once(text, config, 3)
     assert commits == [1, 2]
     place.commit_once(numbers, config, 3)

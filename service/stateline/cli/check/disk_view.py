@@ -11,7 +11,7 @@ from stateline.cli.check.findings import Finding
 from stateline.config.settings import Config
 from stateline.deployment.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo
-from stateline.model.reset_command import says_how_to_begin_anew
+from stateline.model.reset_command import of_store, says_how_to_begin_anew
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.worker.topic_ids import known
@@ -74,7 +74,7 @@ def look_at_disk(topology: Topology, config: Config) -> DiskView:
     for places, stores in ((directory.tasks(), topology.stores), (directory.global_tasks(), topology.global_tables)):
         for place in places:
             for store in stores.values():
-                findings += _look(directory, place, store, topology.application_id, stored)
+                findings += _look(directory, place, store, topology, stored)
     return DiskView(True, stored, counted, read_made_of(application), tuple(dict.fromkeys(findings)))
 
 
@@ -99,13 +99,13 @@ def _look(
     directory: StateDirectory,
     task: str,
     store: StoreDefinition,
-    application_id: str,
+    topology: Topology,
     stored: dict[tuple[str, str], StoredPart],
 ) -> Iterator[Finding]:
     """Add what this task, or worker, has of the store; yield what a worker would refuse, or do, when it opens it."""
     if store.kind == "custom" or not store.persistent:
         return
-    folder, changelog = directory.task(task), store.changelog(application_id)
+    folder, changelog = directory.task(task), store.changelog(topology.application_id)
     database = store_path(folder, store.name, timestamped=store.timestamped)
     if not holds_database(database):
         if holds_database(store_path(folder, store.name, timestamped=not store.timestamped)):
@@ -113,12 +113,12 @@ def _look(
         return
     whose = f"Store {store.name!r} of task {task}"
     try:
-        with says_how_to_begin_anew(store.name):
+        with says_how_to_begin_anew(topology), of_store(store.name):
             stored[store.name, task] = _opened(store, folder, database, changelog)
     except NotPresentError:
         return
     except TopologyError as error:
-        yield Finding("refused", str(error))
+        yield Finding("refused", str(error), declared_otherwise=store.name)
     except DamagedDataError as error:
         if changelog is None:
             yield Finding("refused", f"{whose}: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,10 +15,24 @@ Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence or two, with what to do next."""
+    """One sentence or two, with what to do next. `declared_otherwise` is the store of one that says so."""
 
     level: Level
     message: str
+    declared_otherwise: str | None = None
+
+
+def once_per_store(findings: Iterable[Finding]) -> list[Finding]:
+    """Without those that say again, of another partition, that a store is declared otherwise."""
+    told: set[str] = set()
+    kept = []
+    for finding in findings:
+        store = finding.declared_otherwise
+        if store is None or store not in told:
+            kept.append(finding)
+        if store is not None:
+            told.add(store)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ def _lines(report: Report) -> Iterator[str]:
     yield from ("", _summary(report))
 
 
+def _as_json(finding: Finding) -> Row:
+    return {"level": finding.level, "message": finding.message}
+
+
 def _here(row: Row) -> str:
     return f"{row['partitions_here']} of {'?' if row['partitions'] is None else row['partitions']}"
 
@@ -75,9 +79,9 @@ def report_as_json(report: Report) -> str:
             "topics": report.topics,
             "stores": report.stores,
             "findings": {
-                "settings": [asdict(finding) for finding in report.of_settings],
-                "topics": [asdict(finding) for finding in report.of_topics],
-                "stores": [asdict(finding) for finding in report.of_stores],
+                "settings": [_as_json(finding) for finding in report.of_settings],
+                "topics": [_as_json(finding) for finding in report.of_topics],
+                "stores": [_as_json(finding) for finding in report.of_stores],
             },
         },
         indent=2,

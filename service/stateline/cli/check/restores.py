@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stateline.cli.check.disk_view import DiskView, StoredPart
 from stateline.cli.check.findings import Finding
 from stateline.cli.check.log_view import LogView
-from stateline.model.reset_command import reset_command, says_how_to_begin_anew
+from stateline.model.reset_command import of_store, reset_command, says_how_to_begin_anew
 from stateline.model.restore_start import RestoreStart, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, forgets
@@ -121,21 +121,21 @@ def _findings(
                 f"Store {store.name!r} has changelog offset {offset}, but {place} "
                 f"{f'ends at {end}' if changelog in log.topics else 'is missing'}: the topic was deleted, or this is "
                 "another cluster. Bring the topic back; or begin anew without the store's data: "
-                f"{reset_command(store.name)}",
+                f"{reset_command(topology, [store.name])}",
             )
-        yield from _of_types(store, place, log)
+        yield from _of_types(topology, store, place, log)
 
 
-def _of_types(store: StoreDefinition, place: TopicPartition, log: LogView) -> Iterator[Finding]:
+def _of_types(topology: Topology, store: StoreDefinition, place: TopicPartition, log: LogView) -> Iterator[Finding]:
     found = log.types.get(place)
     if isinstance(found, StatelineError):
         yield Finding("refused", str(found))
     elif found is not None:
         try:
-            with says_how_to_begin_anew(store.name):
+            with says_how_to_begin_anew(topology), of_store(store.name):
                 store.types.check(found, place)
         except TopologyError as error:
-            yield Finding("refused", f"Store {store.name!r}: {error}")
+            yield Finding("refused", f"Store {store.name!r}: {error}", declared_otherwise=store.name)
 
 
 def _start(

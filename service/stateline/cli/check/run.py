@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
 from stateline.cli.check.disk_view import DiskView, look_at_disk
-from stateline.cli.check.findings import Finding, Report
+from stateline.cli.check.findings import Finding, Report, once_per_store
 from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.restores import store_starts
 from stateline.cli.topics import topic_roles, topic_rows
@@ -51,7 +51,7 @@ def check(app: App, config: Config) -> Report:
         rows if log is not None else [{**row, "state": "not known"} for row in rows],
         of_log,
         [asdict(start) for start in starts],
-        [*disk.findings, *of_stores],
+        once_per_store([*disk.findings, *of_stores]),
     )
 
 

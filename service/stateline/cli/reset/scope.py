@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from stateline.cli.reset.where_to import WhereTo
 from stateline.model.pipeline import Pipeline
-from stateline.model.replay import processed_by, repartition_topics, users_of, written_by
+from stateline.model.replay import processed_by, repartition_topics, replayed_with, users_of, written_by
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import DoesNotExistError, InvalidArgumentError
@@ -85,7 +85,7 @@ def scope_of(topology: Topology, asked: Asked) -> Scope:
     replayed = tuple(s for s in topology.subtopologies if s.ordinal in chosen)
     for subtopology in replayed:
         if subtopology.ordinal not in asked.subtopologies:
-            _refuse_others(subtopology, asked.stores)
+            _refuse_others(topology, subtopology, asked.stores)
     tables = [stores[name] for name in asked.stores if stores[name].source is not None]
     if asked.to.kind != "earliest" and tables and not replayed:
         raise InvalidArgumentError(
@@ -126,7 +126,7 @@ def _refuse_parted_repartitions(topology: Topology, scope: Scope) -> None:
         if users & chosen and users - chosen:
             raise InvalidArgumentError(
                 f"Subtopologies {_listed(users)} are connected by the repartition topic {topic}, whose records go when "
-                f"they have been processed: they start over together, with {_options(users)}."
+                f"they have been processed: they start over together, with {_options(replayed_with(topology, users))}."
             )
 
 
@@ -140,7 +140,7 @@ def _refuse_second_time(topology: Topology, scope: Scope, topic: str) -> None:
             raise InvalidArgumentError(
                 f"Topic {topic} is written again by {_listed(scope.writers(topic))}, and subtopology "
                 f"{subtopology.ordinal}, which reads it, would count its records a second time: start it over too, "
-                f"with --subtopology {subtopology.ordinal}."
+                f"with {_options(replayed_with(topology, {*chosen, subtopology.ordinal}))}."
             )
     names = {p.name for p in scope.pipelines}
     for pipeline in topology.pipelines.values():
@@ -158,14 +158,14 @@ def _refuse_unknown(what: str, named: Iterable[object], known: Collection[object
             raise DoesNotExistError(f"There is no {what} {each!r}: there are {_listed(known)}.")
 
 
-def _refuse_others(subtopology: Subtopology, named: Collection[str]) -> None:
+def _refuse_others(topology: Topology, subtopology: Subtopology, named: Collection[str]) -> None:
     counting = [store.name for store in subtopology.stores if store.source is None]
     if others := [name for name in counting if name not in named]:
         mine = [name for name in counting if name in named]
         raise InvalidArgumentError(
             f"Store {_listed(mine)} is filled by subtopology {subtopology.ordinal}, and so is {_listed(others)}, which "
-            "would count its records a second time: start all of it over, with --subtopology "
-            f"{subtopology.ordinal}."
+            "would count its records a second time: start all of it over, with "
+            f"{_options(replayed_with(topology, [subtopology.ordinal]))}."
         )
 
 

@@ -227,7 +227,7 @@ def test_one_row_may_be_returned_as_it_is() -> None:
         assert driver.read("later") == [Record("ab", "cd", timestamp_ms=7)]
 
 
-@pytest.mark.parametrize("made", ["ab", b"ab", {"a": "b"}])
+@pytest.mark.parametrize("made", ["ab", b"ab", {"a": "b"}, 5])
 def test_one_value_is_not_taken_for_many(made: Any) -> None:
     app = App("wrong")
     app.stream("in", **TEXTS).process_values(lambda record: made).to("out")

@@ -172,6 +172,18 @@ def texts(key: str, value: str) -> Any:
     return ["ab", "cd"]
 
 
+def nothing(key: str, value: str) -> Any:
+    return None
+
+
+def five(key: str, value: str) -> Any:
+    return 5
+
+
+def numbers(key: str, value: str) -> Any:
+    return [5]
+
+
 @pytest.mark.parametrize(
     ("declare", "function", "told"),
     [
@@ -180,9 +192,15 @@ def texts(key: str, value: str) -> Any:
         (Stream.flat_map, mapping, r"gave {'a': 'x'}: give a list of rows, or yield each"),
         (Stream.flat_map, texts, r"gave 'ab' as a row: give \(key, value\)"),
         (Stream.map, two, r"gave 'ab' as a row: give \(key, value\)"),
+        (Stream.flat_map_values, nothing, "gave None: give a list of rows, or yield each"),
+        (Stream.flat_map_values, five, "gave 5: give a list of rows, or yield each"),
+        (Stream.flat_map, nothing, "gave None: give a list of rows, or yield each"),
+        (Stream.flat_map, numbers, r"gave 5 as a row: give \(key, value\)"),
+        (Stream.map, nothing, r"gave None as a row: give \(key, value\)"),
+        (Stream.map, numbers, r"gave \[5\] as a row: give \(key, value\)"),
     ],
 )
-def test_text_or_a_mapping_is_not_taken_for_rows_and_the_function_is_named(
+def test_what_is_no_rows_is_refused_and_the_function_is_named(
     declare: Callable[..., Stream], function: Callable[..., Any], told: str
 ) -> None:
     app = App("app")
