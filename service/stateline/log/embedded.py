@@ -146,6 +146,7 @@ class EmbeddedAdmin:
             if not 0 <= offset <= (end := self.log_end(partition)):
                 raise InvalidArgumentError(f"{offset} is not an offset of {partition}, which ends at {end}.")
             partition_id = self._partition_id(partition)
+            first = partition_id << OFFSET_BITS
             with self._file.write() as sql:
                 sql.execute(FIRST_OFFSETS)
                 sql.execute(
@@ -153,16 +154,10 @@ class EmbeddedAdmin:
                     "ON CONFLICT DO UPDATE SET first_offset = max(first_offset, excluded.first_offset)",
                     (partition_id, offset),
                 )
-            first = partition_id << OFFSET_BITS
-            while self._delete_some(first, first + offset):
-                pass  # others may write in between
-
-    def _delete_some(self, first: int, end: int) -> bool:
-        """Whether there was anything to delete in this range of records' ids."""
-        some = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-        with self._file.write() as sql:
-            found = sql.execute(f"DELETE FROM records WHERE id IN ({some})", (first, end, _DELETE_AT_ONCE))
-            return found.rowcount > 0
+                has_more = _delete_some(sql, first, first + offset)
+            while has_more:  # others may write in between
+                with self._file.write() as sql:
+                    has_more = _delete_some(sql, first, first + offset)
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         existing = self.topics()
@@ -287,6 +282,13 @@ def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
         "INSERT INTO topic_settings VALUES (?, ?, ?)",
         ((topic.name, name, value) for name, value in topic.settings.items()),
     )
+
+
+def _delete_some(sql: sqlite3.Connection, first: int, end: int) -> bool:
+    """Whether there may be more to delete in this range of records' ids."""
+    some = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+    found = sql.execute(f"DELETE FROM records WHERE id IN ({some})", (first, end, _DELETE_AT_ONCE))
+    return found.rowcount == _DELETE_AT_ONCE
 
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:

@@ -236,3 +236,50 @@ def test_assignments_are_balanced_co_located_and_move_as_little_as_needed() -> N
     assert assign(members, topics, before) == before
     assert set(assign({"m2": list(topics)}, topics, after).values()) == {"m2"}
     assert assign({}, topics, after) == {}
+
+
+def test_a_topic_that_is_deleted_leaves_nothing_of_its_partitions_in_the_file(tmp_path: Path) -> None:
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("t", 1)])
+        place = TopicPartition("t", 0)
+        with closing(log.producer("writer")) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for _ in range(3):
+                producer.produce("t", b"k", b"v", timestamp_ms=1)
+            producer.commit_transaction()
+        admin.delete_records({place: 2})
+        with closing(log.consumer("group")) as consumer:
+            consumer.subscribe(["t"], lambda _: None, lambda _: None)
+            assert consumer.poll(10, HANGING_S)
+            consumer.commit({place: 3}, {place: 1})
+            admin.delete_topics(["t"])
+            with closing(sqlite3.connect(tmp_path / "log.db")) as file:
+                tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+                kept = {t for t in tables if "partition_id" in {c[1] for c in file.execute(f"PRAGMA table_info({t})")}}
+                assert kept >= {"assignments", "first_offsets", "group_offsets", "partition_times"}
+                for table in (*kept, "records", "partitions", "topics", "topic_settings"):
+                    assert file.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)], table
+
+
+def test_few_records_of_a_partition_are_deleted_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, writes = LogFile.write, list[LogFile]()
+
+    def noted(file: LogFile) -> Any:
+        writes.append(file)
+        return write(file)
+
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("t", 1)])
+        with closing(log.producer()) as producer:
+            for _ in range(3):
+                producer.produce("t", b"k", b"v", timestamp_ms=1)
+            producer.flush()
+        monkeypatch.setattr(LogFile, "write", noted)
+        admin.delete_records({TopicPartition("t", 0): 2})
+        assert len(writes) == 1
+        assert admin.bounds([TopicPartition("t", 0)]) == {TopicPartition("t", 0): (2, 3)}
+        monkeypatch.setattr("stateline.log.embedded._DELETE_AT_ONCE", 1)
+        admin.delete_records({TopicPartition("t", 0): 3})
+    with closing(sqlite3.connect(tmp_path / "log.db")) as file:
+        assert file.execute("SELECT count(*) FROM records").fetchall() == [(0,)]

@@ -18,9 +18,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from service.serde.shop import ORDER, ORDER_JSON, WITH_CITY, WITH_NOTE, of_topic, order_message, registry
 from stateline import serdes
-from stateline.serde.binding import bound, writes_as
+from stateline.serde.binding import bound, looking_up, writes_as
+from stateline.serde.external import ExternalKey, ExternalValue
 from stateline.serde.plain import Serde, type_name
 from stateline.serde.schema_registry import SchemaRegistry
+from stateline.serde.windowed import SessionKey, WindowKey
 from stateline_store import ConfigurationError, InvalidArgumentError, SchemaRegistryUnavailableError
 
 CONTEXT = SerializationContext("orders", MessageField.VALUE)
@@ -213,3 +215,25 @@ def test_without_its_packages_a_serde_says_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=rf"pip install 'stateline\[{extra}\]'"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("serde", "value"),
+    [
+        (serdes.avro('"string"'), "a"),
+        (serdes.windowed(serdes.avro('"string"')), WindowKey("a", 0)),
+        (serdes.session_windowed(serdes.avro('"string"')), SessionKey("a", 0, 1)),
+        (serdes.time_windowed(serdes.avro('"string"')), WindowKey("a", 0)),
+        (ExternalValue(serdes.avro('"string"'), "another's"), "a"),
+        (ExternalKey(serdes.avro('"string"'), "another's", "key_value"), "a"),
+    ],
+    ids=["plain", "windowed", "session-windowed", "time-windowed", "external-value", "external-key"],
+)
+def test_what_is_asked_for_registers_nothing_whatever_is_around_it(serde: Serde, value: Any) -> None:
+    at = registry()
+    asking = looking_up(of_topic(serde, at))
+    with pytest.raises(InvalidArgumentError, match="is not registered"):
+        asking.serialize(value)
+    assert at.client().get_subjects() == []
+    written = of_topic(serde, at).serialize(value)
+    assert asking.serialize(value) == written

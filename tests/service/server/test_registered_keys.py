@@ -6,6 +6,7 @@ import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,12 +14,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from stateline import App, InputRecord, StoreView, serdes, stores
+from stateline import App, InputRecord, StoreView, TumblingWindows, serdes, stores
 from stateline.log.embedded import EmbeddedLog
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import Here, served_here
 
+HOUR = timedelta(hours=1)
 KEY: Any = {"type": "record", "name": "Person", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
 ANN = {"id": "ann"}
 
@@ -29,6 +31,7 @@ def application() -> App:
     people = app.topic("in", key=serdes.avro(KEY), value=serdes.string)
     app.table(people, store="table")
     app.stream(people).group_by_key().count("counts")
+    app.stream(people).group_by_key().windowed_by(TumblingWindows(HOUR)).count("windows")
     put = app.store(stores.key_value("put", key=serdes.avro(KEY), value=serdes.string))
 
     @app.process(people, stores=[put])
@@ -47,7 +50,7 @@ def test_who_asks_for_a_key_registers_no_schema_and_is_told_where_there_is_none(
     with closing(EmbeddedLog(tmp_path / "log.db")) as log:
         create(log, {"in": 1})
         with running(app, config, log), served_here(tmp_path, *settings, app=app) as here:
-            for store in ("table", "counts", "put"):
+            for store in ("table", "counts", "put", "windows"):
                 status, body = asked(here, store)
                 assert status == 422, body
                 assert "is not registered for keys of" in body["detail"]
@@ -66,6 +69,8 @@ def test_who_asks_for_a_key_registers_no_schema_and_is_told_where_there_is_none(
             snapshot = here.client.post("/v1/snapshots", json={"stores": ["counts"]}).json()["id"]
             rows = here.client.post(f"/v1/snapshots/{snapshot}/stores/counts/partitions/0", json={"keys": [ANN]})
             assert rows.status_code == 200, rows.text
+            status, body = asked(here, "windows", **bound)
+            assert (status, [each["value"] for each in body["entries"]]) == (200, [1])
             assert registry.get_subjects() == before
 
 
@@ -102,7 +107,8 @@ def test_while_a_registry_thinks_others_are_answered(how: str, tmp_path: Path) -
 
 
 def asked(here: Here, store: str, **parameters: str) -> tuple[int, Any]:
-    answer = here.client.get(f"/v1/stores/{store}/keys/{json.dumps(ANN)}", params=parameters)
+    of_key = "/windows" if store == "windows" else ""
+    answer = here.client.get(f"/v1/stores/{store}/keys/{json.dumps(ANN)}{of_key}", params=parameters)
     return answer.status_code, answer.json()
 
 

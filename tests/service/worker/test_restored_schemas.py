@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from service.worker.operators.operator_scene import Scene
-from service.worker.test_task_stores import CHANGELOG, opened
+from service.worker.test_task_stores import CHANGELOG, of_bytes, opened
 from stateline import App, InputRecord, StoreView, serdes, stores
 from stateline.model.store_definition import StoreDefinition
+from stateline.serde.binding import bound
+from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import (
     KeyValueStore,
     RecordError,
+    SchemaRegistryUnavailableError,
     SessionStore,
     StateStore,
     TopologyError,
@@ -27,6 +30,7 @@ from stateline_store import (
 from support.apps.global_app import code, pair
 
 FIELDS: list[dict[str, Any]] = [{"name": "city", "type": "string"}]
+SALE: dict[str, Any] = {"type": "record", "name": "Sale", "namespace": "shop", "fields": FIELDS}
 MORE = [*FIELDS, {"name": "amount", "type": "long"}]  # without a default: nothing says what it was
 
 
@@ -127,6 +131,39 @@ def test_a_store_of_each_kind_is_refused_that_a_changed_class_cannot_read(tmp_pa
         opened(tmp_path, own_store(kind, PricedSale)),
     ):
         pass
+
+
+def test_so_is_one_whose_keys_it_cannot_read(tmp_path: Path) -> None:
+    def keyed(model: type) -> StoreDefinition:
+        return stores.key_value("s", key=serdes.model(model), value=serdes.string)
+
+    with opened(tmp_path, keyed(Sale)) as made:
+        of_bytes(made.by_name["s"]).put(b'{"city":"Bath"}', b"v")
+        made.commit({"s": {CHANGELOG: 0}})
+    with pytest.raises(TopologyError, match=r"model\(Sale\): amount"), opened(tmp_path, keyed(PricedSale)):
+        pass
+
+
+def test_a_standby_is_followed_whose_rows_this_node_s_class_cannot_read(tmp_path: Path) -> None:
+    with opened(tmp_path, own_store("key_value", Sale)) as made:
+        put_one(made.by_name["s"], b'{"city":"Bath"}')
+        made.commit({"s": {CHANGELOG: 0}})
+    with opened(tmp_path, own_store("key_value", PricedSale), is_standby=True) as made:
+        assert of_bytes(made.by_name["s"]).get(b"a") == b'{"city":"Bath"}'
+
+
+def test_a_store_is_opened_while_the_registry_that_has_its_schemas_is_away(tmp_path: Path) -> None:
+    away = SchemaRegistry({"url": "http://127.0.0.1:1", "max.retries": 0})
+    value = bound(serdes.avro(SALE), CHANGELOG.topic, "value", away)
+    declared = stores.key_value("s", key=serdes.string, value=value)
+    row = b"\0\0\0\0\1\x08Bath"
+    with opened(tmp_path, declared) as made:
+        put_one(made.by_name["s"], row)
+        made.commit({"s": {CHANGELOG: 0}})
+    with pytest.raises(SchemaRegistryUnavailableError):
+        value.check(row)
+    with opened(tmp_path, declared) as made:
+        assert of_bytes(made.by_name["s"]).get(b"a") == row
 
 
 def put_one(store: StateStore, value: bytes) -> None:

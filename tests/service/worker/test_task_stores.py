@@ -50,6 +50,7 @@ def opened(
     exactly_once: bool = False,
     changelogs: Mapping[str, TopicPartition] | None = None,
     clean: bool = True,
+    is_standby: bool = False,
 ) -> Iterator[TaskStores]:
     made = TaskStores(
         TaskId(0, 0),
@@ -59,7 +60,7 @@ def opened(
         exactly_once=exactly_once,
         sync=False,
     )
-    made.open()
+    made.open(is_standby=is_standby)
     try:
         yield made
     finally:

@@ -4,6 +4,7 @@ moved, is told at the start, and before it by `stateline check`."""
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,14 @@ def test_other_steps_before_it_are_told_and_a_store_with_a_name_is_its_own(
     assert checked(build("a", filtered=True), tmp_path) == [SAID.format("a → count", "a → filter → count")]
     assert said_at_start(build("a", name="counts"), tmp_path, log, caplog) == []
     assert said_at_start(build("a", name="counts", filtered=True), tmp_path, log, caplog) == []
+
+
+def test_a_store_whose_changelog_this_start_creates_has_nobody_s_rows_and_is_not_told(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(log, {"a": 1, "b": 1})
+    said_at_start(build("a"), tmp_path, log, caplog)
+    with closing(log.admin()) as admin:
+        admin.delete_topics([f"unnamed-{STORE}-changelog"])
+    assert checked(build("b"), tmp_path) == []
+    assert said_at_start(build("b"), tmp_path, log, caplog) == []
