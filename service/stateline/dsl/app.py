@@ -31,6 +31,7 @@ from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource
 from stateline.serde.plain import Serde, shown
 from stateline.serde.schema_registry import SchemaRegistry
+from stateline.stores import milliseconds
 from stateline_store import InvalidArgumentError, TopologyError
 
 _REGISTRY = "schema.registry."
@@ -144,6 +145,7 @@ class App:
             inner = inner_key(source, kind)
             kept = windows_table(name, inner, value, windowed, retention, persistent=persistent)
         elif versioned is not None:
+            milliseconds("versioned", versioned)  # as the argument is named here
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
             kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)

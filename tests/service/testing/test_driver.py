@@ -134,7 +134,7 @@ def test_mistakes_say_what_there_is() -> None:
         TestDriver(orders.made(), partitions={"larges": 2})
     with pytest.raises(InvalidArgumentError, match=r"state\.dir is the test driver's own"):
         TestDriver(orders.made(), config={"state.dir": "here"})
-    with pytest.raises(ConfigurationError, match="Unknown setting"):
+    with pytest.raises(ConfigurationError, match=r"Unknown setting .*\(from TestDriver\(config=…\)\)"):
         TestDriver(orders.made(), config={"processing.guarante": "exactly_once_v2"})
 
 
