@@ -49,6 +49,7 @@ def run(
     Example: stateline run flights:app --set num.workers=2
     """
     from stateline.config.extras import need_extra
+    from stateline.model.registries import check_registries
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_as_json, fixed_settings, refuse_others
     from stateline.processes.supervisor import SAYS
@@ -65,6 +66,7 @@ def run(
         refuse_others(fixed_settings(config), fixed)
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
+    check_registries(app.topology())
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:

@@ -19,6 +19,7 @@ from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
 from stateline.model.graph import graph_of
 from stateline.model.internal_topics import created_topics
+from stateline.model.registries import check_registries
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
@@ -62,7 +63,12 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
         if topology.pipelines and config.runs_pipelines:
             need_extra("spark", "Pipelines")
 
-    for look in (look_for_spark, lambda: check_files(config), lambda: check_host(config)):
+    for look in (
+        look_for_spark,
+        lambda: check_registries(topology),
+        lambda: check_files(config),
+        lambda: check_host(config),
+    ):
         try:
             look()
         except CallerError as error:
