@@ -129,6 +129,11 @@ MISTAKES = {
         "App('a').table('t', versioned='1d')",
         "versioned='1d': give a timedelta, as timedelta(hours=1)",
     ),
+    "a model without fields": ("serdes.model(int)", "int has no fields: use a pydantic model, a dataclass"),
+    "a pipeline's key": (
+        "App('a').pipeline(reads='in', writes='out', key=5)",
+        "key=5: give the name of a column, or a list of them",
+    ),
     "a model that is no class": ("key = serdes.model('x')", "'x' cannot be a model: use a pydantic model"),
     "a setting's value": ("app = App('a', config={'num.workers': 'x'})", "num.workers = 'x' (from App(config=…))"),
     "a registry's URL": (

@@ -143,6 +143,7 @@ WRONG: dict[str, tuple[Callable[[TestDriver], object], str]] = {
         lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong("x")),
         r"'x' is no timestamp: give whole mill",
     ),
+    "true as a timestamp": (lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=True), "True is no timestamp"),
     "half a timestamp": (lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong(1.5)), "1.5 is no timestamp"),
     "of bytes": (lambda d: d.pipe_bytes("prices", b"a", b"b", timestamp_ms=wrong("x")), "'x' is no timestamp"),
     "headers": (lambda d: d.pipe("prices", "a", 1.0, headers=wrong(3)), "3 are no headers"),
