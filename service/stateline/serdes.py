@@ -131,13 +131,23 @@ def model(of: type) -> ModelSerde:
 
 
 def _settings(registry: str | Mapping[str, object] | None) -> Mapping[str, object] | None:
-    if isinstance(registry, str):
-        return {"url": registry}
-    if registry is not None and not isinstance(registry, Mapping):
+    if registry is None:
+        return None
+    settings = {"url": registry} if isinstance(registry, str) else registry
+    if not isinstance(settings, Mapping):
         raise InvalidArgumentError(
             f"registry={shown(registry)}: give its URL, as 'http://localhost:8081', or a dict of settings."
         )
-    return registry
+    if "://" not in str(settings.get("url")):
+        raise InvalidArgumentError(f"registry={_public(settings)}: its url has to be one, as 'http://localhost:8081'.")
+    return settings
+
+
+def _public(settings: Mapping[str, object]) -> str:
+    """Names, and the URL without who asks: the other values may be secret."""
+    if "url" not in settings:
+        return f"{{{', '.join(map(repr, settings))}}}"
+    return repr(str(settings["url"]).rpartition("@")[2])
 
 
 def windowed(inner: Serde) -> WindowedSerde:

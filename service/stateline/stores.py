@@ -37,7 +37,7 @@ def timestamped_key_value(
 ) -> StoreDefinition:
     """A value by key, with the timestamp of the record that wrote it (KIP-258). An entry whose timestamp is older than
     the newest one put less `ttl` is deleted."""
-    name, ttl_ms = checked_store_name(name), 0 if ttl is None else _milliseconds("ttl", ttl, least=_MILLISECOND)
+    name, ttl_ms = checked_store_name(name), 0 if ttl is None else milliseconds("ttl", ttl, least=_MILLISECOND)
     return StoreDefinition(name, "timestamped_key_value", key, value, persistent, logged, ttl_ms=ttl_ms)
 
 
@@ -57,7 +57,7 @@ def window(
     """A value by key and window start. Windows are `size` long; those that are older than `retention`, measured from
     the newest timestamp put, are dropped. `retain_duplicates` keeps every value put for a key and start.
     """
-    size_ms, retention_ms = _milliseconds("size", size), _milliseconds("retention", retention)
+    size_ms, retention_ms = milliseconds("size", size), milliseconds("retention", retention)
     if not 0 < size_ms <= retention_ms:
         raise InvalidArgumentError(
             f"Window store {name!r}: a size of {size} and a retention of {retention}: the size is more than 0, and the "
@@ -89,7 +89,7 @@ def session(
 ) -> StoreDefinition:
     """An aggregate by key, session start and session end; sessions that ended before `retention` are dropped."""
     kind: DeclaredKind = "timestamped_session" if timestamped else "session"
-    retention_ms = _milliseconds("retention", retention)
+    retention_ms = milliseconds("retention", retention)
     name = checked_store_name(name)
     return StoreDefinition(name, kind, key, value, persistent, logged, retention_ms=retention_ms)
 
@@ -99,7 +99,7 @@ def versioned(
     name: str, *, key: Serde, value: Serde, history: timedelta, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
     """A value by key and time (KIP-889): what was valid at a moment up to `history` ago can still be asked."""
-    history_ms = _milliseconds("history", history)
+    history_ms = milliseconds("history", history)
     name = checked_store_name(name)
     return StoreDefinition(name, "versioned", key, value, persistent, logged, retention_ms=history_ms)
 
@@ -125,7 +125,8 @@ def custom(
     return StoreDefinition(name, "custom", key, value, persistent, logged, factory=factory).of_kind_made()
 
 
-def _milliseconds(what: str, duration: timedelta, *, least: timedelta = timedelta(0)) -> int:
+def milliseconds(what: str, duration: timedelta, *, least: timedelta = timedelta(0)) -> int:
+    """Whole ones of this argument. Raises `InvalidArgumentError` for what is no timedelta, or less than `least`."""
     if not isinstance(duration, timedelta):
         raise InvalidArgumentError(f"{what}={duration!r}: give a timedelta, as timedelta(hours=1).")
     if duration < least:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stateline.processes.run_plan import RunPlan
 
 PlanFile = Annotated[Path | None, typer.Option("--plan", hidden=True, help="Start nothing; write what would be here.")]
+Fixed = Annotated[str | None, typer.Option("--fixed", hidden=True, help="What the plan cannot change, as JSON.")]
 
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
@@ -37,6 +38,7 @@ def run(
         bool, typer.Option("--reload", help="While developing: take over code and settings when they change.")
     ] = False,
     plan: PlanFile = None,
+    fixed: Fixed = None,
 ) -> None:
     """Run a whole application on this machine.
 
@@ -47,8 +49,9 @@ def run(
     Example: stateline run flights:app --set num.workers=2
     """
     from stateline.config.extras import need_extra
+    from stateline.model.registries import check_registries
     from stateline.processes.application import application_children, only_run
-    from stateline.processes.run_plan import RunPlan, fixed_settings
+    from stateline.processes.run_plan import RunPlan, fixed_as_json, fixed_settings, refuse_others
     from stateline.processes.supervisor import SAYS
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
@@ -59,8 +62,11 @@ def run(
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     app, config = loaded(target, config_file, settings)
     options = passed_on(config_file, settings)
+    if fixed is not None:  # before anything is looked for where it is not
+        refuse_others(fixed_settings(config), fixed)
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
+    check_registries(app.topology())
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:
@@ -77,7 +83,8 @@ def run(
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
         again = [sys.executable, "-m", "stateline", "run", target, *options]
-        _supervise(planned, config, [*again, "--plan"], emit, terminal, reload=reload)
+        load = [*again, "--fixed", fixed_as_json(planned.fixed), "--plan"]
+        _supervise(planned, config, load, emit, terminal, reload=reload)
 
 
 def _refuse_what_check_refuses(app: App, config: Config) -> None:

@@ -32,6 +32,7 @@ from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource
 from stateline.serde.plain import Serde, shown
 from stateline.serde.schema_registry import SchemaRegistry
+from stateline.stores import milliseconds
 from stateline_store import InvalidArgumentError, TopologyError
 
 _REGISTRY = "schema.registry."
@@ -145,6 +146,7 @@ class App:
             inner = inner_key(source, kind)
             kept = windows_table(name, inner, value, windowed, retention, persistent=persistent)
         elif versioned is not None:
+            milliseconds("versioned", versioned)  # as the argument is named here
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
             kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)
@@ -293,6 +295,8 @@ class App:
         """
         if windowing is not None:
             check_windowing(windowing)
+        if not isinstance(key, Iterable) or not all(isinstance(each, str) for each in key):
+            raise TopologyError(f"app.pipeline: key={shown(key)}: give the name of a column, or a list of them.")
         inputs, results = self._declarations.topics, self._declarations.results
         several = reads if isinstance(reads, Iterable) and not isinstance(reads, str) else [reads]
         nameless = Pipeline(

@@ -15,7 +15,7 @@ TIMESTAMPS = range(2**63)
 def checked_timestamp(given: Any) -> int:
     """The milliseconds that were given, as an int. Raises `InvalidArgumentError` for what no record can have."""
     try:
-        found = operator.index(given)
+        found = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
         found = -1
     if found not in TIMESTAMPS:

@@ -81,15 +81,21 @@ class StoreDefinition:
         """
         if self.source is not None:
             raise InvalidArgumentError(
-                f"with_logging of {self.name!r}: a table has no changelog but its topic, {self.source.name!r}. Give "
+                f"Changelog of store {self.name!r}: a table has none but its topic, {self.source.name!r}. Give "
                 "that topic its settings."
             )
         overrides = topic_settings(f"Store {self.name!r}", settings)
         logged = replace(self, logged=True, changelog_overrides=overrides)
-        if (policy := logged.deleting_policy()) is not None:
+        policy = overrides.get("cleanup.policy", "compact")
+        if not {*policy.replace(" ", "").split(",")} <= {"compact", "delete"}:
             raise InvalidArgumentError(
-                f"with_logging of {self.name!r}: cleanup.policy={policy!r} would delete rows from the changelog that "
-                "the store still has. Leave it out, or give 'compact', or 'compact,delete' with a retention.ms."
+                f"Changelog of store {self.name!r}: cleanup.policy={policy!r}: 'compact', 'delete' and "
+                "'compact,delete' are accepted."
+            )
+        if logged.deleting_policy() is not None:
+            raise InvalidArgumentError(
+                f"Changelog of store {self.name!r}: cleanup.policy={policy!r} would delete rows from it "
+                "that the store still has. Leave it out, or give 'compact', or 'compact,delete' with a retention.ms."
             )
         return logged
 

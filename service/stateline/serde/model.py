@@ -30,6 +30,11 @@ class ModelSerde:
                 f"{shown(self.model)} cannot be a model: use a pydantic model, a dataclass or a TypedDict itself, not "
                 "its name."
             )
+        if self.model in (int, float, bool, str, bytes):
+            raise InvalidArgumentError(
+                f"{self.model.__name__} has no fields: use a pydantic model, a dataclass or a TypedDict, or another of "
+                "the serdes."
+            )
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self.model)
         except PydanticUserError as error:

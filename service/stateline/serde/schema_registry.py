@@ -20,6 +20,9 @@ _DEFAULTS: Mapping[str, str] = {"timeout": "5", "max.retries": "1", "retries.wai
 _NUMBERS = frozenset(
     ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec")
 )
+_NOWHERE = (
+    "There is no Schema Registry: set schema.registry.url, as http://localhost:8081, or give the serde registry=…"
+)
 _AGAIN = (408, 425, 429)  # of the statuses below 500
 
 
@@ -33,6 +36,11 @@ class SchemaRegistry:
     def configure(self, settings: Mapping[str, object]) -> None:
         """From now on these settings."""
         self._settings = _as_text(settings)
+
+    def check(self, whose: str) -> None:
+        """Raise `ConfigurationError`, which begins with `whose`, where no URL is set."""
+        if not self._settings.get("url"):
+            raise ConfigurationError(f"{whose}: {_NOWHERE}")
 
     def client(self) -> Any:
         """The process's client of this registry, the same one until it is configured anew.
@@ -92,10 +100,7 @@ def _as_text(settings: Mapping[str, object]) -> dict[str, str]:
 def _client(settings: tuple[tuple[str, str], ...]) -> Any:
     given = dict(settings)
     if not given.get("url"):
-        raise ConfigurationError(
-            "There is no Schema Registry: set schema.registry.url, as http://localhost:8081, or give the serde "
-            "registry=…"
-        )
+        raise ConfigurationError(_NOWHERE)
     clients = import_extra("confluent_kafka.schema_registry", "avro")
     try:
         conf = {name: float(value) if name in _NUMBERS else value for name, value in given.items()}

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from stateline.config.loading import load_config
+from stateline.config.loading import check_settings, load_config
 from stateline.config.settings import Config, as_text
 from stateline.deployment.epoch_marker import EPOCHS_SETTINGS
 from stateline.dsl.app import App
@@ -47,6 +47,7 @@ class Place:
         if own := sorted(given.keys() & {*_OWN}):
             raise InvalidArgumentError(f"{own[0]} is the test driver's own to set: leave it out.")
         self._app = app
+        check_settings(given, "TestDriver(config=…)")
         self._given = [f"{name}={as_text(value)}" for name, value in given.items()]
         self._root = Path(tempfile.mkdtemp(prefix="stateline-test-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         self._lives = 0

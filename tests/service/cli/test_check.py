@@ -230,6 +230,27 @@ def test_a_store_of_other_types_is_told_once_with_the_reset_that_is_not_refused(
 
 
 @EMBEDDED
+def test_types_of_a_schema_registry_that_no_setting_names_are_refused_by_check_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bootstrap: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = (
+        "from stateline import App, serdes",
+        "app = App('nowhere')",
+        "app.table('rows', value=serdes.avro('\"long\"'))",
+    )
+    (tmp_path / "without_registry.py").write_text("\n".join(lines))
+    told = "'rows' has avro(long): There is no Schema Registry: set schema.registry.url"
+    given = ["without_registry:app", "--set", f"bootstrap.servers={bootstrap}"]
+    assert main(["check", *given]) == 1
+    assert f"refused: {told}" in capsys.readouterr().out
+    assert main(["run", *given]) == 2
+    assert told in capsys.readouterr().err
+    main(["check", *given, "--set", "schema.registry.url=http://localhost:1"])
+    assert told not in capsys.readouterr().out
+
+
+@EMBEDDED
 def test_topics_that_do_not_fit_together_and_one_that_forgets_are_told(
     application_id: str, config: Config, log: Log
 ) -> None:

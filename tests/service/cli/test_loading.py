@@ -117,6 +117,23 @@ def test_an_unknown_serde_is_answered_with_the_nearest_one_and_all_that_there_ar
 MISTAKES = {
     "a schema that is none": ("key = serdes.avro('nope')", "nope"),
     "a registry that is no URL": ("key = serdes.avro('\"string\"', registry=3)", "registry=3: give its URL"),
+    "a registry without a scheme": (
+        "key = serdes.avro('\"string\"', registry='localhost:8081')",
+        "registry='localhost:8081': its url has to be one, as 'http://localhost:8081'",
+    ),
+    "a registry without its URL": (
+        "key = serdes.avro('\"string\"', registry={'urll': 'http://u:secret@localhost'})",
+        "registry={'urll'}: its url has to be one, as 'http://localhost:8081'",
+    ),
+    "a table's history": (
+        "App('a').table('t', versioned='1d')",
+        "versioned='1d': give a timedelta, as timedelta(hours=1)",
+    ),
+    "a model without fields": ("serdes.model(int)", "int has no fields: use a pydantic model, a dataclass"),
+    "a pipeline's key": (
+        "App('a').pipeline(reads='in', writes='out', key=5)",
+        "key=5: give the name of a column, or a list of them",
+    ),
     "a model that is no class": ("key = serdes.model('x')", "'x' cannot be a model: use a pydantic model"),
     "a setting's value": ("app = App('a', config={'num.workers': 'x'})", "num.workers = 'x' (from App(config=…))"),
     "a registry's URL": (

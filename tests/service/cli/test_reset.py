@@ -265,6 +265,8 @@ def test_a_worker_that_was_killed_is_waited_for_until_its_session_is_over(scene:
     assert (code, "worker worker-0 here" in said) == (1, True), said
     worker.send_signal(signal.SIGKILL)
     worker.wait()
+    told = scene.command("reset", "--dry-run")[1]
+    assert "group member" not in told, told
     code, said = scene.command("reset", "--yes")
     if "transaction" in said:  # it was killed amid a commit, which ends by itself
         return

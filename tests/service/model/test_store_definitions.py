@@ -180,7 +180,7 @@ def test_a_versioned_table_keeps_its_topic_as_changelog_and_creates_none() -> No
 
 @pytest.mark.parametrize("history", [3600, timedelta(seconds=-1)])
 def test_a_versioned_table_refuses_what_is_no_duration(history: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="history="):
+    with pytest.raises(InvalidArgumentError, match="versioned="):
         App("app").table("prices", versioned=history)
 
 
@@ -306,3 +306,10 @@ def test_a_table_of_windows_needs_a_topic_of_windows() -> None:
     sessions = app.topic("sessions", key=serdes.session_windowed(serdes.string))
     with pytest.raises(TopologyError, match=r"no windows"):
         app.table(sessions, windowed=HOUR, retention=HOUR)
+
+
+@pytest.mark.parametrize("policy", ["COMPACT", "compact,deleted", ""])
+def test_a_cleanup_policy_that_kafka_does_not_know_is_refused_with_those_that_it_knows(policy: str) -> None:
+    store = stores.key_value("s", key=serdes.string, value=serdes.string)
+    with pytest.raises(InvalidArgumentError, match=f"Changelog of store 's': cleanup.policy='{policy}': 'compact'"):
+        store.with_logging({"cleanup.policy": policy})

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from stateline.cli.main import main
 from stateline.config.loading import load_config
 from stateline.processes.application import listening_child
 from stateline.processes.child import HAND_OVER, Child
-from stateline.processes.run_plan import RunPlan, fixed_settings
+from stateline.processes.run_plan import RunPlan, fixed_as_json, fixed_settings
 from stateline_store.errors import ConfigurationError
 
 CHILDREN = [Child("worker-0", ("run", "it"), stop_order=1, says_ready=True), Child("server", ("serve", "it"))]
@@ -44,6 +45,17 @@ def test_none_of_the_settings_that_the_supervisor_has_is_taken_over(setting: str
     RunPlan(CHILDREN, [], settings(on_kafka, setting)).write(tmp_path / "plan")
     with pytest.raises(ConfigurationError, match="that needs a restart"):
         RunPlan.read(tmp_path / "plan", settings(on_kafka), lambda child: child)
+
+
+def test_another_state_directory_is_said_before_its_log_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moved_state.py").write_text("from stateline import App\n\napp = App('moved')\napp.table('rows')\n")
+    was = fixed_settings(load_config("moved", environment={}))
+    given = ["--set", "state.dir=elsewhere", "--fixed", fixed_as_json(was), "--plan", "plan"]
+    assert main(["run", "moved_state:app", *given]) == 2
+    assert f"state.dir = elsewhere instead of {was['state.dir']}: that needs a restart" in capsys.readouterr().err
 
 
 def test_another_application_is_not_taken_over(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_mistakes_say_what_there_is() -> None:
         TestDriver(orders.made(), partitions={"larges": 2})
     with pytest.raises(InvalidArgumentError, match=r"state\.dir is the test driver's own"):
         TestDriver(orders.made(), config={"state.dir": "here"})
-    with pytest.raises(ConfigurationError, match="Unknown setting"):
+    with pytest.raises(ConfigurationError, match=r"Unknown setting .*\(from TestDriver\(config=…\)\)"):
         TestDriver(orders.made(), config={"processing.guarante": "exactly_once_v2"})
 
 
@@ -143,6 +143,7 @@ WRONG: dict[str, tuple[Callable[[TestDriver], object], str]] = {
         lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong("x")),
         r"'x' is no timestamp: give whole mill",
     ),
+    "true as a timestamp": (lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=True), "True is no timestamp"),
     "half a timestamp": (lambda d: d.pipe("prices", "a", 1.0, timestamp_ms=wrong(1.5)), "1.5 is no timestamp"),
     "of bytes": (lambda d: d.pipe_bytes("prices", b"a", b"b", timestamp_ms=wrong("x")), "'x' is no timestamp"),
     "headers": (lambda d: d.pipe("prices", "a", 1.0, headers=wrong(3)), "3 are no headers"),

@@ -19,6 +19,7 @@ from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
 from stateline.model.graph import graph_of
 from stateline.model.internal_topics import ConfiguredTopics, created_topics, refuse_deleting
+from stateline.model.registries import check_registries
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
@@ -64,6 +65,7 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
 
     looks: list[Callable[[], None]] = [
         look_for_spark,
+        lambda: check_registries(topology),
         lambda: check_files(config),
         lambda: check_host(config),
         lambda: refuse_deleting(topology, ConfiguredTopics.of(config)),

@@ -7,7 +7,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from stateline.cli.reset.found import checkpoint_place
-from stateline.cli.reset.running import open_transactions, running_elsewhere, running_here, wait_for_sessions
+from stateline.cli.reset.running import (
+    open_transactions,
+    running_elsewhere,
+    running_here,
+    stopped_members,
+    wait_for_sessions,
+)
 from stateline.config.directory import make_state_directory
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
@@ -67,9 +73,11 @@ class Execution:
         return reset.work
 
     def running(self, work: ResetWork) -> list[str]:
-        """What is in the way now, for people."""
+        """What is in the way now, for people; not the sessions of what was stopped here, which `run` lets end."""
         with closing(self._log.admin()) as admin:
-            return self._what_runs(work, admin, holds_run_lock=False)
+            stopped = [] if running_here(self._config) else stopped_members(self._config, admin)
+            found = self._what_runs(work, admin, holds_run_lock=False)
+        return [each for each in found if each not in stopped]
 
     @contextmanager
     def _alone(self, work: ResetWork) -> Iterator[Admin]:

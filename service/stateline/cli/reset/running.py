@@ -17,7 +17,7 @@ from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, foll
 from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
 from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.resets import ResetWork
-from stateline.log.interface import Admin, Log
+from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory
 from stateline_store.inspection import lock_holder
@@ -45,7 +45,7 @@ def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
 def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin) -> list[str]:
     """What runs on other machines, for people: in groups, and as it says itself. A pipeline's driver that may live is
     listened to for half a minute. Raises what the log raises."""
-    found = [f"group member {_name(m.instance_id, m.member_id)}" for m in admin.members(config.application_id)]
+    found = [_as_member(m) for m in admin.members(config.application_id)]
     for pipeline in topology.pipelines:
         found += [
             f"pipeline {pipeline} on {member.client_id or 'a node'}"
@@ -65,6 +65,17 @@ def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin
     return found
 
 
+def stopped_members(config: Config, admin: Admin) -> list[str]:
+    """Those of the group that are of this state directory, as `running_elsewhere` names them, where nothing runs here:
+    their sessions are not over. Raises what the log raises."""
+    directory = StateDirectory(config.state_dir, config.application_id)
+    if not directory.application.is_dir():
+        return []
+    own, names = str(directory.process_id()), _own_names(config)
+    members = admin.members(config.application_id)
+    return [_as_member(m) for m in members if _name(m.instance_id, m.member_id) in names or own in m.client_id]
+
+
 def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
     """The topics of the application's own that a transaction is open in. Raises what the log raises."""
     names = [*work.changelogs, *work.internal]
@@ -79,8 +90,7 @@ def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]
     """Wait until the sessions of members are over that were stopped or killed on this machine: the group shows them
     until then, or until the log lets go of them at once. Returns at once where others are in it. Nothing runs here, and
     nothing can begin to. Raises what the log raises."""
-    locks = instances_directory(StateDirectory(config.state_dir, config.application_id).application).glob("*.lock")
-    admin.remove_members(config.application_id, [config.member_name(lock.stem) for lock in locks])
+    admin.remove_members(config.application_id, _own_names(config))
     until_s = time.monotonic() + config.session_timeout_ms / 1000 + 1
     is_said = False
     while time.monotonic() < until_s:
@@ -95,6 +105,16 @@ def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]
             say(f"Waiting until the session of {names} is over ({config.session_timeout_ms / 1000:g} s at most)")
             is_said = True
         time.sleep(_LOOK_INTERVAL_S)
+
+
+def _own_names(config: Config) -> list[str]:
+    """The members that workers of this state directory are, or were."""
+    locks = instances_directory(StateDirectory(config.state_dir, config.application_id).application).glob("*.lock")
+    return [config.member_name(lock.stem) for lock in locks]
+
+
+def _as_member(member: GroupMember) -> str:
+    return f"group member {_name(member.instance_id, member.member_id)}"
 
 
 def _name(instance_id: str | None, member_id: str) -> str:
