@@ -69,6 +69,9 @@ class StoreDefinition:
     def __post_init__(self) -> None:
         check_serde(self.key)
         check_serde(self.value)
+        for name in ("persistent", "logged"):
+            if not isinstance(given := getattr(self, name), bool):
+                raise InvalidArgumentError(f"Store {self.name!r}: {name}={shown(given)}: give True or False.")
 
     def with_logging(self, settings: Mapping[str, object]) -> StoreDefinition:
         """The same store, its changelog to be created with these settings of Kafka's topics, ``{"segment.ms": 60000}``:

@@ -130,6 +130,7 @@ MISTAKES = {
         "versioned='1d': give a timedelta, as timedelta(hours=1)",
     ),
     "a model without fields": ("serdes.model(int)", "int has no fields: use a pydantic model, a dataclass"),
+    "a text for true or false": ("App('a').table('t', persistent='no')", "persistent='no': give True or False"),
     "a pipeline's key": (
         "App('a').pipeline(reads='in', writes='out', key=5)",
         "key=5: give the name of a column, or a list of them",
