@@ -69,7 +69,7 @@ MISTAKES: dict[str, str] = {
     "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).count('c', retention=MINUTE / 2)": "need at least",
     "stores.window('w', key=serdes.string, value=serdes.json, size=60, retention=MINUTE)": "size=60: give a timedelta",
     "stores.window('w', key=serdes.string, value=serdes.json, size=2 * MINUTE, retention=MINUTE)": "at least as long",
-    "app.table('t', versioned='1h')": "history='1h': give a timedelta",
+    "app.table('t', versioned='1h')": "versioned='1h': give a timedelta",
     "app.table('t', windowed=MINUTE)": "retention=None: a table of windows or sessions needs it",
     "app.punctuate(every=10, on='stream_time', stores=[totals])": "every=10 is no interval",
     # Joins
