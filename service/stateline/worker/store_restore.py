@@ -127,7 +127,7 @@ class StoreRestore:
         self.next_offset = next_offset
         self.end = end
         self.restored = 0
-        self._is_one_offset = self.remaining == 1
+        self._is_one_offset = end - next_offset == 1
         self.of = of
         self._commits = WholeCommits(has_commits=has_commits)
         self._position = Position()  # what the store reflects when it has come to `end`
