@@ -126,7 +126,7 @@ def test_a_store_with_logging_disabled_has_no_changelog() -> None:
 
 def test_a_table_has_no_settings_of_a_changelog() -> None:
     table = App("app").table("prices", **TEXT)
-    with pytest.raises(InvalidArgumentError, match="a table has no changelog but its topic, 'prices'"):
+    with pytest.raises(InvalidArgumentError, match="a table has none but its topic, 'prices'"):
         table.with_logging({"segment.ms": 1})
     with pytest.raises(InvalidArgumentError, match="a table's topic, 'prices'"):
         table.with_logging_disabled()
