@@ -295,7 +295,7 @@ class App:
         """
         if windowing is not None:
             check_windowing(windowing)
-        if not isinstance(key, Iterable) or not all(isinstance(each, str) for each in key):
+        if not isinstance(key, Iterable):
             raise TopologyError(f"app.pipeline: key={shown(key)}: give the name of a column, or a list of them.")
         inputs, results = self._declarations.topics, self._declarations.results
         several = reads if isinstance(reads, Iterable) and not isinstance(reads, str) else [reads]
