@@ -49,7 +49,10 @@ class ConfigurationError(CallerError):
 
 
 class TopologyError(CallerError):
-    """An application that cannot run as declared: a missing topic, two stores of one name, and so on."""
+    """An application that cannot run as declared: a missing topic, two stores of one name, and so on. `of_store` is
+    the store that has other data than is declared, of an error that says so."""
+
+    of_store: str | None = None
 
 
 class DoesNotExistError(CallerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ def run(
     from stateline.config.extras import need_extra
     from stateline.model.registries import check_registries
     from stateline.processes.application import application_children, only_run
-    from stateline.processes.run_plan import RunPlan, fixed_as_json, fixed_settings, refuse_others
+    from stateline.processes.run_plan import RunPlan, fixed_settings, refuse_others
     from stateline.processes.supervisor import SAYS
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
@@ -63,7 +64,7 @@ def run(
     app, config = loaded(target, config_file, settings)
     options = passed_on(config_file, settings)
     if fixed is not None:  # before anything is looked for where it is not
-        refuse_others(fixed_settings(config), fixed)
+        refuse_others(fixed_settings(config), json.loads(fixed))
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
     check_registries(app.topology())
@@ -83,7 +84,7 @@ def run(
         if app.topology().pipelines and not config.runs_pipelines:
             emit(SAYS, f"The pipelines run on node {config.pipeline_node!r} (pipeline.node), and not here.")
         again = [sys.executable, "-m", "stateline", "run", target, *options]
-        load = [*again, "--fixed", fixed_as_json(planned.fixed), "--plan"]
+        load = [*again, "--fixed", json.dumps(planned.fixed), "--plan"]
         _supervise(planned, config, load, emit, terminal, reload=reload)
 
 

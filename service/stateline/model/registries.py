@@ -6,7 +6,7 @@ from __future__ import annotations
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
-from stateline.serde.registered import RegisteredSerde
+from stateline.serde.registered import RegisteredSerde, innermost
 
 
 def check_registries(topology: Topology) -> None:
@@ -14,6 +14,6 @@ def check_registries(topology: Topology) -> None:
     declared: list[Topic | StoreDefinition] = [*topology.topics_known().values(), *topology.all_stores.values()]
     for what in declared:
         for serde in (what.key, what.value):
-            inner = getattr(serde, "inner", serde)
+            inner = innermost(serde)
             if isinstance(inner, RegisteredSerde) and inner.binding is not None:
                 inner.binding.registry.check(f"{what.name!r} has {inner.name}")

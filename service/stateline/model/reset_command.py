@@ -22,7 +22,7 @@ def of_store(store: str) -> Iterator[None]:
     try:
         yield
     except TopologyError as error:
-        error.of_store = store  # type: ignore[attr-defined]
+        error.of_store = store
         raise
 
 
@@ -32,8 +32,8 @@ def says_how_to_begin_anew(topology: Topology) -> Iterator[None]:
     try:
         yield
     except TopologyError as error:
-        if (store := getattr(error, "of_store", None)) is not None:
-            command = reset_command(topology, [store])
+        if error.of_store is not None:
+            command = reset_command(topology, [error.of_store])
             error.args = (f"{error} Or begin anew without its data, the application stopped: {command}",)
         raise
 

@@ -42,7 +42,7 @@ class RunPlan:
         """What was written, each child as it `listens`. Raises `ConfigurationError` when a setting is another than the
         `fixed` one of the supervisor."""
         told = orjson.loads(path.read_bytes())
-        refuse_others(told["fixed"], fixed_as_json(fixed))
+        refuse_others(told["fixed"], fixed)
         return NewCode([listens(Child(**child)) for child in told["children"]], [Path(file) for file in told["files"]])
 
 
@@ -51,15 +51,9 @@ def fixed_settings(config: Config, *also: str) -> dict[str, str]:
     return {name: str(getattr(config, name.replace(".", "_"))) for name in (*_FIXED, *also)}
 
 
-def fixed_as_json(fixed: Mapping[str, str]) -> str:
-    """As `refuse_others` takes them."""
-    return orjson.dumps(fixed).decode()
-
-
-def refuse_others(found: Mapping[str, str], fixed: str) -> None:
+def refuse_others(found: Mapping[str, str], fixed: Mapping[str, str]) -> None:
     """Raise `ConfigurationError` when one of these settings is another than the fixed one."""
-    running: dict[str, str] = orjson.loads(fixed)
-    others = [f"{name} = {found[name]} instead of {was}" for name, was in running.items() if found[name] != was]
+    others = [f"{name} = {found[name]} instead of {was}" for name, was in fixed.items() if found[name] != was]
     if others:
         raise ConfigurationError(f"{', '.join(others)}: that needs a restart.")
 

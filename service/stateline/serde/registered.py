@@ -172,7 +172,7 @@ class RegisteredSerde(ABC):
 def json_of_text(serde: Serde, text: str) -> Any:
     """What a key that is written as this text is in JSON. No registry is asked: of types that one knows the text is
     the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
-    if not isinstance(_innermost(serde), RegisteredSerde):
+    if not isinstance(innermost(serde), RegisteredSerde):
         return serde.to_json(serde.parse_text(text))
     try:
         return orjson.loads(text)
@@ -183,11 +183,12 @@ def json_of_text(serde: Serde, text: str) -> Any:
 def awaits_registry(serde: Serde) -> bool:
     """Whether a registry has to be asked for the schema before the first key is written, by a serde that looks it up:
     that takes as long as the registry does."""
-    inner = _innermost(serde)
+    inner = innermost(serde)
     return isinstance(inner, RegisteredSerde) and not inner.is_looked_up
 
 
-def _innermost(serde: Any) -> Any:
+def innermost(serde: Any) -> Any:
+    """The serde within those that wrap it, as windowed ones do; itself where none does."""
     while (inner := getattr(serde, "inner", None)) is not None:
         serde = inner
     return serde

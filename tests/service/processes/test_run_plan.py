@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from stateline.cli.main import main
 from stateline.config.loading import load_config
 from stateline.processes.application import listening_child
 from stateline.processes.child import HAND_OVER, Child
-from stateline.processes.run_plan import RunPlan, fixed_as_json, fixed_settings
+from stateline.processes.run_plan import RunPlan, fixed_settings
 from stateline_store.errors import ConfigurationError
 
 CHILDREN = [Child("worker-0", ("run", "it"), stop_order=1, says_ready=True), Child("server", ("serve", "it"))]
@@ -53,7 +54,7 @@ def test_another_state_directory_is_said_before_its_log_is_looked_for(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "moved_state.py").write_text("from stateline import App\n\napp = App('moved')\napp.table('rows')\n")
     was = fixed_settings(load_config("moved", environment={}))
-    given = ["--set", "state.dir=elsewhere", "--fixed", fixed_as_json(was), "--plan", "plan"]
+    given = ["--set", "state.dir=elsewhere", "--fixed", json.dumps(was), "--plan", "plan"]
     assert main(["run", "moved_state:app", *given]) == 2
     assert f"state.dir = elsewhere instead of {was['state.dir']}: that needs a restart" in capsys.readouterr().err
 
