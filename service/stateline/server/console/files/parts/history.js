@@ -1,9 +1,9 @@
 /** What the service did in the last hour: the server keeps it, so a page that is opened late sees the past. */
 
 import { html, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { useAsked } from "../base/answer.js";
+import { ask } from "../base/api.js";
 import { countText, durationText, rateText } from "../base/format.js";
-import { useRepeated } from "../base/repeat.js";
 import { addressOf } from "../base/place.js";
 import { Chart } from "./chart.js";
 import { Failure } from "./problem.js";
@@ -43,20 +43,13 @@ export function History({ at }) {
 /** Points `{at_ms, column: value}`, oldest first, as they come; null before the first answer. */
 function useHistory() {
   const [points, setPoints] = useState(null);
-  const [failure, setFailure] = useState(null);
   const kept = useRef([]);
-  useRepeated(
+  const failure = useAsked(
     async (signal) => {
       const last = kept.current.at(-1)?.at_ms;
-      try {
-        const { body } = await ask(last === undefined ? "v1/console/history" : `v1/console/history?since_ms=${last}`, { timeoutMs: EVERY_MS, signal });
-        kept.current = joined(kept.current, body);
-        setPoints(kept.current);
-        setFailure(null);
-      } catch (error) {
-        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
-        else if (!signal.aborted) throw error;
-      }
+      const { body } = await ask(last === undefined ? "v1/console/history" : `v1/console/history?since_ms=${last}`, { timeoutMs: EVERY_MS, signal });
+      kept.current = joined(kept.current, body);
+      setPoints(kept.current);
     },
     EVERY_MS,
     [],

@@ -1,11 +1,10 @@
 /** What could not be processed: the newest dead letters, each with the record that caused it. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { useAnswer } from "../base/answer.js";
 import { countText } from "../base/format.js";
 import { compact } from "../base/json.js";
 import { setQuery } from "../base/place.js";
-import { useRepeated } from "../base/repeat.js";
 import { Failure } from "../parts/problem.js";
 import { Nothing } from "../parts/table.js";
 import { Counts } from "./failures/counts.js";
@@ -14,22 +13,8 @@ import { Letter } from "./failures/letter.js";
 const MOST = 50;
 
 export function Failures({ at }) {
-  const [answer, setAnswer] = useState(null);
-  const [failure, setFailure] = useState(null);
   const [asked, setAsked] = useState(0);
-  useRepeated(
-    async (signal) => {
-      try {
-        setAnswer((await ask(`v1/console/failures?limit=${MOST}`, { timeoutMs: 10_000, signal })).body);
-        setFailure(null);
-      } catch (error) {
-        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
-        else if (!signal.aborted) throw error;
-      }
-    },
-    0,
-    [asked],
-  );
+  const { body: answer, failure } = useAnswer(`v1/console/failures?limit=${MOST}`, 0, { timeoutMs: 10_000, inputs: [asked] });
   return html`
     <${Counts} asked=${asked} />
     ${failure && html`<${Failure} error=${failure} />`}

@@ -1,10 +1,9 @@
 /** The nodes of the application with their tasks and how these move; the workers of the node that is asked. */
 
-import { html, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { html, useRef } from "../vendor/htm-preact-3.1.1.js";
+import { useAnswer } from "../base/answer.js";
 import { countText } from "../base/format.js";
 import { addressOf } from "../base/place.js";
-import { useRepeated } from "../base/repeat.js";
 import { Failure } from "../parts/problem.js";
 import { Facts, Nothing, Table } from "../parts/table.js";
 import { Moves } from "./nodes/moves.js";
@@ -76,22 +75,8 @@ function Restores({ stores, moves }) {
 
 /** The worker processes of the node that is asked, with what each of their tasks does. */
 function Workers({ alone }) {
-  const [workers, setWorkers] = useState(null);
-  const [failure, setFailure] = useState(null);
-  useRepeated(
-    async (signal) => {
-      try {
-        const { body } = await ask("v1/instances", { timeoutMs: 5000, signal });
-        setWorkers(body.instances);
-        setFailure(null);
-      } catch (error) {
-        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
-        else if (!signal.aborted) throw error;
-      }
-    },
-    EVERY_MS,
-    [],
-  );
+  const { body, failure } = useAnswer("v1/instances", EVERY_MS, { timeoutMs: 5000 });
+  const workers = body?.instances ?? null;
   return html`<section aria-labelledby="workers-title">
     <h2 id="workers-title">${alone ? "Workers" : "Workers of this node"}</h2>
     ${failure && html`<${Failure} error=${failure} />`}

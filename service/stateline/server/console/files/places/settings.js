@@ -1,33 +1,20 @@
 /** The settings that this server runs with: what each is, where it was set, and what it is for. */
 
-import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { html } from "../vendor/htm-preact-3.1.1.js";
+import { useAnswer } from "../base/answer.js";
 import { countText } from "../base/format.js";
 import { shown } from "../base/json.js";
 import { setQuery } from "../base/place.js";
-import { useRepeated } from "../base/repeat.js";
 import { Failure } from "../parts/problem.js";
 import { Nothing, Table } from "../parts/table.js";
 
 const DEFAULT = "default";
 
 export function Settings({ at }) {
-  const [settings, setSettings] = useState(null);
-  const [failure, setFailure] = useState(null);
-  useRepeated(
-    async (signal) => {
-      try {
-        setSettings((await ask("v1/console/settings", { signal })).body.settings);
-      } catch (error) {
-        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
-        else if (!signal.aborted) throw error;
-      }
-    },
-    0,
-    [],
-  );
+  const { body, failure } = useAnswer("v1/console/settings", 0);
   if (failure) return html`<${Failure} error=${failure} />`;
-  if (settings === null) return html`<p role="status">Loading …</p>`;
+  if (body === null) return html`<p role="status">Loading …</p>`;
+  const { settings } = body;
   const { find = "", only = "" } = at.query;
   const found = settings.filter((setting) => isLike(setting, find) && (only === "" || setting.origin !== DEFAULT));
   const rows = found.map(({ name, value, origin, about }) => ({

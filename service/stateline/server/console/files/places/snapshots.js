@@ -1,11 +1,10 @@
 /** Snapshots of the application: who keeps what, until when, and how to read it. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { useAnswer } from "../base/answer.js";
 import { durationText } from "../base/format.js";
 import { untilMs } from "../base/look.js";
 import { addressOf } from "../base/place.js";
-import { useRepeated } from "../base/repeat.js";
 import { Failure } from "../parts/problem.js";
 import { Nothing, Table } from "../parts/table.js";
 import { Time } from "../parts/value.js";
@@ -16,25 +15,14 @@ const LIST_MS = 5000;
 
 /** `id` of the address is the one that is open. */
 export function Snapshots({ at }) {
-  const [known, setKnown] = useState({ snapshots: null, error: null });
   const [again, setAgain] = useState(0);
-  const action = async (signal) => {
-    try {
-      const { body } = await ask("v1/snapshots", { signal });
-      setKnown({ snapshots: body.snapshots.toSorted((a, b) => b.created_at - a.created_at), error: null });
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof Problem || error instanceof Unreachable)) throw error;
-      setKnown((before) => ({ ...before, error }));
-    }
-  };
-  useRepeated(action, LIST_MS, [again]);
-  const { snapshots, error } = known;
+  const { body, failure } = useAnswer("v1/snapshots", LIST_MS, { inputs: [again] });
+  const snapshots = body?.snapshots.toSorted((a, b) => b.created_at - a.created_at) ?? null;
   const askAgain = () => setAgain((number) => number + 1);
   const open = snapshots?.find(({ id }) => id === at.query.id);
   return html`<div class="snapshots-place">
-    ${error && html`<${Failure} error=${error} />`}
-    ${snapshots === null && !error && html`<p role="status">Loading …</p>`}
+    ${failure && html`<${Failure} error=${failure} />`}
+    ${snapshots === null && !failure && html`<p role="status">Loading …</p>`}
     ${snapshots?.length === 0 && html`<${Nothing}>No snapshot is kept now. One keeps the committed state of several stores, all at one commit, until its lease ends:
       for an export, for Spark or pandas, to compare stores with each other. Make one below; nothing is copied, and the stores go on.<//>`}
     ${snapshots?.length > 0 && html`<${List} snapshots=${snapshots} open=${open} />`}

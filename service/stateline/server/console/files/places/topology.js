@@ -1,10 +1,9 @@
 /** What flows where: topics, operators, stores, global tables and pipelines, with what each topic has per second. */
 
 import { html, useEffect, useMemo, useState } from "../vendor/htm-preact-3.1.1.js";
-import { ask, Problem, Unreachable } from "../base/api.js";
+import { useAnswer } from "../base/answer.js";
 import { rateText } from "../base/format.js";
 import { setQuery } from "../base/place.js";
-import { useRepeated } from "../base/repeat.js";
 import { module } from "../base/vendor.js";
 import { Failure } from "../parts/problem.js";
 import { Nothing, Table } from "../parts/table.js";
@@ -15,7 +14,7 @@ const EVERY_MS = 5000;
 const ZOOMS = [25, 35, 50, 70, 100, 140, 200];
 
 export function Topology({ at }) {
-  const { graph, failure } = useGraph();
+  const { body: graph, failure } = useAnswer("v1/console/graph", EVERY_MS, { timeoutMs: EVERY_MS }); // again for its rates
   const drawn = useDrawn(graph);
   if (graph === null) return failure ? html`<${Failure} error=${failure} />` : html`<p role="status">Loading …</p>`;
   if (graph.nodes.length === 0) return html`<${Nothing}>This application declares nothing yet: <code>app.topic("…")</code> and <code>app.table(topic, store="…")</code> are a beginning.<//>`;
@@ -58,27 +57,6 @@ function AsTable({ graph }) {
 }
 
 const WORDS = { global_table: "global table" };
-
-/** The graph as it was told last, again every few seconds for its rates; `failure` is why there is none this time. */
-function useGraph() {
-  const [graph, setGraph] = useState(null);
-  const [failure, setFailure] = useState(null);
-  useRepeated(
-    async (signal) => {
-      try {
-        const { body } = await ask("v1/console/graph", { timeoutMs: EVERY_MS, signal });
-        setGraph(body);
-        setFailure(null);
-      } catch (error) {
-        if (error instanceof Problem || error instanceof Unreachable) setFailure(error);
-        else if (!signal.aborted) throw error;
-      }
-    },
-    EVERY_MS,
-    [],
-  );
-  return { graph, failure };
-}
 
 /** Its layout, made anew only when what is drawn is another; null until dagre has come. */
 function useDrawn(graph) {
