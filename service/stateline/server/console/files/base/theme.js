@@ -16,4 +16,13 @@ export function setTheme(name) {
   dispatchEvent(new Event("themechange")); // what is drawn on a canvas takes its colours anew
 }
 
+/** A colour of the style sheet, as `--muted`, as a canvas takes it: for the theme that is shown now. */
+export function colour(name) {
+  const probe = document.documentElement.appendChild(document.createElement("i"));
+  probe.style.color = `var(${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
 document.documentElement.dataset.theme = theme();

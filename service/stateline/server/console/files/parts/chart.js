@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../base/format.js";
+import { colour } from "../base/theme.js";
 import { script, style } from "../base/vendor.js";
 import { Table } from "./table.js";
 
@@ -91,8 +92,7 @@ function Data({ label, series, times, format }) {
 }
 
 function optionsOf({ box, series, colours, height, fromZero, format, say }) {
-  const css = getComputedStyle(document.documentElement);
-  const axis = { stroke: css.getPropertyValue("--muted"), grid: { stroke: css.getPropertyValue("--soft"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  const axis = { stroke: colour("--muted"), grid: { stroke: colour("--soft"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return {
     width: box.clientWidth,
     height,

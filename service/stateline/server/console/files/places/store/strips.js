@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { durationText, localText } from "../../base/format.js";
+import { colour } from "../../base/theme.js";
 import { useTheme } from "../../parts/chart.js";
 import { Table } from "../../parts/table.js";
 
@@ -84,24 +85,23 @@ function draw(canvas, { names, bars, scale, width, height }) {
   const sharp = devicePixelRatio || 1;
   Object.assign(canvas, { width: width * sharp, height: height * sharp });
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-  const css = getComputedStyle(document.documentElement);
   const ink = canvas.getContext("2d");
   ink.scale(sharp, sharp);
   ink.font = "12px system-ui, sans-serif";
   ink.textBaseline = "middle";
-  ink.fillStyle = css.getPropertyValue("--text");
+  ink.fillStyle = colour("--text");
   names.forEach((name, row) => ink.fillText(fitted(ink, name, namesPx(width) - 8), 0, (row + 0.5) * ROW_PX));
-  ink.fillStyle = css.getPropertyValue("--accent");
+  ink.fillStyle = colour("--accent");
   for (const { row, from, to, weight } of bars) {
     ink.globalAlpha = FAINTEST + (1 - FAINTEST) * weight;
     ink.fillRect(scale(from), row * ROW_PX + 3, Math.max(LEAST_PX, scale(to) - scale(from) - 1), ROW_PX - 6);
   }
   ink.globalAlpha = 1;
-  drawAxis(ink, css, scale, width, names.length * ROW_PX);
+  drawAxis(ink, scale, width, names.length * ROW_PX);
 }
 
-function drawAxis(ink, css, scale, width, top) {
-  ink.fillStyle = css.getPropertyValue("--muted");
+function drawAxis(ink, scale, width, top) {
+  ink.fillStyle = colour("--muted");
   const first = localText(scale.from).slice(0, 16);
   const last = localText(scale.to).slice(0, 16);
   ink.textAlign = "left";
