@@ -35,8 +35,6 @@ class BrowserMissingError(Exception):
 def chromium() -> Iterator[Browser]:
     """A browser without a window: this machine's, else npm's. Raises `BrowserMissingError` where there is neither."""
     installed = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if installed is None and not os.environ.get("CHROMIUM_OF_NPM"):
-        raise BrowserMissingError("Chromium is missing: install it (Debian: chromium), or set CHROMIUM_OF_NPM=1.")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:

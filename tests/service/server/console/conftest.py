@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.console.console_browser import BrowserMissingError, Flights, chromium, served_flights
+from support.kafka.kafka_broker import missing_is_a_failure
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -20,7 +21,7 @@ def browser() -> Iterator[Browser]:
         with chromium() as browser:
             yield browser
     except BrowserMissingError as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error)) if missing_is_a_failure() else pytest.skip(str(error))
 
 
 @pytest.fixture(scope="package")

@@ -31,6 +31,13 @@ def test_the_first_load_is_small_and_has_no_library_that_it_does_not_need(browse
     assert not [url for url in sizes if "tabulator" in url or "dagre" in url]
 
 
+def test_charts_are_drawn_in_a_browser_whose_machine_names_no_language(browser: Browser, served: Served) -> None:
+    with console(browser, served[1], first=".plot canvas") as opened:
+        opened.page.add_init_script("Object.defineProperty(Navigator.prototype, 'language', {value: 'en-US@posix'})")
+        opened.page.reload()
+        opened.page.locator(".plot canvas").first.wait_for()
+
+
 class Requests:
     """What a page asks, and how many of these have been answered, or failed."""
 

@@ -11,6 +11,19 @@ const MOST_ROWS = 500; // of the table
 const COLOURS = 8;
 
 /**
+ * uPlot hands the browser's language to `Intl` when it is loaded. Chromium has one that `Intl` refuses, `en-US@posix`, where
+ * the machine names none, as on screens that nobody sits at.
+ */
+function library() {
+  try {
+    Intl.getCanonicalLocales(navigator.language);
+  } catch {
+    Object.defineProperty(navigator, "language", { value: "en-US", configurable: true });
+  }
+  return script("uplot-1.6.32.js");
+}
+
+/**
  * A chart. `times` are ms since the epoch, going up; each of `series` is `{name, values, kind}`: a value or null for each time,
  * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value; with `fromZero` the axis begins there. Dragging zooms, a double click shows all.
  */
@@ -36,7 +49,7 @@ export function Chart({ label, series, times, format = countText, height = 220, 
       const colours = [...legend.current.querySelectorAll("i")].map((each) => getComputedStyle(each).color);
       plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, fromZero, format: (value) => format_.current(value), say }), drawn.current, box.current);
     };
-    Promise.all([script("uplot-1.6.32.js"), style("uplot-1.6.32.css")]).then(draw, () => setMissing(true));
+    Promise.all([library(), style("uplot-1.6.32.css")]).then(draw, () => setMissing(true));
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));
     sized.observe(box.current);
     return () => {
