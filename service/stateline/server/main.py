@@ -325,7 +325,7 @@ def _routes(
         "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
     }
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
-    docs = docs_page(openapi)
+    docs, page = docs_page(openapi), ConsolePage()
     stores = serving.topology.all_stores
 
     async def show_openapi(request: Request) -> Response:
@@ -349,10 +349,10 @@ def _routes(
         Route("/openapi.json", show_openapi),
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
-        *ConsoleState(serving, metrics, state).routes(),
+        *ConsoleState(serving, metrics, state, page.version).routes(),
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
         *ConsoleSettings(config).routes(),
         *ConsoleFailures(serving).routes(),
-        *ConsolePage().routes(),
+        *page.routes(),
     ]

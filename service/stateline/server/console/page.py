@@ -31,8 +31,8 @@ _MEDIA_TYPES = {
     "md": "text/markdown; charset=utf-8",  # licences
     "txt": "text/plain; charset=utf-8",
 }
-# The page is asked about each time, and leads to the files of its own version: after an upgrade none runs with scripts
-# of another one. A server that has other files, as while nodes are upgraded, gives its own, and nobody keeps them.
+# The page is asked about each time, and leads to the files of its own version. A server that has other files, as while
+# nodes are upgraded, gives its own, and nobody keeps them; a tab that was open says so, and loads anew at a link.
 _CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
 _HEADERS = {
     # No script, style or connection but to this server. A policy beside that of every answer (`answer_headers`).
@@ -45,11 +45,11 @@ class ConsolePage:
     """The endpoints of the console's files, which are read once. For one event loop, as all routes."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
-        """`folder` is the package's own unless it is given."""
+        """`folder` is the package's own unless it is given. `version` is another one whenever a file is."""
         found = dict(_below(folder or files("stateline.server.console") / "files"))
         everything = b"".join(b"%b\0%d\0%b" % (p.encode(), len(c), c) for p, c in sorted(found.items()))
-        self._version = f"@{hashlib.sha256(everything).hexdigest()[:16]}"
-        self._page = found[_PAGE].replace(_LINK, b'"console/%b/' % self._version.encode())
+        self.version = f"@{hashlib.sha256(everything).hexdigest()[:16]}"
+        self._page = found[_PAGE].replace(_LINK, b'"console/%b/' % self.version.encode())
         self._files = {path: _StaticFile(path, content) for path, content in found.items()}
 
     def routes(self) -> list[BaseRoute]:
@@ -68,7 +68,7 @@ class ConsolePage:
         found = self._files.get(below if version.startswith("@") else path)
         if found is None:
             raise HTTPException(404)
-        return found.answer(request, _KEPT if version == self._version else _CHECKED)
+        return found.answer(request, _KEPT if version == self.version else _CHECKED)
 
 
 def root_from(scope: Scope) -> str:

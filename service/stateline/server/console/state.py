@@ -1,7 +1,7 @@
 """`GET /v1/console?store=`: what the console shows at a look, and no more of it. For that page alone: what is in it
 follows the page, and is in no OpenAPI document.
 
-    {"application_id", "pipelines": as in /v1/topology,
+    {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions},
                  "lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not known. The
                  lag is what a copy lacks, be it restored or a standby's
@@ -47,8 +47,9 @@ _SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
 class ConsoleState:
     """The endpoint, and what it looked at last. For the event loop's thread."""
 
-    def __init__(self, serving: Serving, metrics: Metrics, state: StateRoutes) -> None:
+    def __init__(self, serving: Serving, metrics: Metrics, state: StateRoutes, files_version: str) -> None:
         self._serving, self._metrics, self._state = serving, metrics, state
+        self._files_version = files_version
         self._looking = asyncio.Lock()
         self._looked_at_s = -math.inf
         self._stores: dict[str, dict[str, Any]] = {}
@@ -70,6 +71,7 @@ class ConsoleState:
         return json_response(
             {
                 "application_id": self._serving.topology.application_id,
+                "files": self._files_version,
                 "pipelines": self._state.pipelines(request),
                 "stores": [self._stores[name] for name in readable],
                 "selected": selected,

@@ -7,6 +7,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import httpx
+
 from stateline.server.guard.tokens import hash_of
 from support.console.console_browser import Flights, flights
 from support.console.console_page import console
@@ -68,3 +70,26 @@ def test_every_link_of_the_page_leads_somewhere(browser: Browser, served: Served
         assert len(links) > 15
         for link in links:
             assert opened.page.request.get(link).status == 200, link
+
+
+def test_a_tab_that_was_open_across_an_upgrade_says_so_and_its_links_load_the_page_anew(
+    browser: Browser, served: Served
+) -> None:
+    with console(browser, served[1]) as opened:
+        page = opened.page
+        page.evaluate("window.isOld = true")
+
+        look = httpx.get(f"{served[1]}/v1/console").json() | {"files": "@0123456789abcdef"}
+        page.route("**/v1/console", lambda route: route.fulfill(json=look))
+        page.get_by_text("The server has another version of this page.").wait_for()
+        page.get_by_role("link", name="Settings").click()
+        page.wait_for_function("window.isOld === undefined")
+
+
+def test_an_answer_that_was_cut_off_is_said_and_looking_goes_on(browser: Browser, served: Served) -> None:
+    with console(browser, served[1]) as opened:
+        page = opened.page
+        page.route("**/v1/console", lambda route: route.fulfill(content_type="application/json", body='{"stores": ['))
+        page.get_by_role("alert").get_by_text("The answer cannot be read").first.wait_for()
+        page.unroute("**/v1/console")
+        page.locator("#connection", has_text=re.compile("^Connected")).wait_for()

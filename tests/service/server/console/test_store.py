@@ -118,6 +118,7 @@ def test_a_link_to_sorted_found_and_chosen_columns_shows_the_same(page: Console)
     page.page.get_by_text("Columns: 2 of 4").click()
     page.page.get_by_label("carrier").check()
     page.page.get_by_text("Columns: 3 of 4").wait_for()
+    page.page.locator(".sorts", has_text="carrier").wait_for()
     assert headings(page) == ["key", "seats ▼", "carrier"]
     assert query_of(page)["columns"] == ["key,seats,carrier"]
 
@@ -183,6 +184,36 @@ def test_pages_go_on_and_back_on_one_state(page: Console) -> None:
     assert turn("Previous page", 1)[0] == "N000"
     assert len(asked) == 2, "pages that were seen are kept"
     assert page.page.get_by_role("button", name="Previous page").is_disabled()
+
+
+def test_a_link_to_a_page_shows_that_page_and_the_ones_after_it_and_can_begin_anew(
+    page: Console, browser: Browser, served: Served
+) -> None:
+    show(page, "aircraft?prefix=N0&limit=20")
+    page.page.get_by_role("button", name="Next page").click()
+    page.page.locator(".tabulator-row[data-id=N020]").wait_for()
+    with console(browser, page.page.url, ".tabulator-row[data-id=N020]") as other:
+        shown = other.page
+        shown.get_by_text("Page 2", exact=True).wait_for()
+        assert shown.get_by_role("button", name="Previous page").count() == 0, "what was before it is not known"
+        shown.get_by_role("button", name="Next page").click()
+        shown.locator(".tabulator-row[data-id=N040]").wait_for()
+        shown.get_by_text("Page 3", exact=True).wait_for()
+        shown.get_by_role("button", name="Previous page").click()
+        shown.locator(".tabulator-row[data-id=N020]").wait_for()
+        shown.get_by_role("button", name="First page, as it is now").click()
+        shown.locator(".tabulator-row[data-id=N000]").wait_for()
+        shown.get_by_text("Page 1", exact=True).wait_for()
+        assert "page" not in parse_qs(urlsplit(shown.url).query)
+
+
+def test_values_with_hundreds_of_members_show_the_first_200_columns_and_say_so(page: Console) -> None:
+    wide = {f"m{number}": number for number in range(300)}
+    answered_by(page, [{"key": "A", "value": wide}])
+    show(page, "aircraft?rows=all")
+    page.page.get_by_text("Columns: 200 of 301").click()
+    page.page.get_by_role("checkbox", name="m299").check()
+    page.page.get_by_text("Columns: 201 of 301").wait_for()
 
 
 def test_a_page_whose_state_is_gone_says_to_ask_anew(page: Console, served: Served) -> None:

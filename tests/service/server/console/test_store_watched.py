@@ -48,6 +48,67 @@ def test_a_watched_question_marks_what_changed_and_says_what_is_new(page: Consol
     page.page.locator("#moved", has_text="0 changed, 1 new, 0 gone").wait_for()
 
 
+def test_a_member_that_is_gone_is_a_change(page: Console, moving: Moving) -> None:
+    write(moving, "G1", 1)
+    page.visit("stores/aircraft?prefix=G&every=1")
+    page.page.locator("#moved", has_text="Nothing changed").wait_for()
+    produce(moving[0].log, "flights", [(b"G1", b'{"seats": 1}', START_MS + HOUR_MS)])
+    page.page.locator("#moved", has_text="1 changed, 0 new, 0 gone").wait_for()
+
+
+def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Moving) -> None:
+    page.visit("stores/aircraft?ask=position&every=1")
+    page.page.locator("#moved", has_text="Nothing changed").wait_for()
+    write(moving, "C1", 1)
+    page.page.locator("#moved", has_text="the positions moved").wait_for()
+    counts = iter([5, *[7] * 1000])
+    answer = {"approximate_entries": 0, "isolation_level": "read_committed"}
+    page.page.route(
+        "**/aircraft/count*", lambda route: route.fulfill(json=answer | {"approximate_entries": next(counts)})
+    )
+    page.visit("stores/aircraft?ask=count&every=1")
+    page.page.locator("#moved", has_text="from 5 to 7").wait_for()
+    page.page.locator("#moved", has_text="Nothing changed").wait_for()
+
+
+def test_nothing_is_said_of_what_moved_before_there_are_two_answers(page: Console, moving: Moving) -> None:
+    write(moving, "O1", 1)
+    page.visit("stores/aircraft?prefix=O&every=30")
+    page.page.locator(".tabulator-row").wait_for()
+    assert page.page.locator("#moved").count() == 0
+
+
+def test_questions_that_are_watched_at_their_own_place_mark_what_changed_too(page: Console, moving: Moving) -> None:
+    write(moving, "Q1", 1)
+    page.visit("queries?store=aircraft&ask=range&prefix=Q&every=1")
+    page.page.locator("#moved", has_text="Nothing changed").wait_for()
+    write(moving, "Q1", 2)
+    page.page.locator(".tabulator-cell.changed", has_text="2").wait_for()
+
+
+def test_a_feed_that_breaks_off_goes_on_where_it_was(page: Console, moving: Moving) -> None:
+    asked: list[str | None] = []
+    page.page.on("request", lambda r: asked.append(r.headers.get("last-event-id")) if "/changes" in r.url else None)
+    page.visit("stores/aircraft?tab=changes")
+    page.page.locator("#feed", has_text="Connected.").wait_for()
+    write(moving, "B1", 1)
+    page.page.locator(".tabulator-row", has_text="B1").wait_for()
+    page.page.context.set_offline(True)
+    page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with_break = page.page.locator("#feed", has_text="Not connected.")
+    page.page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.page.evaluate("delete document.hidden")
+    page.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with_break.wait_for()
+    write(moving, "B2", 2)
+    page.page.context.set_offline(False)
+    page.page.locator(".tabulator-row", has_text="B2").wait_for()
+    assert page.page.locator(".tabulator-row", has_text="B1").count() == 1
+    assert asked[0] is None
+    assert asked[-1] is not None
+
+
 def test_watching_that_fails_says_so_keeps_what_was_and_goes_on(page: Console, moving: Moving) -> None:
     write(moving, "X1", 1)
     page.visit("stores/aircraft?prefix=X&every=1")

@@ -3,7 +3,7 @@
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Unreachable } from "./base/api.js";
 import { useKeys } from "./base/keys.js";
-import { lookNow, useLook } from "./base/look.js";
+import { isOutdated, lookNow, useLook } from "./base/look.js";
 import { addressOf, followLinks, PLACES, usePlace } from "./base/place.js";
 import { setTheme, theme, THEMES } from "./base/theme.js";
 import { Search } from "./parts/search.js";
@@ -30,7 +30,7 @@ function Console() {
     arrived.current = true;
   }, [name]);
   const [searching, setSearching] = useState(false);
-  useKeys({ "/": () => setSearching(true), Escape: () => setSearching(false) });
+  useKeys({ "/": () => setSearching(true) });
   const Shown = useShown(at.place);
   return html`
     <a class="skip" href="#main">Skip to the content</a>
@@ -38,6 +38,7 @@ function Console() {
     ${searching && html`<${Search} stores=${look.stores} onClose=${() => setSearching(false)} />`}
     <main id="main" ref=${main} tabindex="-1" class=${look.failure ? "stale" : null}>
       <${Connection} look=${look} />
+      ${isOutdated() && html`<p class="note" role="status">The server has another version of this page. <button type="button" onClick=${() => location.reload()}>Load it</button></p>`}
       <${Token} onTaken=${() => setTokens(tokens + 1)} />
       <h1>${titleOf(at)}</h1>
       <${Shown} key=${`${name}/${tokens}`} at=${at} look=${look} />
@@ -117,6 +118,6 @@ function titleOf({ place, store, key }) {
   return PLACES[place] ?? "No such place";
 }
 
-followLinks();
+followLinks(isOutdated);
 lookNow();
 render(html`<${Console} />`, document.body);

@@ -86,12 +86,20 @@ function readAnswer(response, text, elapsedMs) {
   const type = headers.get("Content-Type") ?? "";
   if (type.includes("problem+json")) {
     if (status === 401) onUnauthenticated();
-    throw new Problem(status, parseExactly(text), headers);
+    throw new Problem(status, parsed(text), headers);
   }
   if (PROXY_FAILURES.includes(status)) throw new Unreachable(`The server cannot be reached (status ${status}).`);
   if (!type.includes("json")) {
     if (!response.ok) throw new Problem(status, {}, headers);
     return { status, text, body: null, headers, elapsedMs };
   }
-  return { status, text, body: parseExactly(text), headers, elapsedMs };
+  return { status, text, body: parsed(text), headers, elapsedMs };
+}
+
+function parsed(text) {
+  try {
+    return parseExactly(text);
+  } catch {
+    throw new Unreachable("The answer cannot be read: it was cut off on its way, or is from something between here and the server.");
+  }
 }

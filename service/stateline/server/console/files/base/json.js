@@ -12,6 +12,8 @@ export function parseExactly(text) {
 /** A value that `parseExactly` made, as compact JSON. */
 export function compact(value) {
   if (typeof value === "bigint") return value.toString();
+  if (typeof value === "number" && !Number.isFinite(value)) return value > 0 ? "1e999" : "-1e999"; // as JSON can say it
+  if (Object.is(value, -0)) return "-0";
   if (Array.isArray(value)) return `[${value.map(compact).join(", ")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const members = Object.entries(value).map(([name, member]) => `${JSON.stringify(name)}: ${compact(member)}`);

@@ -2,14 +2,15 @@
 
 import { useEffect, useRef } from "../vendor/htm-preact-3.1.1.js";
 
-/** Call `actions[key]` when that key is pressed; while somebody types only Escape is one. */
+const TYPED_IN = "input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable]";
+
+/** Call `actions[key]` when that key is pressed, but not while somebody types. */
 export function useKeys(actions) {
   const latest = useRef(actions);
   latest.current = actions;
   useEffect(() => {
     const pressed = (event) => {
-      const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
-      if (event.ctrlKey || event.metaKey || event.altKey || (typing && event.key !== "Escape")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.(TYPED_IN)) return;
       const action = latest.current[event.key];
       if (action === undefined) return;
       event.preventDefault();

@@ -4,6 +4,7 @@ import { useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "./api.js";
 
 const INTERVAL_MS = 3000;
+const VERSION = /@\w+/.exec(import.meta.url)?.[0] ?? null; // of these files
 const LEAST_PAUSE_MS = 1000;
 const TIMEOUT_MS = 5000;
 const TRUSTED_SKEW_MS = 2000; // `Date` counts seconds: less than this says nothing about the server's clock
@@ -29,6 +30,11 @@ export function useLook() {
     return () => listeners.delete(setLook);
   }, []);
   return look;
+}
+
+/** Whether the server has other files than this page, as after an upgrade: what would be loaded from now on does not fit it. */
+export function isOutdated() {
+  return VERSION !== null && seen.known && seen.files !== VERSION;
 }
 
 /** Ask for the partitions of this store as well, at once. */

@@ -82,14 +82,14 @@ export function setQuery(changes, options) {
   go(addressOf({ ...here, query: { ...here.query, ...changes } }), options);
 }
 
-/** Links to places are followed without loading the page anew. */
-export function followLinks() {
+/** Links to places are followed without loading the page anew, unless `isOutdated()`. */
+export function followLinks(isOutdated) {
   addEventListener("popstate", arrive);
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href]");
     const plain = event.button === 0 && !event.defaultPrevented && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
     if (!link || !plain || link.target || link.hasAttribute("download") || link.hash) return;
-    if (placeOf(new URL(link.href)).place === null) return;
+    if (isOutdated() || placeOf(new URL(link.href)).place === null) return;
     event.preventDefault();
     go(link.href);
     scrollTo(0, 0);

@@ -22,8 +22,8 @@ export function useRepeated(action, everyMs, inputs) {
         await latest.current(over.signal);
       } finally {
         running = false;
+        if (everyMs > 0 && !over.signal.aborted) timer = setTimeout(run, everyMs); // also after what nobody expected
       }
-      if (everyMs > 0 && !over.signal.aborted) timer = setTimeout(run, everyMs);
     };
     const shown = () => (everyMs > 0 || !ran) && run();
     document.addEventListener("visibilitychange", shown);

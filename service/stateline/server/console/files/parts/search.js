@@ -20,8 +20,15 @@ export function Search({ stores, onClose }) {
   useEffect(() => {
     setKeys([]);
     if (text === "") return undefined;
-    const timer = setTimeout(async () => setKeys(await keysLike(text, stores)), SETTLE_MS);
-    return () => clearTimeout(timer);
+    const over = new AbortController(); // an answer to what was typed before does not replace this one's
+    const timer = setTimeout(async () => {
+      const like = await keysLike(text, stores, over.signal);
+      if (!over.signal.aborted) setKeys(like);
+    }, SETTLE_MS);
+    return () => {
+      over.abort();
+      clearTimeout(timer);
+    };
   }, [text]);
   const found = [...placesLike(text, stores), ...keys];
   const at = Math.min(chosen, found.length - 1);
@@ -31,7 +38,11 @@ export function Search({ stores, onClose }) {
     onClose();
     go(found[at].href);
   };
-  const move = (event) => {
+  const pressed = (event) => {
+    if (event.key === "Escape") {
+      event.preventDefault(); // of a field for searches it would clear the text first
+      onClose();
+    }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step === undefined || found.length === 0) return;
     event.preventDefault();
@@ -41,7 +52,7 @@ export function Search({ stores, onClose }) {
     <form onSubmit=${open}>
       <input type="search" aria-label="A place, a store or a key" placeholder="A place, a store or a key" autocomplete="off" spellcheck="false"
         role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant=${at < 0 ? null : `found-${at}`}
-        value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${move} />
+        value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${pressed} />
       <button type="button" onClick=${onClose}>Close</button>
     </form>
     <ul id="found" role="listbox" aria-label="Found">${found.map(
@@ -62,18 +73,18 @@ function placesLike(text, stores) {
 }
 
 /** Keys that begin so, of stores with keys of text; of others the key that is just that, if there is one. */
-async function keysLike(text, stores) {
+async function keysLike(text, stores, signal) {
   const asked = stores.filter(({ kind }) => ["key_value", "versioned"].includes(family(kind))).slice(0, MOST_STORES_ASKED);
-  const answers = await Promise.all(asked.map((store) => keysOf(store, text).catch(() => [])));
+  const answers = await Promise.all(asked.map((store) => keysOf(store, text, signal).catch(() => [])));
   return answers.flat();
 }
 
-async function keysOf(store, text) {
+async function keysOf(store, text, signal) {
   const isText = store.key_type === "string";
   const request = isText
     ? requestFor(store, family(store.kind) === "versioned" ? "versioned_range" : "range", { prefix: text, limit: String(KEYS_OF_EACH), allow_partial: "true" })
     : requestFor(store, family(store.kind) === "versioned" ? "versioned_key" : "key", { key: text });
-  const { body, text: answer } = await ask(request.path, { ...request, timeoutMs: 3000 });
+  const { body, text: answer } = await ask(request.path, { ...request, signal, timeoutMs: 3000 });
   const keys = isText ? body.entries.map((entry) => entry.key) : body.found ? [store.key_type === "json" ? text : shown(body.key)] : [];
   const exact = isText && store.key_type === "json" ? memberTexts(answer, "key") : keys;
   return exact.map((key) => ({ what: `key of ${store.store}`, name: key, href: addressOf({ place: "key", store: store.store, key }) }));

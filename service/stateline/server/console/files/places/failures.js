@@ -35,7 +35,7 @@ function Answer({ answer, find, onAgain }) {
     </form>
     ${records.length === 0 && html`<${Nothing}>Nothing has failed: <code>${topic}</code> is empty.<//>`}
     ${records.length > 0 && found.length === 0 && html`<${Nothing}>None of them is like this. <code>stateline consume --dead-letters</code> reads older ones.<//>`}
-    <ul class="letters">${found.map((record) => html`<${Letter} key=${`${record.topic}-${record.partition}@${record.offset}/${record.at_ms}`} record=${record} />`)}</ul>`;
+    <ul class="letters">${found.map((record, i) => html`<${Letter} key=${`${record.topic}-${record.partition}@${record.offset}/${record.at_ms}/${i}`} record=${record} />`)}</ul>`;
 }
 
 function NoTopic() {

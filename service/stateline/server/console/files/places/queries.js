@@ -10,12 +10,12 @@ import { Copy } from "../parts/value.js";
 import { everyOf, useAnswer, Watch } from "../parts/watch.js";
 import { entriesOf, Positions, Summary } from "./store/answer.js";
 import { Rows } from "./store/grid_of_rows.js";
+import { useMoved } from "./store/moved.js";
 import { columnsOf, rowsOf } from "./store/rows.js";
 
 const LAST = "stateline-questions";
 const MOST_LAST = 20;
 const MOST_CHARACTERS = 200_000;
-const NONE = new Map();
 
 export function Queries({ at: { query }, look }) {
   if (!look.known) return null;
@@ -45,20 +45,23 @@ function Question({ store, query }) {
       <h2 id="answer-title">Answer</h2>
       ${asked ? html`<${Summary} seen=${seen} everyS=${everyS} isComplete=${true} />` : html`<p id="summary" role="status">Nothing asked yet.</p>`}
       ${asked && html`<div class="buttons"><${Watch} everyS=${everyS} onChange=${(every) => setQuery({ every })} /></div>`}
-      ${seen.answer !== null && html`<${Answer} store=${store} query=${query} answer=${seen.answer} />`}
+      ${seen.answer !== null && html`<${Answer} store=${store} query=${query} seen=${seen} everyS=${everyS} />`}
     </section>
     <${Last} last=${last} />`;
 }
 
-function Answer({ store, query, answer }) {
+function Answer({ store, query, seen, everyS }) {
+  const { answer } = seen;
   const { rows, columns } = useMemo(() => {
     const found = rowsOf(entriesOf(answer.body) ?? [], store, answer.text);
     return { rows: found, columns: columnsOf(found) };
   }, [answer]);
+  const moved = useMoved(seen, rows, everyS);
   const isCut = answer.text.length > MOST_CHARACTERS;
   return html`
+    ${moved.said !== null && html`<p class="note" id="moved">${moved.said}</p>`}
     ${answer.body.committed && answer.body.uncommitted && html`<${Positions} body=${answer.body} />`}
-    ${rows.length > 0 && html`<${Rows} store=${store} query=${query} rows=${rows} columns=${columns} changed=${NONE} />`}
+    ${rows.length > 0 && html`<${Rows} store=${store} query=${query} rows=${rows} columns=${columns} changed=${moved.changed} />`}
     <details open=${rows.length === 0}>
       <summary>As JSON</summary>
       <${Copy} text=${answer.text} label="Copy JSON" />

@@ -9,7 +9,7 @@ import { Failure } from "../../parts/problem.js";
 import { Nothing, Table } from "../../parts/table.js";
 import { shortText, Time } from "../../parts/value.js";
 import { ShortDiff } from "./diff.js";
-import { useFeed } from "./feed.js";
+import { useKeyFeed } from "./key_feed.js";
 import { chosenPath, numberAt, NumberChoice, numericPaths } from "./numbers.js";
 import { Spans } from "./spans.js";
 
@@ -21,7 +21,7 @@ export function History({ store, at, main, onChange }) {
   const way = Object.hasOwn(WAYS, at.query.every ?? "") ? (at.query.every ?? "") : "";
   const [changes, setChanges] = useState([]);
   const add = (found) => found.length > 0 && setChanges((known) => withBefore(known, found));
-  const feed = useFeed(store, at.key, at.query.since === "earliest" ? "earliest" : "latest", way === "live" ? partitionsOf(main) : null, (found) => {
+  const feed = useKeyFeed(store, at.key, at.query.since === "earliest" ? "earliest" : "latest", way === "live" ? partitionsOf(main) : null, (found) => {
     add(found);
     onChange();
   });

@@ -1,17 +1,17 @@
 /** The entries of a store: any question, its answer in a grid, page by page or all at once, asked again on demand. */
 
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { countText } from "../../base/format.js";
 import { addressOf, listOf, setQuery } from "../../base/place.js";
 import { QUERIES } from "../../base/queries.js";
 import { askedBy, isComplete, QueryForm, questionOf, requestOf } from "../../parts/query_form.js";
 import { Nothing } from "../../parts/table.js";
 import { everyOf, useAnswer, Watch } from "../../parts/watch.js";
 import { entriesOf, Positions, Summary } from "./answer.js";
-import { changesBetween, columnsOf, rowsOf } from "./rows.js";
 import { Rows } from "./grid_of_rows.js";
+import { useMoved } from "./moved.js";
+import { columnsOf, rowsOf } from "./rows.js";
 import { Downloads, Progress, useAllRows } from "./stream.js";
-
-const NO_CHANGES = { changed: new Map(), added: 0, gone: 0 };
 
 export function Entries({ store, query }) {
   const question = questionOf(store, query);
@@ -22,10 +22,11 @@ export function Entries({ store, query }) {
   const wantsAll = query.rows === "all" && isPaged(question) && complete;
   const seen = useAnswer(complete && !wantsAll ? requestOf(store, page) : null, everyS, `${JSON.stringify(question)} ${anew}`);
   const all = useAllRows(store, question, wantsAll);
-  const { rows, columns, changes } = useRows(seen, all, wantsAll, store, everyS);
+  const { rows, columns } = useRows(seen, all, wantsAll, store);
+  const moved = useMoved(seen, rows, everyS);
   const onAsk = (next) => {
     setAnew(anew + 1);
-    setQuery({ ...askedBy(next), rows: null, open: null });
+    setQuery({ ...askedBy(next), page: null, rows: null, open: null });
   };
   const { body } = seen.answer ?? {};
   return html`
@@ -36,13 +37,13 @@ export function Entries({ store, query }) {
       ${wantsAll && html`<${Progress} all=${all} onBack=${() => setQuery({ rows: null })} />`}
       ${seen.failure?.body && query.cursor && html`<button type="button" onClick=${() => onAsk(question)}>Ask anew</button>`}
       <div class="buttons">
-        ${!wantsAll && html`<${Watch} everyS=${everyS} onChange=${(every) => setQuery({ every, cursor: null })} />`}
-        ${!wantsAll && isPaged(question) && html`<${Pages} seen=${seen} question=${question} cursor=${query.cursor ?? null} />`}
-        ${!wantsAll && isPaged(question) && html`<button type="button" onClick=${() => setQuery({ rows: "all", cursor: null, every: null })}>All rows</button>`}
+        ${!wantsAll && html`<${Watch} everyS=${everyS} onChange=${(every) => setQuery({ every, cursor: null, page: null })} />`}
+        ${!wantsAll && isPaged(question) && html`<${Pages} seen=${seen} question=${question} query=${query} onAnew=${() => onAsk(question)} />`}
+        ${!wantsAll && isPaged(question) && html`<button type="button" onClick=${() => setQuery({ rows: "all", cursor: null, page: null, every: null })}>All rows</button>`}
       </div>
-      ${everyS > 0 && seen.answer !== null && html`<p class="note" id="moved">${movedText(changes)}</p>`}
+      ${moved.said !== null && html`<p class="note" id="moved">${moved.said}</p>`}
       ${body?.committed && body.uncommitted && html`<${Positions} body=${body} />`}
-      ${rows.length > 0 && html`<${Rows} store=${store} query=${query} rows=${rows} columns=${columns} changed=${changes.changed} />`}
+      ${rows.length > 0 && html`<${Rows} store=${store} query=${query} rows=${rows} columns=${columns} changed=${moved.changed} />`}
       ${rows.length === 0 && body?.entries && !wantsAll && html`<${Nothing}>Nothing there: ask for other keys or times, or look whether anything was <a href=${addressOf({ place: "store", store: store.store, query: { tab: "partitions" } })}>committed</a> yet.<//>`}
       ${isPaged(question) && rows.length > 0 && html`<${Downloads} store=${store} question=${question} arrangement=${arrangementOf(query)} />`}
     </section>`;
@@ -58,39 +59,33 @@ export function arrangementOf({ find = "", sort = "", columns = "" }) {
   return { find, sort, chosen: (all) => (ids.length === 0 ? all : all.filter(({ id }) => ids.includes(id))) };
 }
 
-function useRows(seen, all, wantsAll, store, everyS) {
-  const before = useRef({ id: null, rows: [] });
+function useRows(seen, all, wantsAll, store) {
   return useMemo(() => {
-    const entries = wantsAll ? null : entriesOf(seen.answer?.body ?? {});
-    const rows = wantsAll ? all.rows : entries === null ? [] : rowsOf(entries, store, seen.answer.text);
-    const columns = columnsOf(rows);
-    const isSame = everyS > 0 && before.current.id === seen.id && seen.id !== null;
-    const changes = isSame ? changesBetween(before.current.rows, rows, columns) : NO_CHANGES;
-    before.current = { id: seen.id, rows };
-    return { rows, columns, changes };
+    const rows = wantsAll ? all.rows : rowsOf(entriesOf(seen.answer?.body ?? {}) ?? [], store, seen.answer?.text ?? "");
+    return { rows, columns: columnsOf(rows) };
   }, [seen.answer, all.rows, wantsAll]);
 }
 
-function movedText({ changed, added, gone }) {
-  const edited = changed.size - added;
-  if (changed.size + gone === 0) return "Nothing changed since the answer before.";
-  return `Since the answer before: ${edited} changed, ${added} new, ${gone} gone.`;
-}
-
-/** Pages of one state. Those that were seen are known by their cursors, in order. */
-function Pages({ seen, question, cursor }) {
-  const known = useRef({ of: null, cursors: [null] });
+/**
+ * Pages of one state. Those that were seen are known by their cursors, in order; the address has a page's number and cursor.
+ * Of a page that was come to by a link the pages before are not known: from there one can begin anew.
+ */
+function Pages({ seen, question, query, onAnew }) {
+  const known = useRef({ of: null, cursors: [] });
   const of = JSON.stringify(question);
-  if (known.current.of !== of) known.current = { of, cursors: [null] };
+  if (known.current.of !== of) known.current = { of, cursors: [] };
   const { cursors } = known.current;
-  if (!cursors.includes(cursor)) known.current.cursors = [null, cursor]; // came by a link: what was before it is not known
-  const at = known.current.cursors.indexOf(cursor);
+  const cursor = query.cursor ?? null;
+  const at = cursor === null ? 0 : Math.max(1, Math.trunc(Number(query.page) || 2) - 1);
+  cursors[at] = cursor;
   const next = seen.asking || seen.failure !== null ? null : (seen.answer?.body.cursor ?? null);
-  if (next !== null) known.current.cursors[at + 1] = next;
-  const go = (to) => setQuery({ cursor: to, every: null, open: null });
+  if (next !== null) cursors[at + 1] = next;
+  const go = (to) => setQuery({ cursor: cursors[to], page: to === 0 ? null : String(to + 1), every: null, open: null });
   return html`<span class="pages" role="group" aria-label="Pages of one state">
-    <button type="button" disabled=${cursor === null} onClick=${() => go(known.current.cursors[at - 1])}>Previous page</button>
-    <span>Page ${at + 1}</span>
-    <button type="button" disabled=${next === null} onClick=${() => go(next)}>Next page</button>
+    ${at > 0 && cursors[at - 1] === undefined
+      ? html`<button type="button" onClick=${onAnew}>First page, as it is now</button>`
+      : html`<button type="button" disabled=${at === 0} onClick=${() => go(at - 1)}>Previous page</button>`}
+    <span>Page ${countText(at + 1)}</span>
+    <button type="button" disabled=${next === null} onClick=${() => go(at + 1)}>Next page</button>
   </span>`;
 }

@@ -12,13 +12,14 @@ import { arranged, cellText, isNumeric, valueAt } from "./rows.js";
 
 const MOST_IN_CELL = 80;
 const SAMPLE = 50;
+const MOST_COLUMNS = 200; // unless they are chosen
 
 /** `rows` and `columns` of `rows.js`; `changed` is row id → ids of columns that are marked. */
 export function Rows({ store, query, rows, columns, changed }) {
   const arrangement = arrangementOf(query);
   const { find, sort } = arrangement;
   const shown = useMemo(() => arranged(rows, columns, { find, sort }), [rows, columns, find, sort]);
-  const chosen = useMemo(() => arrangement.chosen(columns).map((column) => ({ ...column, isNumber: isNumber(rows, column) })), [columns, query.columns]);
+  const chosen = useMemo(() => shownOf(arrangement, query, columns).map((column) => ({ ...column, isNumber: isNumber(rows, column) })), [columns, query.columns]);
   const cell = (row, column) => {
     const { text, title } = cellText(valueAt(row, column), column);
     return { text: shortText(text, MOST_IN_CELL), title: title ?? (text.length > MOST_IN_CELL ? text.slice(0, 2000) : null), changed: changed.get(row.id)?.has(column.id) };
@@ -37,6 +38,10 @@ export function Rows({ store, query, rows, columns, changed }) {
         onSort=${(next) => setQuery({ sort: next })} open=${open?.id} onOpen=${(row) => setQuery({ open: row.id }, { replace: true })} />
       ${open && html`<${Row} store=${store} row=${open} isOnly=${rows.length === 1} />`}
     </div>`;
+}
+
+function shownOf(arrangement, query, columns) {
+  return query.columns ? arrangement.chosen(columns) : columns.slice(0, MOST_COLUMNS);
 }
 
 /** Times stand left: their texts have one length. */

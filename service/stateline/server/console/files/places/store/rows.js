@@ -7,7 +7,7 @@ const OWN_BEFORE = ["key", "found", "start", "end"];
 const OWN_AFTER = ["timestamp", "valid_to", "partition", "offset"];
 const OWN = [...OWN_BEFORE, ...OWN_AFTER];
 const TIMES = new Set(["start", "end", "timestamp", "valid_to"]);
-const MOST_COLUMNS = 200;
+const EMPTY = "\u2400"; // the row of the empty key: an address leaves out what is empty
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)$/;
 const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet would calculate
 
@@ -29,7 +29,8 @@ function rowOf(entry, exact, id = null) {
   const keyText = entry.key === undefined ? null : (exact ?? shown(entry.key));
   // Of one key, windows have a start, sessions both, versions a time; a value of a key-value store is another version of the same row.
   const rest = [entry.start, entry.end, entry.key === undefined && entry.start === undefined ? entry.timestamp : undefined];
-  return { id: id ?? [keyText, ...rest].filter((part) => part !== null && part !== undefined).join("~"), entry, keyText };
+  const own = [keyText, ...rest].filter((part) => part !== null && part !== undefined).join("~");
+  return { id: id ?? (own || EMPTY), entry, keyText };
 }
 
 /**
@@ -41,7 +42,7 @@ export function columnsOf(rows) {
   const paths = new Map(); // by the path as text: one member may be called "a.b", and another one b in a
   for (const { entry } of rows) {
     for (const name of OWN) if (isTold(name, entry[name])) own.add(name);
-    if (paths.size < MOST_COLUMNS && entry.value !== undefined && entry.found !== false) addPaths(paths, entry.value);
+    if (entry.value !== undefined && entry.found !== false) addPaths(paths, entry.value);
   }
   const taken = new Set(OWN);
   const members = [...paths.values()].map((path) => {
@@ -137,9 +138,10 @@ function rankOf(value) {
   return typeof value === "string" ? 1 : 2;
 }
 
-/** What is another way than in the answer before: row id → ids of columns that changed, and how many rows are new or gone. */
-export function changesBetween(before, after, columns) {
+/** What is another way than before: row id → ids of columns that changed, of which a row may have lost some, and how many rows are new or gone. */
+export function changesBetween(before, after) {
   const known = new Map(before.map((row) => [row.id, row]));
+  const columns = columnsOf([...after, ...before]);
   const changed = new Map();
   let added = 0;
   for (const row of after) {
