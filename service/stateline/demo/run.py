@@ -180,7 +180,7 @@ class _Demo:
     def _serve(self) -> None:
         """Replay the rest, then go on answering, until Ctrl-C."""
         url = self._url
-        self._screen.headline(f"Serving on {url} (try {url}/docs) until Ctrl-C, while the rest streams in")
+        self._screen.headline(f"Serving until Ctrl-C, while the rest streams in: console {url}, API {url}/docs")
         replay = Replay(self._feed, _SLOW_PER_SECOND)
         try:
             with self._screen.live_line() as show:

@@ -9,8 +9,9 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,14 +135,14 @@ def create_app(
     changes = ChangeRoutes(serving)
     metrics = Metrics(serving, snapshots, changes)
     queries = QueryRoutes(serving, limits)
-    history = History(serving, metrics)
+    history, page = History(serving, metrics), ConsolePage()
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
         title=app.application_id,
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, history, scratch, announces, for_nodes, takes_over),
         routes=[
-            *_routes(serving, queries, changes, metrics, history, app.examples),
+            *_routes(serving, queries, changes, metrics, history, page, app.examples),
             *SnapshotRoutes(serving, snapshots, limits).routes(),
         ],
         openapi_url=None,
@@ -156,7 +157,7 @@ def create_app(
     admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
-    api.add_exception_handler(HTTPException, on_http_error)
+    api.add_exception_handler(HTTPException, _for_the_lost(page))
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
@@ -165,6 +166,14 @@ def create_app(
     if admit is not None:
         api.state.at_once = points.answer
     return api
+
+
+def _for_the_lost(page: ConsolePage) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, error: Exception) -> Response:
+        is_lost = isinstance(error, HTTPException) and error.status_code == HTTPStatus.NOT_FOUND
+        return (page.lost(request) if is_lost else None) or await on_http_error(request, error)
+
+    return answer
 
 
 class Listening(NamedTuple):
@@ -315,6 +324,7 @@ def _routes(
     changes: ChangeRoutes,
     metrics: Metrics,
     history: History,
+    page: ConsolePage,
     examples: Mapping[str, str],
 ) -> list[BaseRoute]:
     state = StateRoutes(serving, metrics)
@@ -325,7 +335,7 @@ def _routes(
         "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
     }
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
-    docs, page = docs_page(openapi), ConsolePage()
+    docs = docs_page(openapi)
     stores = serving.topology.all_stores
 
     async def show_openapi(request: Request) -> Response:
@@ -349,7 +359,7 @@ def _routes(
         Route("/openapi.json", show_openapi),
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
-        *ConsoleState(serving, metrics, state, page.version).routes(),
+        *ConsoleState(serving, metrics, state, history, page.version).routes(),
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
         *ConsoleSettings(config).routes(),

@@ -141,6 +141,22 @@ def test_other_addresses_lead_nowhere(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/stores/totals/", "/Stores", "/nope", "/v1/nope"])
+def test_a_browser_that_is_lost_gets_the_page_to_go_on_from_and_a_program_the_problem(
+    client: httpx.Client, path: str
+) -> None:
+    answer = client.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "<base" in answer.text
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    for accept in ("*/*", "application/json"):
+        answer = client.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert client.post(path, headers={"Accept": "text/html"}).headers["content-type"] == "application/problem+json"
+    missing = client.get("/v1/stores/nope", headers={"Accept": "text/html"})
+    assert missing.json()["reason"] == "DOES_NOT_EXIST", "a store that is not there is no lost reader"
+
+
 @pytest.mark.parametrize("path", ["/console/", "/console/none.js", "/console/..%2Fmain.py", "/console/%2e%2e/pages.py"])
 def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
     answer = client.get(path)

@@ -31,13 +31,15 @@ def test_a_look_shows_every_store_and_the_partitions_of_one(client: httpx.Client
         "persistent": True,
         "states": {"active": PARTITIONS},
         "lag": 0,
+        "input_lag": None,
         "staged_records": 2,
         "committed_at_ms": newest,
     }
     for asked, selected in (({}, "aircraft"), ({"store": "counts"}, "counts"), ({"store": "nope"}, "aircraft")):
         body = client.get("/v1/console", params=asked).json()
         assert body["selected"] == selected
-        assert body["partitions"] == client.get(f"/v1/stores/{selected}").json()["partitions"]
+        told = client.get(f"/v1/stores/{selected}").json()["partitions"]
+        assert body["partitions"] == {number: known | {"input_lag": None} for number, known in told.items()}
     assert body["application_id"] == "flights-app"
     assert body["pipelines"] == {}
     store = worker.stores["aircraft", 0]

@@ -16,7 +16,7 @@ import logging
 import time
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -114,6 +114,10 @@ class History:
         newest = self._samples[-1]
         before = next(s for s in self._samples if s.at_s > newest.at_s - _RATE_S - INTERVAL_S / 2)
         return {topic: _grown_per_s(before, newest, (topic,)) for topic in newest.grown}
+
+    def workers(self) -> Iterable[WorkerFigures]:
+        """What this node's workers wrote last of themselves, some seconds old at most."""
+        return self._workers.values()
 
     async def keep(self) -> None:
         """Look again and again, until cancelled."""

@@ -61,6 +61,13 @@ class ConsolePage:
         base = b'<base href="%b">' % root_from(request.scope).encode()
         return _StaticFile(_PAGE, self._page.replace(_BASE, base)).answer(request)
 
+    def lost(self, request: Request) -> Response | None:
+        """The page with status 404, for a browser at an address where nothing is; None for a program."""
+        if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+            return None
+        base = b'<base href="%b">' % root_from(request.scope).encode()
+        return Response(self._page.replace(_BASE, base), 404, {**_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
+
     async def console_file(self, request: Request) -> Response:
         """GET /console/{path}: a script, a style sheet, the icon, below a version or not. Raises 404 for others."""
         path: str = request.path_params["path"]

@@ -2,16 +2,19 @@
 follows the page, and is in no OpenAPI document.
 
     {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
-     "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions},
-                 "lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not known. The
-                 lag is what a copy lacks, be it restored or a standby's
-     "selected": store, "partitions": its own, as in /v1/stores/{store},
+     "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions}, "lag",
+                 "input_lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not
+                 known. The lag is what a copy lacks, be it restored or a standby's, the input lag what no task has read
+     "selected": store, "partitions": its own, as in /v1/stores/{store}, and
+                 "input_lag": {topic: records} | null: no worker of this node has it
      "commits": {task: [number, ms]},    the newest of one store of each task
+     "workers": {name: {"told_at_ms": of its last figures, "failed": records that it skipped or set aside since it
+                 started}} | null,    those of this node that live
      "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
      "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
-What token may not read a store sees nothing of it, and only one for all stores how long queries take. Of many pages
-that look in the same second one has the stores looked through.
+What token may not read a store sees nothing of it, and only one for all stores how long queries take and how workers
+are. Of many pages that look in the same second one has the stores looked through.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.server.cluster_view import ClusterView
+from stateline.server.console.history import History
+from stateline.server.console.input_lag import InputLag
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
@@ -47,14 +52,17 @@ _SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
 class ConsoleState:
     """The endpoint, and what it looked at last. For the event loop's thread."""
 
-    def __init__(self, serving: Serving, metrics: Metrics, state: StateRoutes, files_version: str) -> None:
+    def __init__(
+        self, serving: Serving, metrics: Metrics, state: StateRoutes, history: History, files_version: str
+    ) -> None:
         self._serving, self._metrics, self._state = serving, metrics, state
-        self._files_version = files_version
+        self._history, self._files_version = history, files_version
         self._looking = asyncio.Lock()
         self._looked_at_s = -math.inf
         self._stores: dict[str, dict[str, Any]] = {}
         self._seen: Sequence[Noticed] = ()
         self._queries: list[tuple[float | None, float]] = []
+        self._input_lag = InputLag(serving.topology, ())
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -75,8 +83,9 @@ class ConsoleState:
                 "pipelines": self._state.pipelines(request),
                 "stores": [self._stores[name] for name in readable],
                 "selected": selected,
-                "partitions": {} if selected is None else StoreStates(self._serving).describe(selected)["partitions"],
+                "partitions": {} if selected is None else self._described(selected)["partitions"],
                 "commits": _commits(self._seen, set(readable)),
+                "workers": self._workers() if reads_all(request) else None,
                 "queries": self._queries if reads_all(request) else None,
                 "cluster": self._cluster(request, readable),
             }
@@ -99,20 +108,34 @@ class ConsoleState:
         async with self._looking:
             if time.monotonic() - self._looked_at_s < _FRESH_S:
                 return
-            states, stores = StoreStates(self._serving), {}
+            self._input_lag = InputLag(self._serving.topology, (worker.lag for worker in self._history.workers()))
+            stores = {}
             for name in self._serving.stores.names:
-                stores[name] = _summary(states.describe(name))
+                stores[name] = _summary(self._described(name))
                 await asyncio.sleep(0)  # a store of many partitions takes a millisecond or two
             self._stores, self._seen = stores, noticed(self._serving.partitions)
             self._queries = await self._metrics.queries()
             self._looked_at_s = time.monotonic()
+
+    def _workers(self) -> dict[str, dict[str, int]]:
+        return {
+            told.instance: {"told_at_ms": told.updated_at_ms, "failed": told.skipped + told.dead_lettered}
+            for told in self._history.workers()
+        }
+
+    def _described(self, name: str) -> dict[str, Any]:
+        described = StoreStates(self._serving).describe(name)
+        for partition in described["partitions"].values():
+            partition["input_lag"] = self._input_lag.of(name, partition["task"])
+        return described
 
 
 def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
     """A store as its card shows it."""
     partitions = described["partitions"].values()
     states = Counter("unreadable" if "unreadable" in p else p["state"] or "unknown" for p in partitions)
-    lags = [behind for p in partitions if (behind := p.get("restore_remaining") or p.get("lag_records")) is not None]
+    lags = [lacks for p in partitions if (lacks := p.get("restore_remaining") or p.get("lag_records")) is not None]
+    behind = [sum(p["input_lag"].values()) for p in partitions if p["input_lag"] is not None]
     staged, times = (
         [p[name] for p in partitions if p.get(name) is not None] for name in ("staged_records", "committed_at_ms")
     )
@@ -120,6 +143,7 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
         **{name: described[name] for name in _SHOWN if name in described},
         "states": states,
         "lag": sum(lags) if lags else None,
+        "input_lag": sum(behind) if behind else None,
         "staged_records": sum(staged) if staged else None,
         "committed_at_ms": max(times, default=None),
     }

@@ -99,7 +99,7 @@ def test_what_is_typed_finds_among_them_and_is_in_the_address(page: Console) -> 
     page.page.get_by_label("Find").fill("AIRPORT such")
     page.page.wait_for_url("**/failures?find=AIRPORT+such")
     page.page.get_by_text("1 of the newest 3 in failed").wait_for()
-    assert cards.all_inner_texts()[0].startswith("no such airport")
+    assert cards.all_inner_texts()[0].startswith("ValueError: no such airport")
     page.page.reload()
     page.page.get_by_text("1 of the newest 3 in failed").wait_for()
     page.page.get_by_label("Find").fill("nothing is like this")

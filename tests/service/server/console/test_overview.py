@@ -161,4 +161,27 @@ def test_all_is_well_until_something_is_not(page: Console) -> None:
     assert told[2].startswith("look Store aircraft is being restored: 1,234 offsets left")
     page.page.get_by_role("list").get_by_text("failed", exact=True).wait_for()  # pipelines have a line
     page.page.get_by_role("link", name="Store airports: 2 unknown").click()
-    page.page.wait_for_url("**/stores/airports")
+    page.page.wait_for_url("**/stores/airports?tab=partitions")
+
+
+def test_a_worker_that_tells_nothing_of_itself_and_records_that_failed_are_told(page: Console) -> None:
+    def stands_still(said: dict[str, Any]) -> dict[str, Any]:
+        (name,) = said["workers"]
+        return {"workers": {name: {"told_at_ms": int(time.time() * 1000) - 40_000, "failed": 3}}}
+
+    page.page.get_by_text("Every store can be asked.").wait_for()
+    change_look(page.page, stands_still)
+    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts.nth(1).wait_for()
+    told = alerts.all_inner_texts()
+    assert told[0].startswith("broken Worker worker-0 has told nothing of itself for 4")
+    assert told[1].startswith("look 3 records failed since the workers started")
+    page.page.get_by_role("link", name="3 records failed").click()
+    page.page.wait_for_url("**/failures")
+
+
+def test_while_nobody_answers_nothing_is_called_well(page: Console) -> None:
+    page.page.get_by_text("Every store can be asked.").wait_for()
+    page.page.route("**/v1/console", lambda route: route.abort())
+    page.page.get_by_role("alert").get_by_text("The server does not answer.").first.wait_for()
+    assert page.page.get_by_text("Every store can be asked.").count() == 0

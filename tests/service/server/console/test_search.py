@@ -49,8 +49,20 @@ def test_stores_and_places_are_found_by_any_part_of_their_names(page: Console) -
     searching(page).fill("po")
     page.page.locator("#found", has_text="airports").wait_for()
     assert found(page)[:2] == ["store airports", "place Topology"]
+
+
+def test_escape_ends_a_search_and_the_focus_is_where_it_was(page: Console) -> None:
+    page.page.get_by_role("link", name="Topology", exact=True).focus()
+    searching(page).fill("N01")
     page.page.keyboard.press("Escape")
     page.page.locator("dialog").wait_for(state="detached")
+    assert page.page.evaluate("document.activeElement.textContent") == "Topology"
+
+
+def test_keys_of_windows_and_sessions_are_found_whole(page: Console) -> None:
+    searching(page).fill("EWR")
+    page.page.locator("#found", has_text="key of rushes EWR").wait_for()
+    page.page.locator("#found", has_text="key of hourly EWR").wait_for()
 
 
 def test_keys_that_come_late_do_not_replace_those_of_what_was_typed_since(page: Console) -> None:

@@ -18,6 +18,7 @@ from stateline.server.guard.tokens import hash_of
 from support.apps.console_app import HOSTILE_KEY, LARGE, START_MS, aircraft_records
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
+from support.console.told import change_look
 from support.processes.ports import free_port
 
 if TYPE_CHECKING:
@@ -395,3 +396,22 @@ def test_partitions_have_their_state_and_positions(page: Console) -> None:
     page.visit("stores/airports?tab=partitions")
     page.page.locator("td", has_text=re.compile(r"airport-status-\d @ 2")).first.wait_for()
     assert page.page.locator("tbody tr").count() == 2
+
+
+def test_the_partition_whose_input_lags_says_by_how_many_records(page: Console) -> None:
+    def behind(said: dict[str, Any]) -> dict[str, Any]:
+        partitions = dict(said["partitions"])
+        partitions["1"] = partitions["1"] | {"input_lag": {"airport-status": 12_345}}
+        stores = [s | {"input_lag": 12_345} if s["store"] == "airports" else s for s in said["stores"]]
+        return {"partitions": partitions, "stores": stores}
+
+    change_look(page.page, behind)
+    page.visit("stores/airports?tab=partitions")
+    table = page.page.get_by_role("table", name="Partitions of airports")
+    table.get_by_text("12,345").wait_for()
+    heads = table.locator("th[scope=col]").all_inner_texts()
+    lags = [row.locator("th, td").nth(heads.index("Input lag")).inner_text() for row in table.locator("tbody tr").all()]
+    assert lags == ["0", "12,345"]
+    page.visit("")
+    page.page.get_by_role("link", name="Store airports is 12,345 records behind its input").click()
+    page.page.wait_for_url("**/stores/airports?tab=partitions")

@@ -66,13 +66,19 @@ function NotLoaded() {
 }
 
 function Head({ look, at, onSearch }) {
+  const places = useRef(null);
   const shown = Object.entries(PLACES).filter(
     ([place]) => !(place === "pipelines" && look.known && Object.keys(look.pipelines).length === 0),
   );
   const current = { store: "stores", key: "stores" }[at.place] ?? at.place;
+  useEffect(() => {
+    const list = places.current; // on a phone it scrolls sideways
+    const here = list.querySelector("[aria-current]");
+    if (here !== null) list.scrollLeft = here.offsetLeft - (list.clientWidth - here.offsetWidth) / 2;
+  }, [current, shown.length]);
   return html`<header>
     <p class="brand"><a href=${addressOf({ place: "overview" })}>Stateline</a> <span>${look.application_id ?? ""}</span></p>
-    <nav aria-label="Places"><ul>${shown.map(
+    <nav aria-label="Places"><ul ref=${places}>${shown.map(
       ([place, title]) => html`<li key=${place}><a href=${addressOf({ place })} aria-current=${place === current ? "page" : null}>${title}</a></li>`,
     )}</ul></nav>
     <div class="tools">

@@ -2,13 +2,15 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask } from "../base/api.js";
-import { memberTexts, shown } from "../base/json.js";
 import { addressOf, go, PLACES } from "../base/place.js";
 import { family, requestFor } from "../base/queries.js";
 
 const SETTLE_MS = 200; // of what is typed, before the server is asked for keys
 const KEYS_OF_EACH = 5;
-const MOST_STORES_ASKED = 8;
+const MOST_STORES_ASKED = 24;
+
+const BY_PREFIX = { key_value: "range", versioned: "versioned_range" }; // of others there is no query of keys that begin so
+const OF_ONE_KEY = { key_value: "key", versioned: "versioned_key", window: "key_windows", session: "sessions" };
 
 /** A dialog over the page; `stores` are those of the look. `onClose` is called when it is over. */
 export function Search({ stores, onClose }) {
@@ -16,7 +18,11 @@ export function Search({ stores, onClose }) {
   const [text, setText] = useState("");
   const [keys, setKeys] = useState([]);
   const [chosen, setChosen] = useState(0);
-  useEffect(() => dialog.current.showModal(), []);
+  useEffect(() => {
+    const shown = dialog.current;
+    shown.showModal();
+    return () => shown.close(); // which gives the focus back
+  }, []);
   useEffect(() => {
     setKeys([]);
     if (text === "") return undefined;
@@ -59,7 +65,7 @@ export function Search({ stores, onClose }) {
       ({ what, name, href }, i) => html`<li key=${href} id=${`found-${i}`} role="option" aria-selected=${i === at}>
         <a href=${href} tabindex="-1" onClick=${onClose}><span class="muted">${what}</span> ${name}</a></li>`,
     )}</ul>
-    ${found.length === 0 && html`<p role="status">Nothing is called so. Keys are found by how they begin.</p>`}
+    ${found.length === 0 && html`<p role="status">Nothing is called so. Keys are found by how they begin; those of windows and sessions, and keys that are no text, whole.</p>`}
   </dialog>`;
 }
 
@@ -72,20 +78,20 @@ function placesLike(text, stores) {
   ];
 }
 
-/** Keys that begin so, of stores with keys of text; of others the key that is just that, if there is one. */
+/** Keys that begin so, where keys are text and stores have ranges of them; of others the key that is just that, if there is one. */
 async function keysLike(text, stores, signal) {
-  const asked = stores.filter(({ kind }) => ["key_value", "versioned"].includes(family(kind))).slice(0, MOST_STORES_ASKED);
+  const asked = stores.filter(({ kind }) => Object.hasOwn(OF_ONE_KEY, family(kind))).slice(0, MOST_STORES_ASKED);
   const answers = await Promise.all(asked.map((store) => keysOf(store, text, signal).catch(() => [])));
   return answers.flat();
 }
 
 async function keysOf(store, text, signal) {
-  const isText = store.key_type === "string";
-  const request = isText
-    ? requestFor(store, family(store.kind) === "versioned" ? "versioned_range" : "range", { prefix: text, limit: String(KEYS_OF_EACH), allow_partial: "true" })
-    : requestFor(store, family(store.kind) === "versioned" ? "versioned_key" : "key", { key: text });
-  const { body, text: answer } = await ask(request.path, { ...request, signal, timeoutMs: 3000 });
-  const keys = isText ? body.entries.map((entry) => entry.key) : body.found ? [store.key_type === "json" ? text : shown(body.key)] : [];
-  const exact = isText && store.key_type === "json" ? memberTexts(answer, "key") : keys;
-  return exact.map((key) => ({ what: `key of ${store.store}`, name: key, href: addressOf({ place: "key", store: store.store, key }) }));
+  const kind = family(store.kind);
+  const byPrefix = store.key_type === "string" ? BY_PREFIX[kind] : undefined;
+  const request = byPrefix
+    ? requestFor(store, byPrefix, { prefix: text, limit: String(KEYS_OF_EACH), allow_partial: "true" })
+    : requestFor(store, OF_ONE_KEY[kind], { key: text, limit: kind in BY_PREFIX ? "" : "1" });
+  const { body } = await ask(request.path, { ...request, signal, timeoutMs: 3000 });
+  const keys = byPrefix ? body.entries.map((entry) => entry.key) : (body.found ?? body.entries?.length > 0) ? [text] : [];
+  return keys.map((key) => ({ what: `key of ${store.store}`, name: key, href: addressOf({ place: "key", store: store.store, key }) }));
 }

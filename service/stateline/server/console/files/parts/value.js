@@ -1,12 +1,13 @@
 /** Values as one reads them: JSON laid out and folded, large integers exact, times in the reader's zone. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { localText, utcText } from "../base/format.js";
+import { countText, localText, utcText } from "../base/format.js";
 import { compact, shown } from "../base/json.js";
 
 const OPEN_DEPTH = 2;
 const OPEN_MEMBERS = 30;
 const MOST_SHORT = 120;
+const MOST_TEXT = 600; // characters of a text that are shown at once
 
 /** A value that `parseExactly` made, as a tree whose parts fold; what is not JSON as it is. */
 export function Value({ value, depth = 0, name = null }) {
@@ -30,9 +31,13 @@ function Members({ members, depth }) {
   </div>`;
 }
 
+/** A long text is folded. */
 function Leaf({ value }) {
+  const [whole, setWhole] = useState(false);
   const kind = value === null ? "null" : typeof value;
-  return html`<span class=${`leaf-${kind}`}>${typeof value === "string" ? JSON.stringify(value) : compact(value)}</span>`;
+  if (kind !== "string" || value.length <= MOST_TEXT) return html`<span class=${`leaf-${kind}`}>${kind === "string" ? JSON.stringify(value) : compact(value)}</span>`;
+  return html`<span class="leaf-string">${JSON.stringify(whole ? value : value.slice(0, MOST_TEXT))}${whole ? "" : " …"}</span>
+    <button type="button" aria-expanded=${whole} onClick=${() => setWhole(!whole)}>${whole ? "Fold" : `All ${countText(value.length)} characters`}</button>`;
 }
 
 /** A value in one line, cut when it is long. */

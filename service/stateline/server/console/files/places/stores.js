@@ -6,8 +6,9 @@ import { ageMs } from "../base/look.js";
 import { addressOf } from "../base/place.js";
 import { Nothing, Table } from "../parts/table.js";
 
-const COLUMNS = ["Store", "Kind", "Types", "Partitions", "Lag", "Staged", "Last commit"];
+const COLUMNS = ["Store", "Kind", "Types", "Partitions", "Input lag", "Staged", "Last commit"];
 const STALE_COMMIT_MS = 60_000;
+const MANY_RECORDS = 10_000;
 
 export function Stores({ look }) {
   if (!look.known) return null;
@@ -20,7 +21,7 @@ export function Stores({ look }) {
       kindText(store),
       `${store.key_type} → ${store.value_type}`,
       store.not_ready ?? statesText(store.states),
-      store.lag === null ? "unknown" : countText(store.lag),
+      inputLagText(store.input_lag),
       store.staged_records === null ? "unknown" : countText(store.staged_records),
       commitText(store.committed_at_ms),
     ],
@@ -38,14 +39,28 @@ export function statesText(states) {
   return Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none";
 }
 
+/** How many records of the input are not read yet; null where no worker of this node tells. */
+export function inputLagText(records) {
+  return records === null || records === undefined ? "unknown" : countText(records);
+}
+
 /** How long ago a commit was. */
 export function commitText(atMs) {
   return atMs > 0 ? `${durationText(ageMs(atMs))} ago` : "none yet";
 }
 
-/** "bad" for a store that cannot be asked, "warn" for one that lags or whose commits have stopped with records staged, else null. */
-export function alertOf({ states, not_ready: notReady, lag, staged_records: staged, committed_at_ms: atMs }) {
+/** "bad" for a store that cannot be asked, "warn" for one with a copy or input that lags or whose commits have stopped, else null. */
+export function alertOf(store) {
+  const { states, not_ready: notReady, lag } = store;
   if (notReady || states.unreadable || states.unknown) return "bad";
-  const waits = staged > 0 && atMs > 0 && ageMs(atMs) > STALE_COMMIT_MS;
-  return states.restoring || lag > 0 || waits ? "warn" : null;
+  return states.restoring || lag > 0 || isBehind(store) || waits(store) ? "warn" : null;
+}
+
+/** Whether the input is further ahead than what a worker reads in one go. */
+export function isBehind({ input_lag: records }) {
+  return records >= MANY_RECORDS;
+}
+
+function waits({ staged_records: staged, input_lag: unread, committed_at_ms: atMs }) {
+  return (staged > 0 || unread > 0) && atMs > 0 && ageMs(atMs) > STALE_COMMIT_MS;
 }

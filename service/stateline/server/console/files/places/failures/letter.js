@@ -15,7 +15,7 @@ export function Letter({ record }) {
     ["Value", html`<${Part} record=${record} name="value" />`],
     headers?.length === 0 ? null : ["Headers", html`<${Part} record=${record} name="headers" />`],
   ];
-  return html`<li class="card bad"><h2>${reason ?? error ?? "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
+  return html`<li class="card bad"><h2>${[error?.split(".").at(-1), reason].filter(Boolean).join(": ") || "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
 }
 
 /** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */

@@ -5,13 +5,15 @@ import { countText, durationText } from "../../base/format.js";
 import { ageMs } from "../../base/look.js";
 import { addressOf } from "../../base/place.js";
 import { isAmiss } from "../pipelines.js";
-import { alertOf, statesText } from "../stores.js";
+import { alertOf, isBehind, statesText } from "../stores.js";
 
+const SILENT_MS = 15_000; // they tell once a second, and are looked at every five
 const WORDS = { bad: "broken", warn: "look" };
 
 /** The list of them, or that all is well. */
 export function Alerts({ look }) {
   const alerts = alertsOf(look);
+  if (alerts.length === 0 && look.failure) return null; // nobody knows
   if (alerts.length === 0) return html`<p class="live"><span class="tag">well</span> ${look.stores.length > 0 ? "Every store can be asked." : "Nothing is broken."}</p>`;
   return html`<ul class="alerts live" aria-label="What needs somebody">${alerts.map(
     ({ how, href, what, advice }) => html`<li key=${href + what} class=${how}>
@@ -20,7 +22,7 @@ export function Alerts({ look }) {
 }
 
 function alertsOf(look) {
-  const all = [...nodeAlerts(look), ...pipelineAlerts(look), ...look.stores.flatMap(storeAlerts)];
+  const all = [...nodeAlerts(look), ...workerAlerts(look), ...pipelineAlerts(look), ...look.stores.flatMap(storeAlerts)];
   return [...all.filter(({ how }) => how === "bad"), ...all.filter(({ how }) => how === "warn")];
 }
 
@@ -31,6 +33,20 @@ function nodeAlerts({ cluster }) {
     what: `Node ${name} is not reached: ${node.fault ?? "no reason known"}`,
     advice: "See whether it runs, and whether this one can connect to its address. Its tasks go to other nodes.",
   }));
+}
+
+function workerAlerts({ workers }) {
+  const all = Object.entries(workers ?? {});
+  const silent = all.filter(([, { told_at_ms: atMs }]) => ageMs(atMs) > SILENT_MS).map(([name, { told_at_ms: atMs }]) => ({
+    how: "bad",
+    href: addressOf({ place: "nodes" }),
+    what: `Worker ${name} has told nothing of itself for ${durationText(ageMs(atMs))}`,
+    advice: "It is busy with one record or micro-batch, or hangs: its stores stand still meanwhile.",
+  }));
+  const failed = all.reduce((sum, [, worker]) => sum + worker.failed, 0);
+  if (failed === 0) return silent;
+  const what = failed === 1 ? "1 record failed since the workers started" : `${countText(failed)} records failed since the workers started`;
+  return [...silent, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "Why, and with which record, stands there." }];
 }
 
 function pipelineAlerts({ pipelines }) {
@@ -45,7 +61,7 @@ function pipelineAlerts({ pipelines }) {
 function storeAlerts(store) {
   const how = alertOf(store);
   if (how === null) return [];
-  return [{ how, href: addressOf({ place: "store", store: store.store }), ...(how === "bad" ? broken(store) : slow(store)) }];
+  return [{ how, href: addressOf({ place: "store", store: store.store, query: { tab: "partitions" } }), ...(how === "bad" ? broken(store) : slow(store)) }];
 }
 
 function broken({ store, not_ready: notReady, states }) {
@@ -54,10 +70,12 @@ function broken({ store, not_ready: notReady, states }) {
   return { what: `Store ${store}: ${statesText(states)}`, advice };
 }
 
-function slow({ store, states, lag, committed_at_ms: atMs }) {
+function slow(whole) {
+  const { store, states, lag, input_lag: unread, committed_at_ms: atMs } = whole;
   if (states.restoring) {
     return { what: `Store ${store} is being restored: ${countText(lag)} offsets left`, advice: "It gets there by itself; older state can be asked meanwhile where a standby has it." };
   }
   if (lag > 0) return { what: `Store ${store}: a copy lacks ${countText(lag)} records`, advice: "It catches up by itself; a lag that grows wants more workers." };
-  return { what: `Store ${store}: the last commit was ${durationText(ageMs(atMs))} ago, and records are staged`, advice: "See whether its worker still runs." };
+  if (isBehind(whole)) return { what: `Store ${store} is ${countText(unread)} records behind its input`, advice: "Its partitions say where. It catches up by itself; a lag that grows wants more workers." };
+  return { what: `Store ${store}: the last commit was ${durationText(ageMs(atMs))} ago, and records wait`, advice: "See whether its worker still runs." };
 }

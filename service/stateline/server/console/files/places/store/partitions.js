@@ -7,7 +7,7 @@ import { useRepeated } from "../../base/repeat.js";
 import { Table } from "../../parts/table.js";
 import { commitText } from "../stores.js";
 
-const COLUMNS = ["Partition", "State", "Worker", "Lag", "Committed", "Uncommitted", "Staged", "Last commit"];
+const COLUMNS = ["Partition", "State", "Worker", "Input lag", "Copy lacks", "Committed", "Uncommitted", "Staged", "Last commit"];
 const EVERY_MS = 3000;
 const TIMEOUT_MS = 3000; // a worker that hangs must not stop the rest of the page
 
@@ -44,6 +44,7 @@ function rowOf(number, known, { committed, uncommitted, partitions: answered }, 
     number,
     partition.unreadable ?? partition.state ?? "unknown",
     partition.owner ?? workerElsewhere(partition, cluster),
+    lagsText(partition.input_lag),
     lag === null || lag === undefined ? "unknown" : countText(lag),
     positionText(committed?.[number]),
     positionText(uncommitted?.[number]),
@@ -52,6 +53,12 @@ function rowOf(number, known, { committed, uncommitted, partitions: answered }, 
     ...(cluster === null ? [] : [partition.node ?? "none"]),
   ];
   return { id: number, cells, alert: partition.unreadable ? "bad" : partition.state === "restoring" ? "warn" : null };
+}
+
+function lagsText(topics) {
+  if (topics === null || topics === undefined) return "unknown";
+  const lags = Object.entries(topics);
+  return lags.map(([topic, records]) => (lags.length === 1 ? countText(records) : `${topic} ${countText(records)}`)).join(", ");
 }
 
 function workerElsewhere(partition, cluster) {
