@@ -172,7 +172,7 @@ def test_a_key_leads_to_the_next_one_and_back(page: Console, store: str, key: st
 
 
 def value(page: Page) -> Locator:
-    return page.locator(".card .value")
+    return level(page, "read_committed").locator(".value")
 
 
 def test_the_slider_shows_the_value_of_its_time(page: Console) -> None:
@@ -273,7 +273,7 @@ def test_versions_are_steps_of_a_number_in_them_and_a_step_leads_to_its_time(pag
 
 def test_before_the_first_version_there_is_no_value(page: Console) -> None:
     shown = visit(page, f"{JFK}?as_of={START_MS - 1}")
-    shown.get_by_text("No value at that time").wait_for()
+    level(shown, "read_committed").get_by_text("No value at that time").wait_for()
 
 
 # Windows and sessions

@@ -4,11 +4,11 @@ import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../base/api.js";
 import { compact } from "../base/json.js";
 import { COMMON_FIELDS, curlLine, family, QUERIES, queriesOf, requestFor } from "../base/queries.js";
+import { isNoTime, TimeField } from "./time_field.js";
 import { Copy } from "./value.js";
 
 const LIMIT = "100";
 const KEY_HINTS = { string: null, json: "JSON, as it was written", bytes: "base64url" };
-const TIME_HINT = "ISO 8601 (UTC without a zone), or ms since 1970";
 const FIELDS = {
   key: { label: "Key", isKey: true },
   keys: { label: "Keys, one per line", isKey: true, lines: 4 },
@@ -17,9 +17,9 @@ const FIELDS = {
   upper: { label: "Upper, inclusive", isKey: true },
   order: { label: "Order", choices: ["", "asc", "desc"] },
   limit: { label: "Rows of a page", hint: `${LIMIT} when empty`, isNumber: true },
-  as_of: { label: "As of", hint: `${TIME_HINT}; now when empty` },
-  from: { label: "From, inclusive", hint: TIME_HINT },
-  to: { label: "To, inclusive", hint: TIME_HINT },
+  as_of: { label: "As of", isTime: true, empty: "now when empty" },
+  from: { label: "From, inclusive", isTime: true },
+  to: { label: "To, inclusive", isTime: true },
   isolation_level: { label: "Isolation level", choices: ["", "read_committed", "read_uncommitted"] },
   partition: { label: "Partition", hint: "one, or several with commas" },
   position_bound: { label: "Position bound", hint: '{"topic": {"0": 41}}', lines: 2 },
@@ -28,6 +28,7 @@ const FIELDS = {
   allow_partial: { label: "Answer even when some partitions fail", isCheck: true },
 };
 const EVERY_FIELD = Object.keys(FIELDS);
+const TIMES = EVERY_FIELD.filter((name) => FIELDS[name].isTime);
 
 const FIRST = { key_value: "range", window: "windows", session: "all_sessions", versioned: "versioned_range" };
 
@@ -62,13 +63,17 @@ export function QueryForm({ store, question, position, onAsk }) {
   useEffect(() => setDraft(JSON.parse(asked)), [asked]);
   const set = (field, value) => setDraft((before) => ({ ...before, values: { ...before.values, [field]: value } }));
   const choose = (name) => setDraft((before) => questionOf(store, { ...before.values, ask: name }));
+  const [unread, setUnread] = useState({});
   const submit = (event) => {
     event.preventDefault();
-    onAsk(draft);
+    // What a link has and nobody edited is asked as it is: the server reads more than this form, and says what it cannot.
+    const wrong = TIMES.filter((name) => isNoTime(draft.values[name]) && draft.values[name] !== question.values[name]);
+    setUnread(Object.fromEntries(wrong.map((name) => [name, draft.values[name]])));
+    if (wrong.length === 0) onAsk(draft);
   };
   const fields = QUERIES[draft.name].fields.filter((field) => field !== "cursor");
   const common = COMMON_FIELDS.filter((field) => draft.values[field]);
-  const field = (name) => html`<${Field} key=${name} name=${name} store=${store} value=${draft.values[name] ?? ""} onChange=${set} />`;
+  const field = (name) => html`<${Field} key=${name} name=${name} store=${store} value=${draft.values[name] ?? ""} unread=${unread[name]} onChange=${set} />`;
   return html`<form class="query panel" aria-label=${`Ask ${store.store}`} onSubmit=${submit}>
     <div class="fields">
       <div class="field">
@@ -92,9 +97,10 @@ export function QueryForm({ store, question, position, onAsk }) {
   </form>`;
 }
 
-function Field({ name, store, value, onChange }) {
-  const { label, hint, choices, lines, isNumber, isCheck, isKey } = FIELDS[name];
+function Field({ name, store, value, unread, onChange }) {
+  const { label, hint, choices, lines, isNumber, isCheck, isKey, isTime, empty } = FIELDS[name];
   const id = `field-${name}`;
+  if (isTime) return html`<${TimeField} id=${id} name=${name} label=${label} empty=${empty} value=${value} isWrong=${unread === value} onChange=${(next) => onChange(name, next)} />`;
   const hintText = isKey ? keyHint(store.key_type) : hint;
   const common = { id, name, spellcheck: false, autocomplete: "off", "aria-describedby": hintText ? `${id}-hint` : null };
   const changed = (event) => onChange(name, event.target.value);

@@ -14,8 +14,9 @@ export function everyOf(query) {
 }
 
 /**
- * Ask `request` now, and every `everyS` seconds; null asks nothing. Returns `{answer, atMs, asking, failure, failedAtMs}`: an
- * answer stays while the next one is on its way, and when asking the same again fails. With `keep`, a text, what was
+ * Ask `request` now, and every `everyS` seconds; null asks nothing. Returns `{id, answer, atMs, asking, isOld, failure, failedAtMs}`:
+ * an answer stays while the next one is on its way, and when asking the same again fails; `id` is its request's, and `isOld` says
+ * that this is another one. With `keep`, a text, what was
  * answered is asked for again only once that text is another one.
  */
 export function useAnswer(request, everyS, keep = null) {
@@ -45,7 +46,7 @@ export function useAnswer(request, everyS, keep = null) {
     everyS * 1000,
     [id, keep],
   );
-  return { ...seen, asking: id !== null && (seen.asking || seen.id !== id) };
+  return { ...seen, asking: id !== null && (seen.asking || seen.id !== id), isOld: seen.answer !== null && seen.id !== id };
 }
 
 /** Chooses how often; `onChange` is called with the seconds as a text, empty for once. */

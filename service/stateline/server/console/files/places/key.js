@@ -18,7 +18,7 @@ const LEAST_BETWEEN_MS = 1000; // of asking anew because the feed told of a chan
 
 /**
  * What a kind of store shows gets `store`, `at`, `everyS`, `again`, a number that moves when it is to ask anew,
- * and `onMain`, which it calls with `{request, answer, failure, entries}` of each answer: what the rest of the place is about.
+ * and `onMain`, which it calls with `{request, answer, failure, sample}` of each answer: what the rest of the place is about.
  */
 export function Key({ at, look }) {
   const [main, setMain] = useState(null);

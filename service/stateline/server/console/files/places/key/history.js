@@ -3,20 +3,23 @@
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
+import { numberAt, numbersIn } from "../../base/numbers.js";
 import { setQuery } from "../../base/place.js";
 import { family } from "../../base/queries.js";
+import { zoneName } from "../../base/times.js";
 import { Failure } from "../../parts/problem.js";
 import { Nothing, Table } from "../../parts/table.js";
 import { shortText, Time } from "../../parts/value.js";
 import { ShortDiff } from "./diff.js";
 import { useKeyFeed } from "./key_feed.js";
-import { chosenPath, numberAt, NumberChoice, numericPaths } from "./numbers.js";
+import { chosenNumber, numberName, NumberChoice } from "./numbers.js";
+import { differencesOf } from "./samples.js";
 import { Spans } from "./spans.js";
 
 const MOST_KEPT = 200;
 const WAYS = { "": "not at all", live: "each change, by the change feed", 1: "by asking every second", 5: "by asking every 5 s", 30: "by asking every 30 s" };
 
-/** `every` of the address says how; `main` is the answer that is shown above. `onChange` is called when the feed has told of one. */
+/** `every` of the address says how; `main` is the answer that is shown above, and what `sampleOf` has made of it. `onChange` is called when the feed has told of one. */
 export function History({ store, at, main, onChange }) {
   const way = Object.hasOwn(WAYS, at.query.every ?? "") ? (at.query.every ?? "") : "";
   const [changes, setChanges] = useState([]);
@@ -25,7 +28,7 @@ export function History({ store, at, main, onChange }) {
     add(found);
     onChange();
   });
-  useSamples(Number(way) > 0 ? main : null, add);
+  useSamples(Number(way) > 0, main?.sample ?? null, add, () => setChanges([]));
   const choose = (event) => {
     setChanges([]);
     setQuery({ every: event.target.value });
@@ -61,7 +64,7 @@ function Since({ at, onChoose }) {
 function withBefore(known, found) {
   const all = [...known];
   for (const change of found) {
-    const before = all.find(({ start, end }) => start === change.start && end === change.end);
+    const before = change.before ?? all.find(({ start, end }) => start === change.start && end === change.end);
     all.unshift({ ...change, seenMs: Date.now(), number: (all[0]?.number ?? 0) + 1, before });
   }
   return all.slice(0, MOST_KEPT).map((change) => ({ ...change, before: change.before && { value: change.before.value } }));
@@ -72,34 +75,32 @@ function partitionsOf(main) {
   return main?.answer ? Object.keys(main.answer.body.partitions).join(",") : null;
 }
 
-/** What differs from one answer to the next. */
-function useSamples(main, add) {
+/** What differs from one answer to the next; another question, as of other times, begins anew. */
+function useSamples(isWatched, sample, add, begin) {
   const known = useRef(null);
   useEffect(() => {
-    if (!main?.answer) {
-      known.current = null;
-      return;
-    }
-    const now = new Map(main.entries.map((entry) => [`${entry.start}/${entry.end}`, entry]));
     const before = known.current;
-    known.current = now;
-    if (before === null) return;
-    const changed = [...now].filter(([id, entry]) => !before.has(id) || compact(before.get(id).value) !== compact(entry.value));
-    const gone = [...before].filter(([id]) => !now.has(id)).map(([, entry]) => ({ ...entry, value: null, timestamp: null }));
-    add([...changed.map(([, entry]) => entry), ...gone]);
-  }, [main?.answer]);
+    known.current = isWatched ? (sample ?? before) : null;
+    if (!isWatched || sample === null || before === null) return;
+    if (before.of !== sample.of) begin();
+    else add(differencesOf(before, sample, hasSameValue).map(({ before: old, after }) => ({ ...(after ?? { ...old, value: null, timestamp: null }), before: old })));
+  }, [isWatched, sample?.answer]);
+}
+
+function hasSameValue(one, other) {
+  return compact(one.value) === compact(other.value);
 }
 
 /** The changes of a key as steps; of windows and sessions the drawing above moves. */
 function Drawn({ store, at, changes }) {
-  const paths = numericPaths(changes.map(({ value }) => value));
-  const path = chosenPath(paths, at);
-  if (changes.length < 2 || path === undefined || changes[0].start !== undefined) return null;
+  const numbers = numbersIn(changes.map(({ value }) => value));
+  const number = chosenNumber(numbers, at);
+  if (changes.length < 2 || number === undefined || changes[0].start !== undefined) return null;
   const timed = changes.every(({ timestamp }) => typeof timestamp === "number");
   const steps = changes.map((change) => ({ ...change, ms: timed ? change.timestamp : change.seenMs })).sort((a, b) => a.ms - b.ms);
-  const spans = steps.map(({ ms, value }, i) => ({ from: ms, to: steps[i + 1]?.ms ?? ms, number: numberAt(value, path), name: `${localText(ms)}: ${shortText(value)}` }));
-  return html`${family(store.kind) === "key_value" && html`<div class="buttons"><${NumberChoice} paths=${paths} at=${at} /></div>`}
-    <${Spans} label=${`${path || "The value"} of ${at.key} by ${timed ? "timestamp" : "when it was seen"}`} steps spans=${spans} />`;
+  const spans = steps.map(({ ms, value }, i) => ({ from: ms, to: steps[i + 1]?.ms ?? ms, number: numberAt(value, number), name: `${localText(ms)}: ${shortText(value)}` }));
+  return html`${family(store.kind) === "key_value" && html`<div class="buttons"><${NumberChoice} numbers=${numbers} at=${at} /></div>`}
+    <${Spans} label=${`${numberName(number, "The value")} of ${at.key} by ${timed ? "timestamp" : "when it was seen"}`} steps spans=${spans} />`;
 }
 
 function Changes({ changes, at }) {
@@ -116,5 +117,5 @@ function Changes({ changes, at }) {
     ],
   }));
   const columns = ["Seen", ...(windowed ? ["Stretch"] : []), "Value", "Changed", ...(timed ? ["Timestamp"] : [])];
-  return html`<${Table} caption=${`Changes of ${at.key}, the newest first`} columns=${columns} rows=${rows} />`;
+  return html`<${Table} caption=${`Changes of ${at.key}, the newest first, times in ${zoneName()}`} columns=${columns} rows=${rows} />`;
 }

@@ -1,15 +1,36 @@
-/** Which isolation level a question is asked at. */
+/** What an isolation level has said. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
-import { setQuery } from "../../base/place.js";
+import { compact } from "../../base/json.js";
+import { Failure } from "../../parts/problem.js";
+import { Origin } from "./asked.js";
+import { Diff } from "./diff.js";
 
-/** Lets people choose it; it stands in the address. */
-export function LevelChoice({ at }) {
-  const choose = (event) => setQuery({ isolation_level: event.target.value });
-  return html`<div class="field"><label for="level">Isolation level</label>
-    <select id="level" value=${at.query.isolation_level ?? ""} onChange=${choose}>
-      <option value="">the server's default</option>
-      <option value="read_committed">read_committed</option>
-      <option value="read_uncommitted">read_uncommitted</option>
-    </select></div>`;
+/** Asked for at the same time, and shown beside each other. */
+export const LEVELS = ["read_committed", "read_uncommitted"];
+
+/** A card of what `useAnswer` knows of a level: `children`, and of which state that is. */
+export function Level({ name, known, children }) {
+  const { answer, failure } = known;
+  return html`<section class="card" aria-labelledby=${name}>
+    <h3 id=${name}>${name}</h3>
+    ${failure && html`<${Failure} error=${failure} />`}
+    ${!answer && !failure && html`<p role="status">Loading …</p>`}
+    ${children}
+    ${answer && html`<${Origin} answer=${answer} atMs=${known.atMs} />`}
+  </section>`;
+}
+
+/** Whether the answers of both for one value are the same, and what differs; `absent` says that neither has one. */
+export function Compared({ old, young, absent }) {
+  if (!old || !young) return null;
+  if (old.found !== young.found) {
+    const said = young.found ? "Not committed yet: only read_uncommitted has this key." : "The deletion is not committed yet: only read_committed has this key.";
+    return html`<p role="status"><span class="tag warn">differ</span> ${said}</p>`;
+  }
+  if (compact(old.value) === compact(young.value)) {
+    return html`<p role="status"><span class="tag">equal</span> Both levels show the same${old.found ? " value" : `: ${absent}`}.</p>`;
+  }
+  return html`<p role="status"><span class="tag warn">differ</span> What was changed is not committed yet:</p>
+    <${Diff} before=${old.value} after=${young.value} caption="From read_committed to read_uncommitted" />`;
 }

@@ -2,6 +2,7 @@
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../../base/format.js";
+import { extentOf } from "../../base/numbers.js";
 
 const HEIGHT = 140;
 const LEAST_WIDTH = 0.25; // percent: what lasts for a moment can be seen
@@ -16,15 +17,16 @@ const ROOM = 0.08; // of the height, above and below steps
  */
 export function Spans({ label, spans, steps = false, from = spans[0].from, to = Math.max(...spans.map((span) => span.to)), at = null, onPick = null, children }) {
   const numbers = spans.map(({ number }) => number).filter((number) => number !== null);
-  const [least, most] = steps ? stepScale(numbers) : [Math.min(0, ...numbers), Math.max(0, ...numbers)];
+  const extent = extentOf(numbers);
+  const [least, most] = steps ? stepScale(extent) : extentOf([0, ...numbers]).map(Number);
   const x = (ms) => (100 * (ms - from)) / Math.max(1, to - from);
   const y = (number) => (most === least ? 100 : (100 * (most - number)) / (most - least));
   const base = y(Math.max(least, Math.min(most, 0)));
-  const said = numbers.length ? `; numbers from ${countText(Math.min(...numbers))} to ${countText(Math.max(...numbers))}` : "";
+  const said = numbers.length ? `; numbers from ${countText(extent[0])} to ${countText(extent[1])}` : "";
   return html`<div class="spans">
     <div class="spans-scale" aria-hidden="true">${scaleOf(numbers, steps).map((text) => html`<span key=${text}>${text}</span>`)}</div>
     <svg role="img" width="100%" height=${HEIGHT} aria-label=${`${label}: ${spans.length} bars from ${localText(from)} to ${localText(to)}${said}`}>
-      ${spans.map((span, i) => html`<${Bar} key=${i} span=${span} x=${x} top=${span.number === null ? 0 : y(span.number)} base=${span.number === null ? 100 : base}
+      ${spans.map((span, i) => html`<${Bar} key=${i} span=${span} x=${x} top=${span.number === null ? 0 : y(Number(span.number))} base=${span.number === null ? 100 : base}
         classes=${[i % 2 && "odd", span.number === null && "plain", steps && span.number !== null && "step", spans.length > MOST_EDGED && "dense"]} onPick=${onPick} />`)}
       ${at !== null && html`<line class="at" x1=${`${x(at)}%`} x2=${`${x(at)}%`} y1="0" y2="100%" />`}
     </svg>
@@ -44,15 +46,16 @@ function Bar({ span, x, top, base, classes, onPick }) {
   </g>`;
 }
 
-function stepScale(numbers) {
-  const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
+function stepScale([first, last]) {
+  if (first === undefined) return [0, 0];
+  const [least, most] = [Number(first), Number(last)];
   const room = ROOM * (most - least || Math.abs(most) || 1);
-  return numbers.length ? [least - room, most + room] : [0, 0];
+  return [least - room, most + room];
 }
 
 /** What stands at the edges of the drawing. */
 function scaleOf(numbers, steps) {
   if (numbers.length === 0) return [];
-  const edges = steps ? numbers : [0, ...numbers];
-  return [...new Set([Math.max(...edges), Math.min(...edges)].map((number) => number.toLocaleString("en", { maximumSignificantDigits: 5 })))];
+  const [least, most] = extentOf(steps ? numbers : [0, ...numbers]);
+  return [...new Set([countText(most), countText(least)])];
 }

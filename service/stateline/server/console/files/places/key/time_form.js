@@ -1,13 +1,8 @@
-/** Fields for times as people write them. */
+/** A form of times, which go into the address. */
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
-import { localText } from "../../base/format.js";
-import { timeFrom } from "../../base/times.js";
-
-/** The time that a member of the address has, in ms; null for none, or what is no time. */
-export function timeOf(text) {
-  return text === undefined ? null : timeFrom(text);
-}
+import { timeOf } from "../../base/times.js";
+import { isNoTime, TimeField } from "../../parts/time_field.js";
 
 /**
  * A form of `fields`, `{name, label, given, empty}` each: `given` is what the address has, `empty` what is meant when nothing
@@ -15,32 +10,22 @@ export function timeOf(text) {
  * the button.
  */
 export function TimeForm({ fields, button, onTimes, children }) {
+  const given = Object.fromEntries(fields.map((field) => [field.name, field.given ?? ""]));
+  const [draft, setDraft] = useState({ of: given, values: given });
+  const values = JSON.stringify(draft.of) === JSON.stringify(given) ? draft.values : given; // another address is another draft
   const [unread, setUnread] = useState({});
   const submit = (event) => {
     event.preventDefault();
-    const written = fields.map(({ name }) => [name, event.target.elements[name].value.trim()]);
-    const wrong = written.filter(([, text]) => text !== "" && timeFrom(text) === null);
+    const wrong = Object.entries(values).filter(([, value]) => isNoTime(value));
     setUnread(Object.fromEntries(wrong));
-    if (wrong.length === 0) onTimes(Object.fromEntries(written.map(([name, text]) => [name, text === "" ? null : timeFrom(text)])));
+    if (wrong.length === 0) onTimes(Object.fromEntries(Object.entries(values).map(([name, value]) => [name, timeOf(value)])));
   };
+  const isWrong = (name) => isNoTime(values[name]) && [unread[name], given[name]].includes(values[name]);
+  const field = ({ name, label, empty }) => html`<${TimeField} key=${name} id=${`time-${name}`} name=${name} label=${label} empty=${empty}
+    value=${values[name]} isWrong=${isWrong(name)} onChange=${(value) => setDraft({ of: given, values: { ...values, [name]: value } })} />`;
   return html`<form onSubmit=${submit}>
-    ${fields.map((field) => html`<${TimeField} key=${field.name} ...${field} unread=${unread[field.name] ?? unreadable(field.given)} />`)}
+    ${fields.map(field)}
     ${children}
     <button type="submit">${button}</button>
   </form>`;
-}
-
-function unreadable(given) {
-  return given === undefined || timeFrom(given) !== null ? undefined : given;
-}
-
-function TimeField({ name, label, given, empty, unread }) {
-  const ms = timeOf(given);
-  const hint = unread === undefined ? empty : `'${unread}' is no time: write 2013-03-01 12:00, ISO 8601, or milliseconds.`;
-  return html`<div class="field">
-    <label for=${`time-${name}`}>${label}</label>
-    <input key=${given} id=${`time-${name}`} name=${name} type="text" autocomplete="off" spellcheck="false" placeholder="2013-03-01 12:00"
-      defaultValue=${ms === null ? (given ?? "") : localText(ms)} aria-invalid=${unread === undefined ? null : "true"} aria-describedby=${`time-${name}-hint`} />
-    <span id=${`time-${name}-hint`} class=${unread === undefined ? "hint" : "hint wrong"} role=${unread === undefined ? null : "alert"}>${hint}</span>
-  </div>`;
 }

@@ -1,0 +1,47 @@
+/** The numbers in values, for what is drawn of them. They stay exact, however large: only where one is drawn it is rounded. Pure. */
+
+const MOST_DEPTH = 3;
+const MOST_NUMBERS = 200;
+
+/** Whether it is a number of any size. */
+export function isNumeric(value) {
+  return typeof value === "number" || typeof value === "bigint";
+}
+
+/**
+ * `{id, path}` of the numbers in these values, those first that come first: the path has the names on the way to it, none for the
+ * value itself; the id is the same with dots (`delay.total`), or `value`, and no other number's.
+ */
+export function numbersIn(values) {
+  const paths = new Map(); // by the path as text: one member may be called "a.b", and another one b in a
+  for (const value of values) collect(value, [], paths);
+  const taken = new Set();
+  return [...paths.values()].map((path) => {
+    let id = path.join(".") || "value";
+    while (taken.has(id)) id = `value.${id}`;
+    taken.add(id);
+    return { id, path };
+  });
+}
+
+function collect(value, path, paths) {
+  if (paths.size === MOST_NUMBERS) return;
+  if (isNumeric(value)) paths.set(JSON.stringify(path), path);
+  if (value === null || typeof value !== "object" || path.length === MOST_DEPTH) return;
+  for (const [name, member] of Object.entries(value)) collect(member, [...path, name], paths);
+}
+
+/** The number that a value has there, exactly; null for none, and for no `number` of `numbersIn`. */
+export function numberAt(value, number) {
+  let found = number === undefined ? null : value;
+  for (const name of number?.path ?? []) {
+    if (found === null || typeof found !== "object" || !Object.hasOwn(found, name)) return null;
+    found = found[name];
+  }
+  return isNumeric(found) ? found : null;
+}
+
+/** The least and the greatest of some numbers, exactly. */
+export function extentOf(numbers) {
+  return numbers.reduce(([least, most], number) => [number < least ? number : least, number > most ? number : most], [numbers[0], numbers[0]]);
+}
