@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
+
+_NDJSON = "application/x-ndjson"
 
 Answer = Mapping[str, Any] | Callable[[dict[str, str]], Mapping[str, Any]]
 
@@ -34,3 +36,15 @@ def change_look(page: Page, change: Callable[[dict[str, Any]], Mapping[str, Any]
         route.fulfill(response=response, body=json.dumps(said | change(said)))
 
     page.route(lambda url: urlsplit(url).path == "/v1/console", answered)
+
+
+def stream(page: Page, store: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """From now on streams of all of a store's entries have these."""
+    body = "".join(json.dumps(entry) + "\n" for entry in entries)
+
+    def answered(route: Route) -> None:
+        if _NDJSON not in route.request.headers["accept"]:
+            return route.continue_()
+        return route.fulfill(body=body, content_type=_NDJSON)
+
+    page.route(f"**/v1/stores/{store}/**", answered)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from support.console.canvas import coloured
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import change_look, say
@@ -93,6 +95,70 @@ def test_how_much_is_shown_is_in_the_address(page: Console) -> None:
     page.page.locator("a[aria-current=true]", has_text="60 minutes").wait_for()
 
 
+# Lets tests see what each chart shows of its times: uPlot keeps that to itself.
+WITNESS = """
+let library; window.plots = [];
+const kept = { construct(made, given) { const plot = new made(...given); window.plots.push(plot); return plot; } };
+Object.defineProperty(window, "uPlot", { get: () => library, set: (loaded) => { library = new Proxy(loaded, kept); } });
+"""
+
+
+def shown(page: Console) -> list[list[int]]:
+    """From when to when each chart is drawn."""
+    found: list[list[int]] = page.page.evaluate(
+        "plots.map(({ scales }) => [Math.round(scales.x.min), Math.round(scales.x.max)])"
+    )
+    return found
+
+
+def test_a_drag_zooms_all_charts_which_new_points_do_not_undo(page: Console) -> None:
+    hour = Hour()
+    say(page.page, HISTORY, hour.answer)
+    page.page.add_init_script(WITNESS)
+    page.page.reload()
+    page.page.get_by_role("img", name="Commits, per second").locator("canvas").wait_for()
+    page.page.wait_for_function("() => plots.length === 6")
+    all_of_it = shown(page)[0]
+    over = page.page.locator(".plot .u-over").first.bounding_box()
+    assert over is not None
+    for x, act in ((0.25, page.page.mouse.down), (0.5, page.page.mouse.up)):
+        page.page.mouse.move(over["x"] + over["width"] * x, over["y"] + 20, steps=4)
+        act()
+    page.page.wait_for_url("**zoom=*")
+    begin, end = (int(part) for part in parse_qs(urlsplit(page.page.url).query)["zoom"][0].split(".."))
+    assert (end - begin) / (all_of_it[1] - all_of_it[0]) == pytest.approx(0.25, abs=0.01)
+    page.page.get_by_text("Zoomed to").wait_for()
+    assert shown(page) == [[begin, end]] * 6
+    polls = len(hour.since)
+    for _ in range(2):  # what the first brought is drawn by the second
+        with page.page.expect_response(f"**{HISTORY}?since_ms=*"):
+            pass
+    assert len(hour.since) >= polls + 2
+    assert shown(page) == [[begin, end]] * 6
+    page.page.reload()
+    page.page.wait_for_function("() => plots.length === 6")
+    assert shown(page) == [[begin, end]] * 6
+    page.page.get_by_role("button", name="Show all").click()
+    page.page.wait_for_function(f"() => plots.every(({{ scales }}) => scales.x.max > {end} + 60_000)")
+    page.page.go_back()
+    page.page.get_by_text("Zoomed to").wait_for()
+    page.page.locator(".plot .u-over").first.dblclick()
+    page.page.get_by_text("Zoomed to").wait_for(state="detached")
+    assert "zoom" not in page.page.url
+
+
+def test_minutes_end_a_zoom(page: Console) -> None:
+    hour = Hour()
+    say(page.page, HISTORY, hour.answer)
+    page.visit(f"?from=5&zoom={hour.points[100][0]}..{hour.points[200][0]}")
+    page.page.get_by_role("img", name="Commits, per second").locator("canvas").wait_for()
+    assert rows(page, "Commits, per second") == 101, "older than five minutes"
+    assert page.page.locator("main a[aria-current=true]").count() == 0
+    page.page.get_by_role("link", name="15 minutes").click()
+    page.page.wait_for_url("**?from=15")
+    page.page.get_by_text("Zoomed to").wait_for(state="detached")
+
+
 def test_a_hole_in_the_past_is_no_line(page: Console) -> None:
     hour = Hour()
     del hour.points[300:400]
@@ -112,16 +178,7 @@ def test_a_line_of_noughts_is_drawn(page: Console) -> None:
     page.page.reload()
     chart = page.page.get_by_role("img", name="Queries, per second")
     chart.locator("canvas").wait_for()
-    coloured = chart.locator("canvas").evaluate(
-        """(canvas) => {
-          const [r, g, b] = getComputedStyle(document.querySelector("i.series-0")).color.match(/\\d+/g).map(Number);
-          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-          let found = 0;
-          for (let i = 0; i < data.length; i += 4) found += data[i] === r && data[i + 1] === g && data[i + 2] === b;
-          return found;
-        }"""
-    )
-    assert coloured > 100
+    assert len(coloured(chart.locator("canvas"))) > 100
 
 
 def test_a_token_that_may_not_know_of_queries_sees_the_other_charts(page: Console) -> None:

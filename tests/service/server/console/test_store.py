@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import pyarrow as pa
 import pytest
 
 from stateline.server.guard.tokens import hash_of
-from support.apps.console_app import HOSTILE_KEY, LARGE, START_MS, aircraft_records
+from support.apps.console_app import HOSTILE_KEY, LARGE
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import change_look
@@ -259,87 +257,6 @@ def test_reading_all_rows_can_be_stopped(page: Console) -> None:
     page.visit("stores/aircraft?rows=all")
     page.page.get_by_role("button", name="Stop").click()
     page.page.get_by_text("Stopped after 0 rows.").wait_for()
-
-
-def test_csv_has_a_header_and_every_row(page: Console, tmp_path: Path) -> None:
-    show(page, "aircraft?prefix=N&limit=2")
-    rows = downloaded_csv(page, tmp_path)
-    assert rows[0] == ["key", "seats", "carrier", "timestamp"]
-    assert [row[0] for row in rows[1:]] == [key.decode() for key, _, _ in aircraft_records(60)]
-    assert rows[1] == ["N000", "50", "UA", "2013-02-27T21:00:00.000Z"]
-
-
-def test_csv_quotes_and_never_holds_a_formula(page: Console, tmp_path: Path) -> None:
-    texts = ["=1+2", "+1", "-1", "@x", 'a "b", c', "two\nlines", "plain"]
-    entries = [{"key": text, "value": {"n": -LARGE}, "timestamp": None} for text in texts]
-    answered_by(page, entries)
-    show(page, "aircraft?prefix=N")
-    rows = downloaded_csv(page, tmp_path)
-    assert rows[0] == ["key", "n"]
-    assert [row[0] for row in rows[1:]] == ["'=1+2", "'+1", "'-1", "'@x", *texts[4:]]
-    assert {row[1] for row in rows[1:]} == {str(-LARGE)}, "numbers are numbers"
-
-
-def downloaded_csv(page: Console, tmp_path: Path) -> list[list[str]]:
-    with page.page.expect_download() as download:
-        page.page.get_by_role("button", name="CSV of all rows").click()
-    download.value.save_as(tmp_path / "rows.csv")
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        return list(csv.reader(file))
-
-
-def test_arrow_is_the_servers_own_stream(page: Console, tmp_path: Path) -> None:
-    show(page, "aircraft?prefix=N&limit=2")
-    with page.page.expect_download() as download:
-        page.page.get_by_role("button", name="Arrow of all rows").click()
-    download.value.save_as(tmp_path / "rows.arrows")
-    with pa.OSFile(str(tmp_path / "rows.arrows")) as file:
-        table = pa.ipc.open_stream(file).read_all()
-    assert table.num_rows == 60
-    assert table["timestamp"][0].as_py() is not None
-
-
-# Charts
-
-
-def test_windows_are_a_series_per_key_and_a_heat_map_with_tables(page: Console, served: Served) -> None:
-    page.visit("stores/hourly?tab=chart&number=delay.total")
-    charts = page.page.locator(".chart")
-    charts.locator("canvas").nth(1).wait_for()
-    page.page.locator(".plot[aria-label*='EWR: ']").wait_for()
-    assert re.search(r"EWR: \d+ last, between", page.page.locator(".plot").get_attribute("aria-label") or "")
-    with httpx.Client(base_url=served[1]) as client:
-        entries = client.get("/v1/stores/hourly/windows").json()["entries"]
-    charts.last.locator("summary").click()
-    cells = charts.last.locator("tbody td:last-child")
-    cells.nth(len(entries) - 1).wait_for()
-    assert sorted(map(int, cells.all_inner_texts())) == sorted(each["value"]["delay"]["total"] for each in entries)
-    page.page.get_by_text("Keys: 3 of 3").click()
-    page.page.get_by_role("checkbox", name="LGA").uncheck()
-    page.page.get_by_text("Keys: 2 of 3").wait_for()
-    page.page.locator(".plot:not([aria-label*=LGA])").wait_for()
-    assert "series" in query_of(page)
-
-
-def test_sessions_are_bars_from_their_start_to_their_end(page: Console, served: Served) -> None:
-    page.visit("stores/rushes?tab=chart")
-    with httpx.Client(base_url=served[1]) as client:
-        count = len(client.get("/v1/stores/rushes/sessions").json()["entries"])
-    strips = page.page.locator(f".strips[aria-label*='{count} sessions of 3 keys']")
-    box = strips.bounding_box()
-    assert box is not None
-    page.page.mouse.move(box["x"] + 112, box["y"] + 10)  # the first session of the first key
-    page.page.locator(".readout", has_text="EWR · 2013-02-27 16:00:00").wait_for()
-
-
-def test_versions_of_a_key_are_steps(page: Console) -> None:
-    page.visit("stores/airports?tab=chart")
-    label = "runways: 2 last, between 2 and 4."
-    page.page.locator(f".plot[aria-label*='{label}'] canvas").wait_for()
-    assert page.page.locator("#chart-key").input_value() == "JFK"
-    page.page.fill("#chart-to", str(START_MS))
-    page.page.get_by_role("button", name="Show").click()
-    page.page.locator(".plot[aria-label*='runways: 4 last, between 4 and 4.'], .plot[aria-label*='none']").wait_for()
 
 
 # Everywhere

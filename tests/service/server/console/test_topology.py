@@ -12,7 +12,7 @@ from support.apps import console_app
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import say
-from support.processes.running_worker import eventually, produce
+from support.processes.running_worker import produce
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FloatRect, Locator
@@ -47,6 +47,24 @@ def large(count: int) -> dict[str, Any]:
     edges = [[a["id"], b["id"]] for a, b in zip(operators, stores, strict=True)]
     edges += [[a["id"], b["id"]] for a, b in itertools.pairwise(operators)]
     return {"nodes": stores + operators, "edges": edges, "rates": {}}
+
+
+def fans(count: int) -> dict[str, Any]:
+    """Topics with an operator and a store each; three of them write one topic."""
+    topics = [node("topic", f"topic-{n}") for n in range(count)]
+    operators = [node("operator", f"operator-{n}", n) for n in range(count)]
+    stores = [node("store", f"store-of-number-{n}", n) for n in range(count)]
+    out = [node("topic", f"out-{n}") for n in range(-(-count // 3))]
+    edges = [[a["id"], b["id"]] for a, b in zip(topics, operators, strict=True)]
+    edges += [[a["id"], b["id"]] for a, b in zip(operators, stores, strict=True)]
+    edges += [[each["id"], out[n // 3]["id"]] for n, each in enumerate(operators)]
+    return {"nodes": topics + operators + stores + out, "edges": edges, "rates": {}}
+
+
+def letters(page: Console) -> float:
+    """How many pixels the names are high, at least."""
+    scale: float = page.page.locator(".topology svg").evaluate("e => e.clientWidth / e.viewBox.baseVal.width")
+    return 12 * scale
 
 
 def named(page: Console) -> list[str]:
@@ -142,20 +160,70 @@ def test_a_screen_reader_has_a_table_of_the_same(page: Console) -> None:
     ]
 
 
-def test_a_large_topology_scrolls_in_its_panel_and_can_be_made_to_fit(page: Console) -> None:
-    say(page.page, GRAPH, large(12))
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_a_large_topology_is_as_wide_as_its_panel_at_first_and_can_be_read(page: Console, width: int) -> None:
+    say(page.page, GRAPH, fans(10))
+    page.page.set_viewport_size({"width": width, "height": 900})
     page.page.reload()
-    page.page.get_by_role("link", name="store store-of-number-11").wait_for()
+    page.page.get_by_role("link", name="store store-of-number-9").wait_for()
     panel = page.page.get_by_role("region", name="The topology, drawn")
+    assert page.page.locator(DRAWN).count() == 34
+    assert panel.evaluate("e => e.scrollWidth <= e.clientWidth"), "no part of it is beside the panel"
+    assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert letters(page) >= 6
+    assert "zoom" not in page.page.url, "it fits whatever the window"
+
+
+def test_one_that_is_too_large_to_be_read_scrolls_and_can_be_made_to_fit(page: Console) -> None:
+    say(page.page, GRAPH, large(16))
+    page.page.reload()
+    page.page.get_by_role("link", name="store store-of-number-15").wait_for()
+    panel = page.page.get_by_role("region", name="The topology, drawn")
+    assert letters(page) >= 6
     assert panel.evaluate("e => e.scrollWidth > e.clientWidth")
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    wide = box(panel.locator("svg").first)["width"]
     page.page.get_by_role("button", name="Fit").click()
     page.page.wait_for_url("**/topology?zoom=*")
-    eventually(lambda: box(panel.locator("svg").first)["width"] < wide, "it fits")
+    fits = "([w, h]) => { const e = document.querySelector('.topology'); return e[w] <= e[h]; }"
+    page.page.wait_for_function(fits, arg=["scrollWidth", "clientWidth"])
+    page.page.wait_for_function(fits, arg=["scrollHeight", "clientHeight"])
+
+
+def test_it_fits_anew_in_another_window(page: Console) -> None:
+    say(page.page, GRAPH, fans(4))
+    page.page.reload()
+    page.page.locator(DRAWN).first.wait_for()
+    page.page.set_viewport_size({"width": 390, "height": 900})
+    fits = "document.querySelector('.topology').scrollWidth <= document.querySelector('.topology').clientWidth"
+    page.page.wait_for_function(f"() => innerWidth === 390 && {fits}")
+
+
+def test_the_keyboard_scrolls_zooms_and_reaches_what_is_out_of_sight(page: Console) -> None:
+    say(page.page, GRAPH, large(16))
+    page.page.reload()
+    page.page.get_by_role("button", name="Fit").wait_for()
+    page.page.get_by_role("button", name="Larger").focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**?zoom=70")
+    page.page.keyboard.press("Tab")
+    page.page.keyboard.press("Tab")
+    assert page.page.evaluate("document.activeElement.getAttribute('aria-label')") == "The topology, drawn"
+    page.page.keyboard.press("ArrowRight")
+    page.page.wait_for_function("() => document.querySelector('.topology').scrollLeft > 0")
+    for _ in range(16):
+        page.page.keyboard.press("Tab")
+    panel = box(page.page.get_by_role("region", name="The topology, drawn"))
+    last = box(page.page.locator(".topology a:focus"))
+    assert panel["x"] <= last["x"] <= last["x"] + last["width"] <= panel["x"] + panel["width"] + 1
+    assert panel["y"] <= last["y"] <= last["y"] + last["height"] <= panel["y"] + panel["height"] + 1
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/stores/store-of-number-15")
 
 
 def test_the_zoom_is_in_the_address(page: Console) -> None:
+    say(page.page, GRAPH, graph())
+    page.page.reload()
+    page.page.locator(DRAWN).first.wait_for()
     wide = box(page.page.locator(".topology svg"))["width"]
     page.page.get_by_role("button", name="Larger").click()
     page.page.wait_for_url("**?zoom=140")

@@ -13,29 +13,41 @@ export function localText(ms) {
   const date = new Date(Number(ms));
   if (Number.isNaN(date.getTime())) return String(ms);
   const two = (number, places = 2) => String(number).padStart(places, "0");
-  const day = `${two(date.getFullYear(), 4)}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  const day = `${yearText(date.getFullYear())}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   const rest = date.getMilliseconds() ? `.${two(date.getMilliseconds(), 3)}` : "";
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}${rest}`;
+}
+
+/** A year of four digits; others with a sign and six, as in ISO 8601. */
+function yearText(year) {
+  if (year >= 0 && year <= 9999) return String(year).padStart(4, "0");
+  return `${year < 0 ? "-" : "+"}${String(Math.abs(year)).padStart(6, "0")}`;
 }
 
 /** A duration. */
 export function durationText(ms) {
   if (ms === null || ms === undefined) return "unknown";
-  if (ms < 1000) return `${ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms)} ms`;
+  if (ms < 1000) return `${ms < 10 ? countText(Number(ms.toPrecision(2))) : Math.round(ms)} ms`;
   if (ms < 120_000) return `${(ms / 1000).toFixed(1)} s`;
   if (ms < 7_200_000) return `${Math.round(ms / 60_000)} min`;
   return ms < 172_800_000 ? `${Math.round(ms / 3_600_000)} h` : `${Math.round(ms / 86_400_000)} days`;
 }
 
-/** A number with thousands separated. */
+const DIGITS = { maximumFractionDigits: 3, maximumSignificantDigits: 4, roundingPriority: "morePrecision" };
+
+/** A number with thousands separated: whole ones exactly, others to three places, or as many as show four digits of a small one. */
 export function countText(number) {
-  return typeof number === "bigint" || Number.isFinite(number) ? number.toLocaleString("en") : "unknown";
+  if (typeof number === "bigint") return number.toLocaleString("en");
+  if (!Number.isFinite(number)) return "unknown";
+  const size = Math.abs(number);
+  if (size >= 1e21 || (size > 0 && size < 1e-6)) return String(Number(number.toPrecision(4)));
+  return number.toLocaleString("en", Number.isInteger(number) ? {} : DIGITS);
 }
 
-/** A rate per second: small ones with a digit behind the point. */
+/** A rate per second: small ones with two digits. */
 export function rateText(perSecond) {
   if (perSecond === null || perSecond === undefined) return "unknown";
-  return `${countText(perSecond < 10 ? Number(perSecond.toFixed(1)) : Math.round(perSecond))}/s`;
+  return `${countText(perSecond < 10 ? Number(perSecond.toPrecision(2)) : Math.round(perSecond))}/s`;
 }
 
 /** A Position as `topic-partition @ offset`. */

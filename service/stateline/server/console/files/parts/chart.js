@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js
 import { countText, localText } from "../base/format.js";
 import { colour } from "../base/theme.js";
 import { script, style } from "../base/vendor.js";
+import { setZoom } from "./zoom.js";
 import { Table } from "./table.js";
 
 const DAY_MS = 86_400_000;
@@ -25,9 +26,10 @@ function library() {
 
 /**
  * A chart. `times` are ms since the epoch, going up; each of `series` is `{name, values, kind}`: a value or null for each time,
- * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value; with `fromZero` the axis begins there. Dragging zooms, a double click shows all.
+ * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value; with `fromZero` the axis begins there. `zoom` is
+ * `{from, to}` of what is shown, null for all: dragging sets that of the address, a double click takes it away.
  */
-export function Chart({ label, series, times, format = countText, height = 220, fromZero = false }) {
+export function Chart({ label, series, times, format = countText, height = 220, fromZero = false, zoom = null }) {
   const box = useRef(null);
   const legend = useRef(null);
   const readout = useRef(null);
@@ -36,18 +38,20 @@ export function Chart({ label, series, times, format = countText, height = 220, 
   const [missing, setMissing] = useState(false);
   const format_ = useRef(format);
   format_.current = format;
+  const seen = zoomed(times, series, zoom);
   const data = [times, ...series.map(({ values }) => values.map((value) => (value === null || value === undefined ? null : Number(value))))];
-  const drawn = useRef(data);
-  drawn.current = data;
+  const drawn = useRef(null);
+  drawn.current = { data, series, zoom };
   useEffect(() => {
     let gone = false;
     const say = (u) => {
-      readout.current.textContent = readoutText(u, series, format_.current);
+      readout.current.textContent = readoutText(u, drawn.current.series, format_.current);
     };
     const draw = () => {
       if (gone) return;
       const colours = [...legend.current.querySelectorAll("i")].map((each) => getComputedStyle(each).color);
-      plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, fromZero, format: (value) => format_.current(value), say }), drawn.current, box.current);
+      plot.current = new window.uPlot(optionsOf({ box: box.current, series, colours, height, fromZero, format: (value) => format_.current(value), say }), drawn.current.data, box.current);
+      if (drawn.current.zoom !== null) fill(plot.current, drawn.current);
     };
     Promise.all([library(), style("uplot-1.6.32.css")]).then(draw, () => setMissing(true));
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));
@@ -59,10 +63,10 @@ export function Chart({ label, series, times, format = countText, height = 220, 
       plot.current = null;
     };
   }, [JSON.stringify(series.map(({ name, kind }) => [name, kind])), height, theme]);
-  useEffect(() => plot.current?.setData(data), [series, times]);
+  useEffect(() => plot.current && fill(plot.current, drawn.current), [series, times, zoom?.from, zoom?.to]);
   return html`<figure class="chart">
     <p class="chart-title">${label}</p>
-    <div ref=${box} class="plot" role="img" aria-label=${`${label}. ${inWords(series, times, format)}`}></div>
+    <div ref=${box} class="plot" role="img" aria-label=${`${label}. ${inWords(seen.series, seen.times, format)}`}></div>
     <figcaption>
       <ul ref=${legend} class=${series.length > 1 ? "legend" : "unseen"}>${series.map(
         ({ name }, i) => html`<li key=${name}><i class=${`series-${i % COLOURS}`}></i>${name}</li>`,
@@ -70,8 +74,33 @@ export function Chart({ label, series, times, format = countText, height = 220, 
       <p ref=${readout} class="readout" aria-hidden="true"></p>
     </figcaption>
     ${missing && html`<p class="note">The chart cannot be drawn: its library did not come. The table has its data.</p>`}
-    <${Data} label=${label} series=${series} times=${times} format=${format} />
+    <${Data} label=${label} series=${seen.series} times=${seen.times} format=${format} />
   </figure>`;
+}
+
+/** Draw these numbers, which leaves what is shown of them as it is when that is not all. */
+function fill(u, { data, zoom }) {
+  u.batch(() => {
+    u.setData(data, zoom === null);
+    if (zoom !== null) u.setScale("x", { min: zoom.from, max: zoom.to });
+  });
+}
+
+/** What can be seen of the numbers: steps also hold from before. */
+function zoomed(times, series, zoom) {
+  if (zoom === null) return { times, series };
+  const first = times.findIndex((ms) => ms >= zoom.from);
+  const holds = series.some(({ kind }) => kind === "step") && times[0] < zoom.from ? 1 : 0;
+  const [begin, end] = [(first < 0 ? times.length : first) - holds, times.findLastIndex((ms) => ms <= zoom.to) + 1];
+  return { times: times.slice(begin, end), series: series.map((each) => ({ ...each, values: each.values.slice(begin, end) })) };
+}
+
+/** Zoom to what was dragged over. */
+function takeDrag(u) {
+  const { left, width } = u.select;
+  if (width === 0) return;
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  setZoom({ from: u.posToVal(left, "x"), to: u.posToVal(left + width, "x") });
 }
 
 /** Counts up whenever the colours are others: what is drawn on a canvas is drawn anew then. */
@@ -111,14 +140,14 @@ function optionsOf({ box, series, colours, height, fromZero, format, say }) {
     height,
     ms: 1,
     legend: { show: false },
-    cursor: { points: { size: 6 } },
+    cursor: { points: { size: 6 }, drag: { setScale: false }, bind: { dblclick: () => () => setZoom(null) } },
     scales: { y: { range: (_, low, high) => rangeOf(fromZero ? Math.min(0, low) : low, high) } },
     axes: [
       { ...axis, values: (_, splits, __, ___, step) => splits.map((ms, i) => tickText(ms, splits[i - 1], step)), space: 80 },
       { ...axis, values: (_, splits) => splits.map(format), size: (_, texts) => 16 + 7 * Math.max(4, ...(texts ?? []).map((text) => text.length)) },
     ],
     series: [{}, ...series.map(({ name, kind }, i) => ({ label: name, ...strokeOf(kind, colours[i], i) }))],
-    hooks: { setCursor: [say] },
+    hooks: { setCursor: [say], setSelect: [takeDrag] },
   };
 }
 
@@ -137,16 +166,16 @@ function rangeOf(low, high) {
 }
 
 function tickText(ms, before, step) {
-  const text = localText(ms);
-  const [day, time] = [text.slice(5, 10), step < 60_000 ? text.slice(11, 23) : text.slice(11, 16)];
-  if (step >= DAY_MS) return step >= 360 * DAY_MS ? text.slice(0, 4) : before === undefined ? text.slice(0, 10) : day;
-  return before === undefined || localText(before).slice(0, 10) !== text.slice(0, 10) ? `${time}\n${text.slice(0, 10)}` : time;
+  const [day, clock = ""] = localText(ms).split(" ");
+  const time = step < 60_000 ? clock : clock.slice(0, 5);
+  if (step >= DAY_MS) return step >= 360 * DAY_MS ? day.slice(0, -6) : before === undefined ? day : day.slice(-5);
+  return before === undefined || localText(before).split(" ")[0] !== day ? `${time}\n${day}` : time;
 }
 
 function readoutText(u, series, format) {
   const { idx } = u.cursor;
   if (idx === null || idx === undefined) return "";
-  return [localText(u.data[0][idx]), ...series.map(({ name }, i) => `${name} ${valueText(u.data[i + 1][idx], format)}`)].join(" · ");
+  return [localText(u.data[0][idx]), ...series.map(({ name, values }) => `${name} ${valueText(values[idx], format)}`)].join(" · ");
 }
 
 function inWords(series, times, format) {

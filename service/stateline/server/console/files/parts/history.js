@@ -8,6 +8,7 @@ import { addressOf } from "../base/place.js";
 import { Chart } from "./chart.js";
 import { Failure } from "./problem.js";
 import { Nothing } from "./table.js";
+import { Zoomed, zoomOf } from "./zoom.js";
 
 const EVERY_MS = 5000;
 const KEPT_MS = 3_600_000;
@@ -23,20 +24,23 @@ const CHARTS = [
   { label: "Time to answer queries", format: durationText, of: { p50_ms: "half are faster (p50)", p99_ms: "99 % are faster (p99)" } },
 ];
 
-/** The charts, and how much of the hour they show: `from` minutes, in the address. */
+/** The charts, and how much of the hour they show: the newest `from` minutes, or what they are zoomed to; it is in the address. */
 export function History({ at }) {
   const { points, failure } = useHistory();
   const minutes = MINUTES.includes(Number(at.query.from)) ? Number(at.query.from) : 60;
-  const charts = useMemo(() => drawn(points ?? [], minutes), [points, minutes]); // those of other renders draw nothing anew
+  const zoom = zoomOf(at.query);
+  const shown = zoom === null ? minutes : 60;
+  const charts = useMemo(() => drawn(points ?? [], shown), [points, shown]); // those of other renders draw nothing anew
   return html`
     <nav aria-label="How much is shown"><ul>${MINUTES.map(
-      (each) => html`<li key=${each}><a href=${addressOf({ ...at, query: { ...at.query, from: each === 60 ? "" : each } })}
-        aria-current=${each === minutes ? "true" : null}>${each} minutes</a></li>`,
+      (each) => html`<li key=${each}><a href=${addressOf({ ...at, query: { ...at.query, from: each === 60 ? "" : each, zoom: null } })}
+        aria-current=${zoom === null && each === minutes ? "true" : null}>${each} minutes</a></li>`,
     )}</ul></nav>
+    <${Zoomed} zoom=${zoom} />
     ${failure && html`<${Failure} error=${failure} />`}
     ${points === null && !failure && html`<p role="status">Loading …</p>`}
     ${points?.length === 0 && html`<${Nothing}>Nothing yet: the first point comes five seconds after the server has started.<//>`}
-    <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} fromZero ...${chart} />`)}</div>
+    <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} fromZero zoom=${zoom} ...${chart} />`)}</div>
     ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">The other charts are drawn once there is something in them; commits and queries only for a token for all stores.</p>`}`;
 }
 

@@ -1,45 +1,60 @@
 /** What flows where: topics, operators, stores, global tables and pipelines, with what each topic has per second. */
 
-import { html, useEffect, useMemo, useState } from "../vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
 import { rateText } from "../base/format.js";
 import { setQuery } from "../base/place.js";
 import { module } from "../base/vendor.js";
 import { Failure } from "../parts/problem.js";
 import { Nothing, Table } from "../parts/table.js";
-import { inOneLine, layout, rateOf } from "./topology/drawing.js";
+import { useWidth } from "../parts/width.js";
+import { fitted, inOneLine, layouts, rateOf, wholly } from "./topology/drawing.js";
 import { Drawing, Legend } from "./topology/svg.js";
 
 const EVERY_MS = 5000;
-const ZOOMS = [25, 35, 50, 70, 100, 140, 200];
+const ZOOMS = [10, 15, 25, 35, 50, 70, 100, 140, 200];
+const EDGES_PX = 16; // of the panel
+const OF_WINDOW = 0.75; // the panel's height, as in the style sheet
 
 export function Topology({ at }) {
   const { body: graph, failure } = useAnswer("v1/console/graph", EVERY_MS, { timeoutMs: EVERY_MS }); // again for its rates
-  const drawn = useDrawn(graph);
   if (graph === null) return failure ? html`<${Failure} error=${failure} />` : html`<p role="status">Loading …</p>`;
   if (graph.nodes.length === 0) return html`<${Nothing}>This application declares nothing yet: <code>app.topic("…")</code> and <code>app.table(topic, store="…")</code> are a beginning.<//>`;
-  const zoom = ZOOMS.includes(Number(at.query.zoom)) ? Number(at.query.zoom) : 100;
   return html`
     ${failure && html`<${Failure} error=${failure} />`}
-    <div class="buttons">
-      <${Legend} kinds=${new Set(graph.nodes.map(({ kind }) => kind))} />
-      <${Zoom} zoom=${zoom} drawn=${drawn} />
-    </div>
-    ${drawn ? html`<${Drawing} drawn=${drawn} graph=${graph} zoom=${zoom / 100} />` : html`<p role="status">Drawing …</p>`}
+    <${Drawn} graph=${graph} query=${at.query} />
     <${AsTable} graph=${graph} />`;
 }
 
-function Zoom({ zoom, drawn }) {
-  const step = (by) => setQuery({ zoom: ZOOMS[ZOOMS.indexOf(zoom) + by] }, { replace: true });
-  const fit = () => {
-    const room = document.getElementById("main").clientWidth;
-    setQuery({ zoom: ZOOMS.findLast((each) => (drawn.width * each) / 100 < room) ?? ZOOMS[0] }, { replace: true });
-  };
+/** The drawing: as large as it can be read and fits, or as the address says. */
+function Drawn({ graph, query }) {
+  const box = useRef(null);
+  const width = useWidth(box);
+  const drawn = useDrawn(graph);
+  const room = { width: width - EDGES_PX, height: innerHeight * OF_WINDOW - EDGES_PX };
+  const first = drawn && width > 0 ? fitted(drawn, room) : null;
+  const percent = ZOOMS.includes(Number(query.zoom)) ? Number(query.zoom) : Math.round((first?.scale ?? 1) * 100);
+  const whole = first && Math.floor(wholly(first.drawn, room) * 100);
+  return html`<div ref=${box}>
+    <div class="buttons">
+      <${Legend} kinds=${new Set(graph.nodes.map(({ kind }) => kind))} />
+      <${Zoom} percent=${percent} whole=${whole} />
+    </div>
+    ${first ? html`<${Drawing} drawn=${first.drawn} graph=${graph} scale=${query.zoom ? percent / 100 : first.scale} />` : html`<p role="status">Drawing …</p>`}
+  </div>`;
+}
+
+/** How large it is drawn, of 100; `whole` is how large it may be to be seen at once, null while that is not known. */
+function Zoom({ percent, whole }) {
+  const smaller = ZOOMS.findLast((each) => each < percent);
+  const larger = ZOOMS.find((each) => each > percent);
+  const to = (zoom) => zoom !== undefined && setQuery({ zoom }, { replace: true });
+  const fitting = ZOOMS.findLast((each) => each <= whole) ?? ZOOMS[0];
   return html`<div role="group" aria-label="Zoom" class="buttons zoom">
-    <button type="button" aria-disabled=${zoom === ZOOMS[0]} onClick=${() => zoom > ZOOMS[0] && step(-1)} aria-label="Smaller">−</button>
-    <button type="button" onClick=${() => setQuery({ zoom: "" }, { replace: true })} aria-label=${`${zoom} %, back to 100 %`}>${zoom} %</button>
-    <button type="button" aria-disabled=${zoom === ZOOMS.at(-1)} onClick=${() => zoom < ZOOMS.at(-1) && step(1)} aria-label="Larger">+</button>
-    <button type="button" aria-disabled=${drawn === null} onClick=${() => drawn && fit()}>Fit</button>
+    <button type="button" aria-disabled=${smaller === undefined} onClick=${() => to(smaller)} aria-label="Smaller">−</button>
+    <button type="button" onClick=${() => to("")} aria-label=${`${percent} %, back to how it was at first`}>${percent} %</button>
+    <button type="button" aria-disabled=${larger === undefined} onClick=${() => to(larger)} aria-label="Larger">+</button>
+    <button type="button" aria-disabled=${whole === null} onClick=${() => to(fitting)} aria-label="Fit: all of it">Fit</button>
   </div>`;
 }
 
@@ -58,12 +73,12 @@ function AsTable({ graph }) {
 
 const WORDS = { global_table: "global table" };
 
-/** Its layout, made anew only when what is drawn is another; null until dagre has come. */
+/** Its layouts, made anew only when what is drawn is another; null until dagre has come. */
 function useDrawn(graph) {
   const [dagre, setDagre] = useState(null);
   useEffect(() => {
     module("dagre-3.1.3.js").then(({ Graph, layout: place }) => setDagre({ Graph, layout: place }));
   }, []);
-  const shape = JSON.stringify([graph?.nodes, graph?.edges, Object.keys(graph?.rates ?? {})]);
-  return useMemo(() => (dagre && graph ? layout(dagre, graph) : null), [dagre, shape]);
+  const shape = JSON.stringify([graph.nodes, graph.edges, Object.keys(graph.rates)]);
+  return useMemo(() => (dagre ? layouts(dagre, graph) : null), [dagre, shape]);
 }

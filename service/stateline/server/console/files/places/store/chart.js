@@ -1,42 +1,49 @@
 /** What has times, over time: windows as a series per key and as a heat map, sessions as bars, versions of a key as steps. */
 
-import { html, useEffect, useMemo, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { Problem, Unreachable } from "../../base/api.js";
 import { countText, localText } from "../../base/format.js";
+import { compact } from "../../base/json.js";
 import { listOf, listText, setQuery } from "../../base/place.js";
 import { family } from "../../base/queries.js";
 import { Chart } from "../../parts/chart.js";
 import { Failure } from "../../parts/problem.js";
 import { Nothing } from "../../parts/table.js";
+import { Zoomed, zoomOf } from "../../parts/zoom.js";
+import { TimeForm, timeOf } from "../key/time_form.js";
 import { isNumeric, numbersOf, valueAt } from "./rows.js";
 import { readRows } from "./stream.js";
 import { Strips } from "./strips.js";
 
-const MOST_READ = 20_000;
+const MOST_DRAWN = 20_000;
+const MOST_READ = 200_000; // to find the newest among them: streams of windows and sessions are not in the order of time
 const MOST_SERIES = 8;
 const MOST_STRIPS = 40;
+const MOST_CHOICES = 500;
+
+/** How each kind is asked, and which time of an entry says how new it is. */
+const KINDS = {
+  window: { name: "windows", order: "desc", most: MOST_READ, time: ({ start }) => start },
+  session: { name: "all_sessions", order: "", most: MOST_READ, time: ({ end }) => end },
+  versioned: { name: "versions", order: "desc", most: MOST_DRAWN, time: ({ timestamp }) => timestamp },
+};
 
 export function StoreChart({ store, query }) {
   const kind = family(store.kind);
   const { from = "", to = "", key = "" } = query;
   const first = useFirstKey(store, kind === "versioned" && key === "");
   const asked = kind === "versioned" ? key || (first.key ?? "") : "";
-  const question = questionFor(kind, { from, to, key: asked });
-  const read = useRead(store, kind === "versioned" && asked === "" ? null : question);
+  const times = { from: timeOf(from || undefined), to: timeOf(to || undefined) };
+  const values = { from: times.from ?? "", to: times.to ?? "", order: KINDS[kind].order, key: asked };
+  const read = useRead(store, kind, kind === "versioned" && asked === "" ? null : { name: KINDS[kind].name, values });
   const Drawn = { window: Windows, session: Sessions, versioned: Versions }[kind];
   return html`
     <${Bounds} key=${[from, to, asked].join(" ")} from=${from} to=${to} keyOf=${kind === "versioned" ? asked : null} />
     <p role="status">${read.said}</p>
+    <${Zoomed} zoom=${zoomOf(query)} />
     ${(first.failure ?? read.failure) && html`<${Failure} error=${first.failure ?? read.failure} />`}
     ${read.rows !== null && read.rows.length > 0 && html`<${Drawn} store=${store} rows=${read.rows} query=${query} keyOf=${asked} />`}
     ${read.rows?.length === 0 && html`<${Nothing}>Nothing there: choose other times${kind === "versioned" ? ", or another key" : ""}.<//>`}`;
-}
-
-function questionFor(kind, { from, to, key }) {
-  const times = { from, to };
-  if (kind === "window") return { name: "windows", values: { ...times, order: "desc" } }; // the newest, should there be too many
-  if (kind === "session") return { name: "all_sessions", values: times };
-  return { name: "versions", values: { ...times, key } };
 }
 
 /** The first key of a versioned store, when none is chosen. */
@@ -54,15 +61,19 @@ function useFirstKey(store, wanted) {
   return seen;
 }
 
-function useRead(store, question) {
+/** The newest rows that answer a question, newest first, and in words which those are. */
+function useRead(store, kind, question) {
   const [seen, setSeen] = useState({ rows: null, said: "", failure: null });
   useEffect(() => {
     if (question === null) return setSeen({ rows: null, said: "Choose a key.", failure: null });
     const over = new AbortController();
-    const onProgress = (rows) => setSeen({ rows: null, said: `${countText(rows.length)} rows so far …`, failure: null });
+    const { most, time } = KINDS[kind];
+    const newest = (rows) => rows.toSorted((one, other) => time(other.entry) - time(one.entry)).slice(0, MOST_DRAWN);
+    const kept = (rows) => (rows.length < 2 * MOST_DRAWN ? rows : newest(rows));
+    const onProgress = (_, count) => setSeen({ rows: null, said: `${countText(count)} rows so far …`, failure: null });
     setSeen({ rows: null, said: "Asking …", failure: null });
-    readRows(store, question, { most: MOST_READ, signal: over.signal, onProgress }).then(
-      ({ rows, isWhole }) => setSeen({ rows, said: isWhole ? `${countText(rows.length)} rows.` : `${countText(MOST_READ)} rows, and there are more: choose a shorter time.`, failure: null }),
+    readRows(store, question, { most, signal: over.signal, onProgress, kept }).then(
+      ({ rows, count, isWhole }) => setSeen({ rows: newest(rows), said: saidOf(count, isWhole), failure: null }),
       (error) => over.signal.aborted || setSeen({ rows: null, said: "There is no answer.", failure: known(error) }),
     );
     return () => over.abort();
@@ -70,23 +81,29 @@ function useRead(store, question) {
   return seen;
 }
 
+function saidOf(count, isWhole) {
+  if (isWhole && count <= MOST_DRAWN) return `${countText(count)} ${count === 1 ? "row" : "rows"}.`;
+  const among = isWhole ? `of ${countText(count)} rows` : count > MOST_DRAWN ? `of the first ${countText(count)} rows, and there are more` : "rows, and there are more";
+  return `The newest ${countText(MOST_DRAWN)} ${among}: choose a shorter time.`;
+}
+
 function known(error) {
   if (error instanceof Problem || error instanceof Unreachable) return error;
   throw error;
 }
 
-/** From when to when, and of which key. */
+/** From when to when, and of which key. Times are the reader's own; the address has them in UTC. */
 function Bounds({ from, to, keyOf }) {
-  const show = (event) => {
-    event.preventDefault();
-    setQuery(Object.fromEntries(new FormData(event.target)));
-  };
-  const field = (name, label, value) => html`<div class="field"><label for=${`chart-${name}`}>${label}</label>
-    <input id=${`chart-${name}`} name=${name} value=${value} autocomplete="off" spellcheck=${false} placeholder=${name === "key" ? "" : "2026-01-31T12:00Z"} /></div>`;
-  return html`<form aria-label="What is drawn" onSubmit=${show}>
-    ${keyOf !== null && field("key", "Key", keyOf)}${field("from", "From", from)}${field("to", "To", to)}
-    <button type="submit">Show</button>
-  </form>`;
+  const key = useRef(null);
+  const fields = [
+    { name: "from", label: "From", given: from || undefined, empty: "the oldest when empty" },
+    { name: "to", label: "To", given: to || undefined, empty: "the newest when empty" },
+  ];
+  const show = (times) => setQuery({ ...times, zoom: null, ...(key.current && { key: key.current.value }) });
+  return html`<${TimeForm} fields=${fields} button="Show" onTimes=${show}>
+    ${keyOf !== null && html`<div class="field"><label for="chart-key">Key</label>
+      <input id="chart-key" ref=${key} defaultValue=${keyOf} autocomplete="off" spellcheck=${false} /></div>`}
+  <//>`;
 }
 
 /** Which number in the values is drawn: `number` in the address, else the first one. */
@@ -113,8 +130,9 @@ function Windows({ store, rows, query }) {
   if (number === undefined) return html`<${NoNumber} />`;
   return html`
     <div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /><${Series} keys=${keys} chosen=${chosen} /></div>
-    <${Chart} label=${`${number.id} of ${store.store}, by key`} times=${times} series=${series} height=${280} />
-    <${Strips} label=${`${number.id} of ${store.store}, keys by time`} told=${heat.told} names=${heat.names} bars=${heat.bars} column=${number.id} />`;
+    <${Chart} label=${`${number.id} of ${store.store}, by key`} times=${times} series=${series} height=${280} zoom=${zoomOf(query)} />
+    <${Strips} label=${`${number.id} of ${store.store}, keys by time`} told=${heat.told} names=${heat.names} bars=${heat.bars} column=${number.id} zoom=${zoomOf(query)} />
+    <${LeftOut} shown=${heat.names.length} of=${keys.length} which="those with the largest sums" />`;
 }
 
 /** A checkbox for each key, no more than can be told apart. */
@@ -125,23 +143,29 @@ function Series({ keys, chosen }) {
   };
   const full = chosen.length >= MOST_SERIES;
   return html`<details class="columns"><summary>Keys: ${chosen.length} of ${keys.length}</summary>
-    <div class="choices">${keys.slice(0, 500).map(
+    <div class="choices">${keys.slice(0, MOST_CHOICES).map(
       (key) => html`<label key=${key} class="check"><input type="checkbox" checked=${chosen.includes(key)} disabled=${full && !chosen.includes(key)} onChange=${() => toggle(key)} />${key}</label>`,
     )}</div>
+    <${LeftOut} shown=${Math.min(MOST_CHOICES, keys.length)} of=${keys.length} which="those with the largest sums" />
     ${full && html`<p class="hint">${MOST_SERIES} at most: take one away to choose another one.</p>`}
   </details>`;
+}
+
+/** Says that not all keys are there. */
+function LeftOut({ shown, of, which }) {
+  return shown < of && html`<p class="note">These are ${countText(shown)} of ${countText(of)} keys, ${which}.</p>`;
 }
 
 /** All keys, those with the largest sum first. */
 function keysBySum(rows, number) {
   const sums = new Map();
-  for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(numberAt(row, number) ?? 0));
+  for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(Number(numberAt(row, number) ?? 0)));
   return [...sums].sort(([, one], [, other]) => other - one).map(([key]) => key);
 }
 
 function numberAt(row, number) {
   const value = number === undefined ? undefined : valueAt(row, number);
-  return isNumeric(value) ? Number(value) : null;
+  return isNumeric(value) ? value : null; // exactly: charts draw it as a number, and say what it is
 }
 
 function seriesOf(rows, keys, number) {
@@ -160,31 +184,29 @@ function heatOf(rows, names, number) {
   const index = new Map(names.map((name, i) => [name, i]));
   const found = rows.filter((row) => index.has(row.keyText) && numberAt(row, number) !== null);
   const values = found.map((row) => numberAt(row, number));
-  const low = values.reduce((least, value) => Math.min(least, value), Infinity);
-  const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const low = values.reduce((least, value) => (value < least ? value : least), Infinity);
+  const high = values.reduce((most, value) => (value > most ? value : most), -Infinity);
   const bars = found.map((row, i) => ({
     row: index.get(row.keyText),
     from: row.entry.start,
     to: row.entry.end,
-    weight: high > low ? (values[i] - low) / (high - low) : 1,
+    weight: high > low ? (Number(values[i]) - Number(low)) / (Number(high) - Number(low)) : 1,
     text: countText(values[i]),
   }));
   const told = bars.length === 0 ? "Nothing." : `${bars.length} windows of ${names.length} keys, from ${countText(low)}, faint, to ${countText(high)}, dark.`;
   return { names, bars, told };
 }
 
-function Sessions({ store, rows }) {
-  const names = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))].slice(0, MOST_STRIPS), [rows]);
+function Sessions({ store, rows, query }) {
+  const keys = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))], [rows]); // those with the newest sessions first
+  const names = useMemo(() => keys.slice(0, MOST_STRIPS).toSorted(), [keys]);
   const bars = useMemo(() => {
     const index = new Map(names.map((name, i) => [name, i]));
     const shown = rows.filter(({ keyText }) => index.has(keyText));
-    return shown.map(({ keyText, entry }) => ({ row: index.get(keyText), from: entry.start, to: entry.end, weight: 1, text: String(JSON.stringify(entry.value, exactly)) }));
+    return shown.map(({ keyText, entry }) => ({ row: index.get(keyText), from: entry.start, to: entry.end, weight: 1, text: compact(entry.value) }));
   }, [rows]);
-  return html`<${Strips} label=${`Sessions of ${store.store}, by key`} told=${`${bars.length} sessions of ${names.length} keys.`} names=${names} bars=${bars} column="Value" />`;
-}
-
-function exactly(_, value) {
-  return typeof value === "bigint" ? value.toString() : value;
+  return html`<${Strips} label=${`Sessions of ${store.store}, by key`} told=${`${bars.length} sessions of ${names.length} keys.`} names=${names} bars=${bars} column="Value" zoom=${zoomOf(query)} />
+    <${LeftOut} shown=${names.length} of=${keys.length} which="those with the newest sessions" />`;
 }
 
 function Versions({ store, rows, query, keyOf }) {
@@ -192,7 +214,7 @@ function Versions({ store, rows, query, keyOf }) {
   const { times, values } = useMemo(() => stepsOf(rows, number), [rows, number]);
   if (number === undefined) return html`<${NoNumber} />`;
   return html`<div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /></div>
-    <${Chart} label=${`${number.id} of ${keyOf} in ${store.store}`} times=${times} series=${[{ name: number.id, kind: "step", values }]} height=${280} />
+    <${Chart} label=${`${number.id} of ${keyOf} in ${store.store}`} times=${times} series=${[{ name: number.id, kind: "step", values }]} height=${280} zoom=${zoomOf(query)} />
     <p class="note">Each version holds until the next one, the newest since ${localText(times.at(-1))}.</p>`;
 }
 

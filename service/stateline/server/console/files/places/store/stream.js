@@ -14,12 +14,14 @@ const MOST_IN_CSV = 1_000_000;
 const TOLD_EVERY_MS = 250;
 
 /**
- * Read the rows of a question's stream, `most` at most. `onProgress` is called with how many there are, a few times a second.
- * Returns `{rows, isWhole, reflects}`: which state they are of is as in an answer. Throws as `open`, `Unreachable` when the stream breaks off, the reason of `signal` when that is aborted.
+ * Read the rows of a question's stream, `most` at most. `onProgress` is called with them, and how many were read, a few times a
+ * second; `kept`, which picks those of them that are wanted, now and then. Returns `{rows, count, isWhole, reflects}`: `count` is how
+ * many were read, which state they are of is as in an answer. Throws as `open`, `Unreachable` when the stream breaks off, the reason of `signal` when that is aborted.
  */
-export async function readRows(store, question, { most, signal, onProgress }) {
+export async function readRows(store, question, { most, signal, onProgress, kept = (rows) => rows }) {
   const response = await open(streamOf(store, question).path, { ...streamOf(store, question), accept: "application/x-ndjson", signal });
-  const rows = [];
+  let rows = [];
+  let count = 0;
   let toldMs = 0;
   let rest = "";
   try {
@@ -27,20 +29,22 @@ export async function readRows(store, question, { most, signal, onProgress }) {
       const lines = (rest + piece).split("\n");
       rest = lines.pop();
       for (const line of lines) {
-        if (rows.length === most) return { rows, isWhole: false, reflects: reflectedBy(response.headers) };
+        if (count === most) return { rows, count, isWhole: false, reflects: reflectedBy(response.headers) };
         rows.push(rowOfLine(line, parseExactly(line), store));
+        count += 1;
       }
+      rows = kept(rows);
       if (performance.now() - toldMs > TOLD_EVERY_MS) {
         toldMs = performance.now();
-        onProgress(rows);
+        onProgress(rows, count);
       }
     }
   } catch (error) {
     signal.throwIfAborted();
     if (!(error instanceof TypeError)) throw error; // as browsers call a connection that broke
-    throw new Unreachable(`The stream broke off after ${countText(rows.length)} rows: ask again.`);
+    throw new Unreachable(`The stream broke off after ${countText(count)} rows: ask again.`);
   }
-  return { rows, isWhole: true, reflects: reflectedBy(response.headers) };
+  return { rows, count, isWhole: true, reflects: reflectedBy(response.headers) };
 }
 
 function reflectedBy(headers) {

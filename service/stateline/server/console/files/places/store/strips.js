@@ -1,10 +1,11 @@
 /** Rows of bars over time, on a canvas: sessions by key, or a heat map. What it shows is there as a table, too. */
 
-import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { durationText, localText } from "../../base/format.js";
 import { colour } from "../../base/theme.js";
 import { useTheme } from "../../parts/chart.js";
 import { Table } from "../../parts/table.js";
+import { useWidth } from "../../parts/width.js";
 
 const ROW_PX = 22;
 const AXIS_PX = 22;
@@ -15,21 +16,23 @@ const MOST_IN_TABLE = 500;
 
 /**
  * `names` are the rows; `bars` are `{row, from, to, weight, text}`: the index of a row, ms since the epoch, how dark from 0 to 1, and
- * what it is in words. `told` is what all of it is, for who does not see it.
+ * what it is in words. `told` is what all of it is, for who does not see it. Of `zoom`, `{from, to}`, only that is shown; null for all.
  */
-export function Strips({ label, told, names, bars, column }) {
+export function Strips({ label, told, names, bars: all, column, zoom = null }) {
+  const box = useRef(null);
   const canvas = useRef(null);
   const readout = useRef(null);
-  const width = useWidth(canvas);
+  const width = useWidth(box);
   const theme = useTheme();
-  const scale = scaleOf(bars, width);
+  const bars = useMemo(() => (zoom === null ? all : all.filter(({ from, to }) => to >= zoom.from && from <= zoom.to)), [all, zoom?.from, zoom?.to]);
+  const scale = scaleOf(zoom ?? extentOf(bars), width);
   const height = names.length * ROW_PX + AXIS_PX;
-  useEffect(() => draw(canvas.current, { names, bars, scale, width, height }), [names, bars, width, theme]);
+  useEffect(() => draw(canvas.current, { names, bars, scale, width, height }), [names, bars, width, theme, zoom?.from, zoom?.to]);
   const point = (event) => {
     const at = bars.findLast(({ row, from, to }) => row === Math.floor(event.offsetY / ROW_PX) && within(event.offsetX, scale(from), scale(to)));
     readout.current.textContent = at === undefined ? "" : `${names[at.row]} · ${spanText(at)} · ${at.text}`;
   };
-  return html`<figure class="chart">
+  return html`<figure ref=${box} class="chart">
     <p class="chart-title">${label}</p>
     <canvas ref=${canvas} class="strips" role="img" aria-label=${`${label}. ${told}`} onPointerMove=${point}></canvas>
     <figcaption><p ref=${readout} class="readout" aria-hidden="true"></p></figcaption>
@@ -48,27 +51,19 @@ function Data({ label, names, bars, column }) {
   </details>`;
 }
 
-/** How wide the canvas may be, and again when that is another width. */
-function useWidth(canvas) {
-  const [width, setWidth] = useState(0);
-  useEffect(() => {
-    const box = canvas.current.parentElement;
-    const sized = new ResizeObserver(() => setWidth(box.clientWidth));
-    sized.observe(box);
-    return () => sized.disconnect();
-  }, []);
-  return width;
-}
-
 function namesPx(width) {
   return Math.min(NAMES_PX, width / 3);
 }
 
-function scaleOf(bars, width) {
+function extentOf(bars) {
   const from = bars.reduce((least, bar) => Math.min(least, bar.from), Infinity);
-  const to = bars.reduce((most, bar) => Math.max(most, bar.to), -Infinity);
+  return { from, to: bars.reduce((most, bar) => Math.max(most, bar.to), -Infinity) };
+}
+
+function scaleOf({ from, to }, width) {
   const left = namesPx(width);
-  const scale = (ms) => left + ((ms - from) / Math.max(1, to - from)) * (width - left - LEAST_PX);
+  const inside = (ms) => Math.min(1, Math.max(0, (ms - from) / Math.max(1, to - from)));
+  const scale = (ms) => left + inside(ms) * (width - left - LEAST_PX);
   return Object.assign(scale, { from, to });
 }
 
@@ -102,8 +97,7 @@ function draw(canvas, { names, bars, scale, width, height }) {
 
 function drawAxis(ink, scale, width, top) {
   ink.fillStyle = colour("--muted");
-  const first = localText(scale.from).slice(0, 16);
-  const last = localText(scale.to).slice(0, 16);
+  const [first, last] = [scale.from, scale.to].map((ms) => localText(ms).replace(/:\d\d(\.\d+)?$/, ""));
   ink.textAlign = "left";
   ink.fillText(first, namesPx(width), top + AXIS_PX / 2);
   ink.textAlign = "right";

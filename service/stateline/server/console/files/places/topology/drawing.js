@@ -6,13 +6,39 @@ export const LINE = 15; // pixels from one line of a label to the next
 const RATE_WIDTH = 64; // kept free on arrows that show a rate
 const PADDING = { topic: 36, operator: 24, store: 28, global_table: 28, pipeline: 44 };
 
+const DIRECTIONS = ["LR", "TB"]; // from left to right, unless what is long has more room downwards
+const READABLE = 0.5; // smaller than that letters are guesses
+
+/** The layout in each direction. */
+export function layouts(dagre, graph) {
+  return DIRECTIONS.map((direction) => layout(dagre, graph, direction));
+}
+
+/**
+ * `{drawn, scale}`: which of the layouts is shown in a room, `{width, height}`, and how large. All of it where it can be read
+ * then, else as wide as the room where that can be read, and no smaller than what can be.
+ */
+export function fitted(drawn, room) {
+  const fits = drawn.map((each) => ({ drawn: each, scale: wholly(each, room) }));
+  const readable = fits.find(({ scale }) => scale >= READABLE);
+  if (readable) return readable;
+  const [one, other] = drawn.map((each) => ({ drawn: each, scale: Math.min(1, room.width / each.width) }));
+  const wider = other.scale > one.scale ? other : one;
+  return { ...wider, scale: Math.max(READABLE, wider.scale) };
+}
+
+/** The scale at which all of a layout is in a room; at most as large as it was laid out. */
+export function wholly({ width, height }, room) {
+  return Math.min(1, room.width / width, room.height / height);
+}
+
 /**
  * `{width, height, nodes, edges, boxes}`: nodes `{…node, x, y, width, height, lines}` around their middles, edges `{from, to, points, at}`
  * with the place of their rate, boxes `{subtopology, x, y, width, height}` around the parts of each subtopology.
  */
-export function layout(dagre, { nodes, edges, rates }) {
+function layout(dagre, { nodes, edges, rates }, direction) {
   const graph = new dagre.Graph({ compound: true });
-  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 46, marginx: 12, marginy: 12 });
+  graph.setGraph({ rankdir: direction, nodesep: 18, ranksep: 46, marginx: 12, marginy: 12 });
   graph.setDefaultEdgeLabel(() => ({}));
   const subtopologies = new Set(nodes.map(({ subtopology }) => subtopology).filter((number) => number !== null));
   for (const number of subtopologies) graph.setNode(boxName(number), {});

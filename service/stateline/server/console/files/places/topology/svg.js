@@ -7,12 +7,12 @@ import { inOneLine, LINE, line, outline, rateOf } from "./drawing.js";
 
 const KINDS = { topic: "topic", operator: "operator", store: "store", global_table: "global table", pipeline: "pipeline" };
 
-/** The graph, in a panel that scrolls by itself; stores and pipelines lead to their places. */
-export function Drawing({ drawn, graph, zoom }) {
+/** The graph, `scale` times as large as it was laid out, in a panel that scrolls by itself; stores and pipelines lead to their places. */
+export function Drawing({ drawn, graph, scale }) {
   const { width, height, nodes, edges, boxes } = drawn;
   const byId = new Map(nodes.map((node) => [node.id, node]));
   return html`<div class="scroll panel topology" role="region" aria-label="The topology, drawn" tabindex="0">
-    <svg width=${width * zoom} height=${height * zoom} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="What goes where; the table below has the same">
+    <svg width=${width * scale} height=${height * scale} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="What goes where; the table below has the same">
       <defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0,0L8,4L0,8Z" /></marker></defs>
       ${boxes.map((box) => html`<${Box} key=${box.subtopology} ...${box} />`)}
       ${edges.map(({ from, to, points }) => html`<path key=${`${from} ${to}`} class="edge" d=${line(points)} marker-end="url(#arrow)" />`)}
