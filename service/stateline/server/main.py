@@ -33,7 +33,7 @@ from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.console.failures import ConsoleFailures
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
-from stateline.server.console.page import ConsolePage
+from stateline.server.console.page import ConsolePage, root_from
 from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
@@ -335,7 +335,6 @@ def _routes(
         "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
     }
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
-    docs = docs_page(openapi)
     stores = serving.topology.all_stores
 
     async def show_openapi(request: Request) -> Response:
@@ -343,7 +342,7 @@ def _routes(
         return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
-        return HTMLResponse(docs)
+        return HTMLResponse(docs_page(openapi, root_from(request.scope)))
 
     return [
         *queries.routes(),

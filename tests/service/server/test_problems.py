@@ -421,7 +421,7 @@ def test_a_refused_method_is_told_the_ones_that_are_taken(client: httpx.Client) 
 
 
 def test_the_documentation_is_there_with_a_slash_too(client: httpx.Client) -> None:
-    assert client.get("/docs/").text == client.get("/docs").text
+    assert client.get("/docs/").text == client.get("/docs").text.replace('"./', '"../')
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/stores"), ("GET", "/v1/stores/aircraft/query")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -112,6 +113,15 @@ def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) ->
     assert response.headers["content-type"].startswith("text/html")
     assert not re.search(r"<script|@import|url\(|(src|href)=.?(https?:)?//", response.text)
     assert "flights-app" in response.text
+
+
+@pytest.mark.parametrize("prefix", ["", "/below/a/proxy"])
+@pytest.mark.parametrize("path", ["/docs", "/docs/", "/docs?utm=x"])
+def test_the_documentation_finds_the_document_behind_a_proxy_with_a_path(
+    client: httpx.Client, prefix: str, path: str
+) -> None:
+    (link,) = re.findall(r'href="([^"]*)"', client.get(path).text)
+    assert urljoin(f"http://proxy{prefix}{path}", link) == f"http://proxy{prefix}/openapi.json"
 
 
 @pytest.fixture

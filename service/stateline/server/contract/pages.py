@@ -17,14 +17,14 @@ _STYLE = (
 )
 
 
-def docs_page(document: Mapping[str, Any]) -> str:
-    """The OpenAPI document as a page to read."""
+def docs_page(document: Mapping[str, Any], root: str) -> str:
+    """The OpenAPI document as a page to read; `root` is the server's as a relative URL from the page's address."""
     parts = [
         _operation(path, method, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    link = '<p>The same for machines: <a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1).</p>'
+    link = f'<p>The same for machines: <a href="{escape(root)}openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
     return _page(document["info"]["title"], link + "".join(parts))
 
 
