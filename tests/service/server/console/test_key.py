@@ -455,7 +455,9 @@ def test_a_position_that_is_not_reached_in_time_is_said_plainly(page: Console) -
 
 def test_a_position_in_the_address_is_waited_for(page: Console) -> None:
     shown = visit(page, "/stores/rushes/keys/EWR?position_bound=" + quote('{"departures": {"0": 0}}') + "&wait_ms=1000")
-    shown.get_by_text("Reached after").wait_for()
+    told = shown.get_by_text("Reached after")
+    told.wait_for()
+    assert "at read_committed the store is at departures-" in told.inner_text()  # as what is shown
 
 
 def test_a_text_that_is_no_position_is_refused_in_the_servers_words(page: Console) -> None:

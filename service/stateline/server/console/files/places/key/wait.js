@@ -7,6 +7,7 @@ import { setQuery } from "../../base/place.js";
 import { family, requestFor } from "../../base/queries.js";
 import { Failure } from "../../parts/problem.js";
 import { Facts } from "../../parts/table.js";
+import { LEVELS } from "./level.js";
 
 const WAIT_MS = 5000;
 const ANSWER_MS = 10_000;
@@ -52,7 +53,7 @@ export function Wait({ store, at, main, onReached }) {
 
 async function waitFor(store, at, { bound, waitMs }, over, setState, onReached) {
   setState({ said: `Waiting, ${durationText(Number(waitMs))} at most …`, error: null });
-  const isolation = at.query.isolation_level ?? (family(store.kind) === "key_value" ? "read_committed" : "");
+  const isolation = at.query.isolation_level ?? LEVELS[0];
   const limit = { window: "1", session: "1" }[family(store.kind)] ?? "";
   const values = { key: at.key, limit, position_bound: bound, wait_ms: waitMs, isolation_level: isolation };
   const request = requestFor(store, QUERY[family(store.kind)], values);
