@@ -155,7 +155,14 @@ function strokeOf(kind, colour, i) {
   const { bars, stepped } = window.uPlot.paths;
   const dash = i === 0 ? undefined : [[8, 4], [2, 3], [12, 3, 2, 3]][(i - 1) % 3]; // told apart without colours, too
   if (kind === "bars") return { stroke: colour, fill: colour, width: 0, paths: bars({ size: [0.8, 60] }), points: { show: false } };
-  return { stroke: colour, width: 2, dash, points: { size: 5, fill: colour }, ...(kind === "step" ? { paths: stepped({ align: 1 }) } : {}) };
+  return { stroke: colour, width: 2, dash, points: { size: 5, fill: colour, filter: (u, at, all) => (all ? null : alone(u.data[at])) }, ...(kind === "step" ? { paths: stepped({ align: 1 }) } : {}) };
+}
+
+/** Where a value has none beside it: a line does not show it. */
+function alone(values) {
+  const is = (i) => values[i] !== null && values[i] !== undefined;
+  const found = values.flatMap((_, i) => (is(i) && !is(i - 1) && !is(i + 1) ? [i] : []));
+  return found.length > 0 ? found : null;
 }
 
 /** From nought where that is not far: what is drawn has to be compared with something. */

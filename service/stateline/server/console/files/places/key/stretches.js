@@ -15,7 +15,7 @@ import { Level, LEVELS } from "./level.js";
 import { chosenNumber, numberName, NumberChoice } from "./numbers.js";
 import { differencesOf, idOf, sampleOf } from "./samples.js";
 import { Spans } from "./spans.js";
-import { TimeForm } from "./time_form.js";
+import { TimeForm } from "../../parts/time_form.js";
 
 const MOST = 500;
 

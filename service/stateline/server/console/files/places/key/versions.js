@@ -14,7 +14,7 @@ import { Moment } from "./moment.js";
 import { chosenNumber, NumberChoice } from "./numbers.js";
 import { valueSample } from "./samples.js";
 import { Slider } from "./slider.js";
-import { TimeForm } from "./time_form.js";
+import { TimeForm } from "../../parts/time_form.js";
 import { VersionTable } from "./version_table.js";
 
 const MOST_VERSIONS = 500;

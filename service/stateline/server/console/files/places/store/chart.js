@@ -4,15 +4,15 @@ import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-pre
 import { Problem, Unreachable } from "../../base/api.js";
 import { countText, localText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
+import { numberAt, numbersIn } from "../../base/numbers.js";
 import { listOf, listText, setQuery } from "../../base/place.js";
 import { family } from "../../base/queries.js";
+import { timeOf } from "../../base/times.js";
 import { Chart } from "../../parts/chart.js";
 import { Failure } from "../../parts/problem.js";
 import { Nothing } from "../../parts/table.js";
+import { TimeForm } from "../../parts/time_form.js";
 import { Zoomed, zoomOf } from "../../parts/zoom.js";
-import { timeOf } from "../../base/times.js";
-import { TimeForm } from "../key/time_form.js";
-import { isNumeric, numbersOf, valueAt } from "./rows.js";
 import { readRows } from "./stream.js";
 import { Strips } from "./strips.js";
 
@@ -109,7 +109,7 @@ function Bounds({ from, to, keyOf }) {
 
 /** Which number in the values is drawn: `number` in the address, else the first one. */
 function useNumber(rows, query) {
-  const numbers = useMemo(() => numbersOf(rows), [rows]);
+  const numbers = useMemo(() => numbersIn(rows.map(({ entry }) => entry.value)), [rows]);
   return { numbers, number: numbers.find(({ id }) => id === query.number) ?? numbers[0] };
 }
 
@@ -160,31 +160,33 @@ function LeftOut({ shown, of, which }) {
 /** All keys, those with the largest sum first. */
 function keysBySum(rows, number) {
   const sums = new Map();
-  for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(Number(numberAt(row, number) ?? 0)));
+  for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(Number(numberAt(row.entry.value, number) ?? 0)));
   return [...sums].sort(([, one], [, other]) => other - one).map(([key]) => key);
 }
 
-function numberAt(row, number) {
-  const value = number === undefined ? undefined : valueAt(row, number);
-  return isNumeric(value) ? value : null; // exactly: charts draw it as a number, and say what it is
-}
-
 function seriesOf(rows, keys, number) {
-  const times = [...new Set(rows.map(({ entry }) => entry.start))].sort((one, other) => one - other);
+  const times = timesOf(rows);
   const at = new Map(times.map((ms, i) => [ms, i]));
   const series = keys.map((name) => ({ name, kind: "line", values: times.map(() => null) }));
   const byKey = new Map(series.map((each) => [each.name, each.values]));
   for (const row of rows) {
     const values = byKey.get(row.keyText);
-    if (values !== undefined) values[at.get(row.entry.start)] = numberAt(row, number);
+    if (values !== undefined) values[at.get(row.entry.start)] = numberAt(row.entry.value, number);
   }
   return { times, series };
 }
 
+/** The starts of the windows, and where for a while there was none of any key the end of the one before: no line goes over that. */
+function timesOf(rows) {
+  const ends = new Map(rows.map(({ entry }) => [entry.start, entry.end]));
+  const starts = [...ends.keys()].sort((one, other) => one - other);
+  return starts.flatMap((start, i) => (starts[i + 1] > ends.get(start) ? [start, ends.get(start)] : [start]));
+}
+
 function heatOf(rows, names, number) {
   const index = new Map(names.map((name, i) => [name, i]));
-  const found = rows.filter((row) => index.has(row.keyText) && numberAt(row, number) !== null);
-  const values = found.map((row) => numberAt(row, number));
+  const found = rows.filter((row) => index.has(row.keyText) && numberAt(row.entry.value, number) !== null);
+  const values = found.map((row) => numberAt(row.entry.value, number));
   const low = values.reduce((least, value) => (value < least ? value : least), Infinity);
   const high = values.reduce((most, value) => (value > most ? value : most), -Infinity);
   const bars = found.map((row, i) => ({
@@ -225,7 +227,7 @@ function stepsOf(rows, number) {
   for (const row of rows.toSorted((one, other) => one.entry.timestamp - other.entry.timestamp)) {
     const { timestamp, valid_to: end } = row.entry;
     if (steps.at(-1)?.[0] === timestamp) steps.pop();
-    steps.push([timestamp, numberAt(row, number)]);
+    steps.push([timestamp, numberAt(row.entry.value, number)]);
     if (end !== null && end !== undefined) steps.push([end, null]);
   }
   return { times: steps.map(([ms]) => ms), values: steps.map(([, value]) => value) };

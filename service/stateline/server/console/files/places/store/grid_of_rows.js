@@ -3,12 +3,13 @@
 import { html, useMemo } from "../../vendor/htm-preact-3.1.1.js";
 import { countText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
+import { isNumeric } from "../../base/numbers.js";
 import { addressOf, listText, setQuery } from "../../base/place.js";
 import { Grid } from "../../parts/grid.js";
 import { Copy, shortText, Time, Value } from "../../parts/value.js";
 import { Facts } from "../../parts/table.js";
 import { arrangementOf } from "./entries.js";
-import { arranged, cellText, isNumeric, valueAt } from "./rows.js";
+import { arranged, cellText, valueAt } from "./rows.js";
 
 const MOST_IN_CELL = 80;
 const SAMPLE = 50;

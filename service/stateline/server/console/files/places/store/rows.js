@@ -2,6 +2,7 @@
 
 import { localText, utcText } from "../../base/format.js";
 import { compact, memberTexts, shown } from "../../base/json.js";
+import { isNumeric } from "../../base/numbers.js";
 
 const OWN_BEFORE = ["key", "found", "start", "end"];
 const OWN_AFTER = ["timestamp", "valid_to", "partition", "offset"];
@@ -92,16 +93,6 @@ export function cellText(value, column) {
     return { text: localText(Date.parse(value)), title: `${value} (${utcText(Date.parse(value))})` };
   }
   return { text: shown(value), title: null };
-}
-
-/** The columns of numbers in values, which can be drawn. */
-export function numbersOf(rows) {
-  return columnsOf(rows).filter((column) => column.path[0] === "value" && rows.some((row) => isNumeric(valueAt(row, column))));
-}
-
-/** Whether it is a number of any size. */
-export function isNumeric(value) {
-  return typeof value === "number" || typeof value === "bigint";
 }
 
 /** Of these rows those that have `find` in a cell, by `sort`: a column's id, with a minus for the largest first. */

@@ -1,8 +1,8 @@
 /** A form of times, which go into the address. */
 
-import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
-import { timeOf } from "../../base/times.js";
-import { isNoTime, TimeField } from "../../parts/time_field.js";
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
+import { timeOf } from "../base/times.js";
+import { isNoTime, TimeField } from "./time_field.js";
 
 /**
  * A form of `fields`, `{name, label, given, empty}` each: `given` is what the address has, `empty` what is meant when nothing
