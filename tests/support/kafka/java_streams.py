@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import httpx
 
+from stateline.demo.broker import maven_environment
 from support import CACHE, TESTS
 from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
 from support.processes.ports import free_port
@@ -62,7 +63,8 @@ def class_path() -> str:
 
 def _compile(folder: Path) -> None:
     command = ["mvn", "-q", "-B", "-f", str(_PROJECT / "pom.xml"), "compile", f"-Dbuild.folder={folder}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGING_S)
+    environment = maven_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGING_S)
     if done.returncode:
         raise JarsUnavailableError(f"Maven could not build {_PROJECT.name}: {done.stdout}{done.stderr}")
 
