@@ -1,6 +1,6 @@
 """A Spark job over Spark Connect, its server in the same process: what it found of a Stateline server, as JSON.
 
-python connect_job.py URL FILE DIRECTORY
+python connect_job.py URL FILE DIRECTORY ARCHIVE [SETTING=VALUE …]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -24,18 +25,19 @@ from stateline.spark.session import session_settings, spark_session
 from stateline_store import ConfigurationError
 
 
-def main(url: str, file: str, directory: str) -> None:
-    spark = _session()
+def main(url: str, file: str, directory: str, archive: str, *given: str) -> None:
+    spark = _session(archive, given)
     found: dict[str, Any] = {"is_connect": isinstance(spark, pyspark.sql.connect.session.SparkSession)}
     found |= _snapshots(spark, url) | _changes(spark, url, directory) | _refusals(spark, url)
     Path(file).write_text(json.dumps(found), encoding="utf-8")
     spark.stop()
 
 
-def _session() -> SparkSession:
+def _session(archive: str, given: Sequence[str]) -> SparkSession:
     warnings.simplefilter("ignore")  # settings of the server are none of the client's
     builder = SparkSession.builder.remote("local[2]")
-    for name, value in session_settings(load_config("connect")).items():
+    settings = session_settings(load_config("connect", overrides=given), f"-XX:SharedArchiveFile={archive}")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.spark.departures import settings
 from service.spark.source.scenes import Kinds, as_counted
 from support import TESTS
 from support.kafka.kafka_broker import missing_is_a_failure
@@ -23,7 +25,9 @@ _JOB = TESTS / "support" / "spark" / "connect_job.py"
 
 
 @pytest.fixture(scope="module")
-def found(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, python_of_spark: None) -> dict[str, Any]:
+def found(
+    kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, class_archive: Path, python_of_spark: None
+) -> dict[str, Any]:
     """What a job has found, which is a process of its own: one that has a Connect session has no classic one."""
     if missing := [name for name in _NEEDED if not _is_there(name)]:
         why = f"pyspark's client of Spark Connect needs {', '.join(missing)}: pip install 'pyspark[connect]'"
@@ -31,7 +35,8 @@ def found(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, python_of_spar
     place = tmp_path_factory.mktemp("connect")
     # A port that is free, as for Spark's own tests.
     own = {"SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [sys.executable, str(_JOB), kinds.url, str(place / "found"), str(place / "checkpoint")]
+    given = [kinds.url, str(place / "found"), str(place / "checkpoint"), str(class_archive), *settings(str(place))]
+    command = [sys.executable, str(_JOB), *given]
     job = subprocess.run(command, env=os.environ | own, cwd=place, capture_output=True, text=True, timeout=HANGING_S)
     assert job.returncode == 0, job.stderr[-4000:]
     read: dict[str, Any] = json.loads((place / "found").read_text())
