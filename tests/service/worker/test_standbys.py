@@ -53,6 +53,7 @@ from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import set_topic_configs
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import every_pair
 from support.run.patience import HANGING_S
 
 PARTITIONS = 4
@@ -127,16 +128,27 @@ class Group:
         assert self.stores(node).rows("newest", PARTITIONS) == {k.encode(): b"0" for k in KEYS}
 
 
+@pytest.fixture(params=["kafka"])
+def bootstrap(kafka_broker: SharedBroker) -> str:
+    """Standbys are of a group, which the embedded log has none of."""
+    return kafka_broker.bootstrap_servers
+
+
 @pytest.fixture(params=GUARANTEES)
-def group(kafka_broker: SharedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
+def guarantee(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def group(bootstrap: str, guarantee: str, tmp_path: Path) -> Iterator[Group]:
     name = f"standbys-{uuid4().hex[:8]}"
     app, topic = counting(table=True, name=name, topic=f"{name}-in"), f"{name}-in"
-    settings = {"processing.guarantee": request.param, "transaction.timeout.ms": SESSION_MS}
+    settings = {"processing.guarantee": guarantee, "transaction.timeout.ms": SESSION_MS}
     with ExitStack() as stack:
-        config = configured(app, tmp_path / "log", bootstrap__servers=kafka_broker.bootstrap_servers)
+        config = configured(app, tmp_path / "log", bootstrap__servers=bootstrap)
         log = stack.enter_context(closing(configured_log(config)))
         create(log, {topic: PARTITIONS})
-        yield Group(app, topic, kafka_broker.bootstrap_servers, tmp_path, settings, log, stack)
+        yield Group(app, topic, bootstrap, tmp_path, settings, log, stack)
 
 
 def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
@@ -150,6 +162,7 @@ def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
     return looks
 
 
+@every_pair
 def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_again(
     group: Group, delivered: list[Record]
 ) -> None:
@@ -170,6 +183,7 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
         assert delivered == [], "it had all of it"
 
 
+@every_pair
 def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_ahead_of_their_position(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +338,7 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
             group.check("one")
 
 
-@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2"], indirect=True)
 def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_the_nodes_name_it(group: Group) -> None:
     group.settings |= {"num.standby.replicas": 2, "rack.aware.assignment.tags": "zone"}
     zones = {"a": "east", "b": "east", "c": "east", "d": "east", "e": "west"}
@@ -417,7 +431,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
-@pytest.mark.parametrize("group", ["exactly_once_v2"], indirect=True)
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2"], indirect=True)
 def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewhere_goes_on(
     group: Group, small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -548,6 +562,7 @@ def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work
             group.check(node)
 
 
+@every_pair
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -574,6 +589,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     assert "it is deleted and rebuilt from there" in caplog.text
 
 
+@every_pair
 def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
