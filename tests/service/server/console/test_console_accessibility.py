@@ -22,6 +22,10 @@ PLACES = (
     *("stores/aircraft/keys/N001", "stores/airports/keys/JFK", "stores/hourly/keys/JFK", "stores/rushes/keys/JFK"),
     *("queries", "topology", "pipelines", "nodes", "snapshots", "failures", "settings"),
 )
+TABS = (
+    *("stores/aircraft?open=N001", "stores/aircraft?tab=changes&from=earliest", "stores/aircraft?tab=partitions"),
+    *("stores/hourly?tab=chart", "stores/rushes?tab=chart", "stores/airports?tab=chart"),
+)
 WIDTHS = (360, 390, 1280, 1920)
 SCHEMES: tuple[Any, ...] = ("light", "dark")
 # Until what follows the window's size and colours has followed.
@@ -101,59 +105,62 @@ def show(page: Console, place: str) -> None:
     """Go there, until all that is asked for at first has come; with everything that folds open."""
     page.page.goto(f"{page.url.rstrip('/')}/{place}", wait_until="load")
     page.page.locator("main h1").wait_for()
-    page.page.wait_for_load_state("networkidle")
+    if "tab=changes" in place:  # a feed has no end
+        page.page.locator("#feed", has_text="Connected.").wait_for()
+    else:
+        page.page.wait_for_load_state("networkidle")
     page.page.get_by_text("Loading …").or_(page.page.get_by_text("Drawing …")).first.wait_for(state="detached")
     page.page.evaluate("document.querySelectorAll('main details').forEach((d) => (d.open = true))")
     page.page.wait_for_function("() => [...document.querySelectorAll('main details')].every((d) => d.open)")
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_axe_finds_nothing(page: Console, place: str) -> None:
-    show(page, place)
-    page.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
+@pytest.fixture(scope="module", params=[*PLACES, *TABS])
+def place(request: pytest.FixtureRequest, page: Console) -> Console:
+    """The page there, for one test after the other."""
+    page.page.emulate_media(color_scheme="light")
+    show(page, request.param)
+    return page
+
+
+def test_axe_finds_nothing(place: Console) -> None:
+    place.page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
     for scheme in SCHEMES:
-        page.page.emulate_media(color_scheme=scheme)
-        page.page.evaluate(TWO_FRAMES)
-        assert page.page.evaluate(AXE) == [], scheme
-        seen, failing = page.page.evaluate(CONTRAST)
+        place.page.emulate_media(color_scheme=scheme)
+        place.page.evaluate(TWO_FRAMES)
+        assert place.page.evaluate(AXE) == [], scheme
+        seen, failing = place.page.evaluate(CONTRAST)
         assert seen > 15
         assert failing == [], scheme
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_nothing_is_wider_than_its_panel_or_the_window(page: Console, place: str) -> None:
-    show(page, place)
+def test_nothing_is_wider_than_its_panel_or_the_window(place: Console) -> None:
     for width in WIDTHS:
-        page.page.set_viewport_size({"width": width, "height": 900})
-        page.page.evaluate(TWO_FRAMES)
-        assert page.page.evaluate("document.documentElement.scrollWidth") == width
-        assert page.page.evaluate(OUTSIDE) == [], width
-        assert page.page.evaluate(SMALL) == []
-    page.page.set_viewport_size({"width": 1280, "height": 900})
+        place.page.set_viewport_size({"width": width, "height": 900})
+        place.page.evaluate(TWO_FRAMES)
+        assert place.page.evaluate("document.documentElement.scrollWidth") == width
+        assert place.page.evaluate(OUTSIDE) == [], width
+        assert place.page.evaluate(SMALL) == []
+    place.page.set_viewport_size({"width": 1280, "height": 900})
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_headings_go_down_one_level_at_a_time_and_no_id_is_given_twice(page: Console, place: str) -> None:
-    show(page, place)
-    levels = page.page.locator("h1, h2, h3, h4").evaluate_all("all => all.map((h) => Number(h.tagName[1]))")
+def test_headings_go_down_one_level_at_a_time_and_no_id_is_given_twice(place: Console) -> None:
+    levels = place.page.locator("h1, h2, h3, h4").evaluate_all("all => all.map((h) => Number(h.tagName[1]))")
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    ids = page.page.locator("[id]").evaluate_all("all => all.map((e) => e.id)")
+    ids = place.page.locator("[id]").evaluate_all("all => all.map((e) => e.id)")
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_tab_reaches_everything_in_order_and_shows_where_it_is(page: Console, place: str) -> None:
-    show(page, place)
-    page.page.clock.install()  # what moves by itself would be something else to reach
-    expected = page.page.evaluate(REACHABLE)
-    page.page.keyboard.press("Tab")  # the keyboard is used from now on: that shows where the focus is
-    page.page.locator(".skip").focus()
+def test_tab_reaches_everything_in_order_and_shows_where_it_is(place: Console) -> None:
+    place.page.clock.install()  # what moves by itself would be something else to reach
+    expected = place.page.evaluate(REACHABLE)
+    place.page.keyboard.press("Tab")  # the keyboard is used from now on: that shows where the focus is
+    place.page.locator(".skip").focus()
     reached, invisible = [], []
     for _ in expected:
-        order, outlined = page.page.evaluate(FOCUSED)
-        page.page.keyboard.press("Tab")
+        order, outlined = place.page.evaluate(FOCUSED)
+        place.page.keyboard.press("Tab")
         reached.append(order)
         if not outlined:
             invisible.append(order)

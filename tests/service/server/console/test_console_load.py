@@ -62,7 +62,7 @@ class Requests:
         self._ended += 1
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*PLACES, "stores/hourly?tab=chart"])
 def test_an_idle_tab_asks_less_than_once_a_second_and_none_that_nobody_sees(
     browser: Browser, served: Served, place: str
 ) -> None:
