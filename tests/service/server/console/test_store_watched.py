@@ -56,6 +56,25 @@ def test_a_member_that_is_gone_is_a_change(page: Console, moving: Moving) -> Non
     page.page.locator("#moved", has_text="1 changed, 0 new, 0 gone").wait_for()
 
 
+def test_numbers_are_shown_and_copied_as_they_are_written_however_many_digits_they_have(
+    page: Console, moving: Moving
+) -> None:
+    numbers = ["123456789012345678901234567890.123456", "0.10000000000000000555", "1.5e-400", "0.30000000000000004"]
+    a, b, c, d = numbers
+    value = f'{{"a": {a}, "b": {b}, "c": {c}, "d": {d}, "e": 1.50, "f": [{a}], "g": 0.0, "h": -0.0}}'
+    produce(moving[0].log, "flights", [(b"DEC1", value.encode(), START_MS), (b"DEC2", b'{"a": 7}', START_MS)])
+    page.visit("stores/aircraft?prefix=DEC&sort=a&open=DEC1&every=1")
+    row = page.page.locator(".tabulator-row[data-id=DEC1]")
+    row.wait_for()
+    assert row.locator(".tabulator-cell").all_inner_texts()[1:9] == [*numbers, "1.5", f"[{numbers[0]}]", "0", "-0.0"]
+    assert page.page.locator(".tabulator-row").last.get_attribute("data-id") == "DEC1", "sorted as a number"
+    tree = page.page.locator(".row .tree").first.inner_text()
+    assert all(number in tree for number in numbers)
+    page.page.locator("#moved", has_text="Nothing changed").wait_for()
+    produce(moving[0].log, "flights", [(b"DEC1", value.replace("123456,", "123457,").encode(), START_MS)])
+    page.page.locator(".tabulator-cell.changed", has_text="123457").wait_for()
+
+
 def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Moving) -> None:
     page.visit("stores/aircraft?ask=position&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()

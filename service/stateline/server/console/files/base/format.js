@@ -38,6 +38,7 @@ const DIGITS = { maximumFractionDigits: 3, maximumSignificantDigits: 4, rounding
 /** A number with thousands separated: whole ones exactly, others to three places, or as many as show four digits of a small one. */
 export function countText(number) {
   if (typeof number === "bigint") return number.toLocaleString("en");
+  if (typeof number === "object" && number !== null) return String(number); // a `Decimal`
   if (!Number.isFinite(number)) return "unknown";
   const size = Math.abs(number);
   if (size >= 1e21 || (size > 0 && size < 1e-6)) return String(Number(number.toPrecision(4)));

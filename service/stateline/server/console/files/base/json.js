@@ -1,19 +1,51 @@
-/** JSON without loss: integers beyond 53 bits stay exact, and text is laid out without being parsed. */
+/** JSON without loss: numbers that JavaScript would round stay exact, and text is laid out without being parsed. */
 
-/** The value of a JSON text; an integer that a number would round is a BigInt. */
+const DIGITS_KEPT = 15; // by every double
+
+/** A number with a fraction or an exponent that a double would round: its text, and for what is drawn or sorted the nearest double. */
+export class Decimal {
+  #text; // no member of its own: it is a leaf of a value
+
+  constructor(text) {
+    this.#text = text;
+  }
+
+  toString() {
+    return this.#text;
+  }
+
+  valueOf() {
+    return Number(this.#text);
+  }
+}
+
+/** The value of a JSON text; a number that a double would round is a BigInt, or a `Decimal`. */
 export function parseExactly(text) {
-  return JSON.parse(text, (_, value, context) =>
-    typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "")
-      ? BigInt(context.source)
-      : value,
-  );
+  return JSON.parse(text, (_, value, context) => (typeof value === "number" && mayBeRounded(value, context?.source ?? "") ? exact(value, context.source) : value));
+}
+
+function mayBeRounded(value, text) {
+  return text.length > DIGITS_KEPT || (text.length > 1 && (value === 0 || !Number.isFinite(value)));
+}
+
+function exact(value, text) {
+  if (value !== 0 && /^-?\d+$/.test(text)) return Number.isSafeInteger(value) ? value : BigInt(text);
+  return digitsOf(text) === digitsOf(String(value)) ? value : new Decimal(text);
+}
+
+/** The same text for each way to write a number. */
+function digitsOf(text) {
+  const [, sign, whole, fraction = "", exponent = "0"] = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(text) ?? [];
+  if (whole === undefined) return text; // Infinity
+  const digits = (whole + fraction).replace(/^0+/, "");
+  const kept = digits.replace(/0+$/, "");
+  if (kept === "") return `${sign}0`;
+  return `${sign}${kept}e${Number(exponent) - fraction.length + digits.length - kept.length}`;
 }
 
 /** A value that `parseExactly` made, as compact JSON. */
 export function compact(value) {
-  if (typeof value === "bigint") return value.toString();
-  if (typeof value === "number" && !Number.isFinite(value)) return value > 0 ? "1e999" : "-1e999"; // as JSON can say it
-  if (Object.is(value, -0)) return "-0";
+  if (typeof value === "bigint" || value instanceof Decimal) return value.toString();
   if (Array.isArray(value)) return `[${value.map(compact).join(", ")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
   const members = Object.entries(value).map(([name, member]) => `${JSON.stringify(name)}: ${compact(member)}`);

@@ -1,11 +1,13 @@
 /** The numbers in values, for what is drawn of them. They stay exact, however large: only where one is drawn it is rounded. Pure. */
 
+import { Decimal } from "./json.js";
+
 const MOST_DEPTH = 3;
 const MOST_NUMBERS = 200;
 
 /** Whether it is a number of any size. */
 export function isNumeric(value) {
-  return typeof value === "number" || typeof value === "bigint";
+  return typeof value === "number" || typeof value === "bigint" || value instanceof Decimal;
 }
 
 /**
@@ -27,7 +29,7 @@ export function numbersIn(values) {
 function collect(value, path, paths) {
   if (paths.size === MOST_NUMBERS) return;
   if (isNumeric(value)) paths.set(JSON.stringify(path), path);
-  if (value === null || typeof value !== "object" || path.length === MOST_DEPTH) return;
+  if (isNumeric(value) || value === null || typeof value !== "object" || path.length === MOST_DEPTH) return;
   for (const [name, member] of Object.entries(value)) collect(member, [...path, name], paths);
 }
 

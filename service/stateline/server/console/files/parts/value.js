@@ -3,6 +3,7 @@
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { countText, localText, utcText } from "../base/format.js";
 import { compact, shown } from "../base/json.js";
+import { isNumeric } from "../base/numbers.js";
 
 const OPEN_DEPTH = 2;
 const OPEN_MEMBERS = 30;
@@ -12,7 +13,7 @@ const MOST_TEXT = 600; // characters of a text that are shown at once
 /** A value that `parseExactly` made, as a tree whose parts fold; what is not JSON as it is. */
 export function Value({ value, depth = 0, name = null }) {
   const label = name === null ? null : html`<span class="member">${name}: </span>`;
-  if (value === null || typeof value !== "object") return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
+  if (value === null || typeof value !== "object" || isNumeric(value)) return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
   const members = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : Object.entries(value);
   const brackets = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (members.length === 0) return html`<div class="leaf">${label}${brackets.join("")}</div>`;
@@ -34,7 +35,7 @@ function Members({ members, depth }) {
 /** A long text is folded. */
 function Leaf({ value }) {
   const [whole, setWhole] = useState(false);
-  const kind = value === null ? "null" : typeof value;
+  const kind = value === null ? "null" : isNumeric(value) ? "number" : typeof value;
   if (kind !== "string" || value.length <= MOST_TEXT) return html`<span class=${`leaf-${kind}`}>${kind === "string" ? JSON.stringify(value) : compact(value)}</span>`;
   return html`<span class="leaf-string">${JSON.stringify(whole ? value : value.slice(0, MOST_TEXT))}${whole ? "" : " …"}</span>
     <button type="button" aria-expanded=${whole} onClick=${() => setWhole(!whole)}>${whole ? "Fold" : `All ${countText(value.length)} characters`}</button>`;

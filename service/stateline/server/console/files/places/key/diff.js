@@ -2,6 +2,7 @@
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { compact } from "../../base/json.js";
+import { isNumeric } from "../../base/numbers.js";
 import { Table } from "../../parts/table.js";
 import { shortText } from "../../parts/value.js";
 
@@ -42,7 +43,7 @@ export function ShortDiff({ before, after }) {
 }
 
 function isParent(value) {
-  return value !== null && typeof value === "object";
+  return value !== null && typeof value === "object" && !isNumeric(value);
 }
 
 function own(value, name) {
