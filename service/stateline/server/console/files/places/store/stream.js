@@ -146,8 +146,9 @@ export function Downloads({ store, question, arrangement }) {
   const csv = async (signal) => {
     const onProgress = (rows) => setSeen({ said: `${countText(rows.length)} rows so far …`, failure: null, running: true });
     const { rows, isWhole } = await readRows(store, question, { most: MOST_IN_CSV, signal, onProgress });
-    const columns = arrangement.chosen(columnsOf(rows));
-    const shown = arranged(rows, columnsOf(rows), arrangement);
+    const all = columnsOf(rows);
+    const columns = arrangement.chosen(all);
+    const shown = arranged(rows, all, arrangement);
     save(new Blob([...csvOf(shown, columns)], { type: "text/csv" }), `${store.store}.csv`);
     return `${countText(shown.length)} rows in ${store.store}.csv.${isWhole ? "" : " There are more: narrow the question, or take Arrow."}`;
   };
