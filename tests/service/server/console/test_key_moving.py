@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 
 from support.apps.console_app import HOUR_MS, LARGE, START_MS
 from support.console.console_browser import Flights, flights, served_flights
 from support.console.console_page import console
 from support.processes.ports import free_port
-from support.processes.running_worker import produce
+from support.processes.running_worker import eventually, produce
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -70,6 +71,8 @@ def test_what_falls_out_of_the_newest_is_not_deleted(
     made, url = moving
     key = f"FULL-{noun}"
     depart(made, key, *(START_MS + i * HOUR_MS for i in range(PAGE)))
+    kept = f"{url}/v1/stores/{store}/keys/{key}/{noun}?limit={PAGE}&isolation_level=read_committed"
+    eventually(lambda: len(httpx.get(kept).json().get("entries", ())) == PAGE, "all of them are committed")
     with console(browser, f"{url}/stores/{store}/keys/{key}?every=1", SHOWN) as opened:
         page = opened.page
         rows = page.get_by_role("table", name=f"{columns} of {key}").locator("tbody tr")
