@@ -45,7 +45,7 @@ export function Stretches({ store, at, everyS, again, onMain }) {
     <p role="status">${old.isOld ? "Asking for other times: what is shown is of those before." : isBoth && html`<${Compared} differences=${differences} noun=${noun} />`}</p>
     ${old.answer && all.length === 0 && html`<${Nothing}>This key has no ${noun} there. ${from === null && to === null ? "It was never written, or its time is over: a store forgets what is older than its retention." : "Empty both times to see all that it has."}<//>`}
     ${entries.length > 0 && html`
-      <p>${sample.isCut ? "The newest " : ""}${countText(entries.length)} ${noun}, from ${localText(entries[0].start)} to ${localText(entries.at(-1).end)}, ${zoneName()}.</p>
+      <p>${sample.isCut ? "The newest " : ""}${countText(entries.length)} ${entries.length === 1 ? noun.slice(0, -1) : noun}, from ${localText(entries[0].start)} to ${localText(entries.at(-1).end)}, ${zoneName()}.</p>
       <${Spans} label=${`${numberName(number, "The value")} of ${at.key} by time`} spans=${spansOf(entries, number)} />`}
     ${all.length > 0 && html`<${Table} caption=${`${isWindow ? "Windows" : "Sessions"} of ${at.key}, the newest first, times in ${zoneName()}`}
       columns=${columnsOf(all[0], isWindow, differences)} rows=${rowsOf(all, differences)} />`}
