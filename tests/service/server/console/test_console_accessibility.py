@@ -107,6 +107,7 @@ def show(page: Console, place: str) -> None:
     page.page.locator("main h1").wait_for()
     if "tab=changes" in place:  # a feed has no end
         page.page.locator("#feed", has_text="Connected.").wait_for()
+        page.page.locator(".tabulator-row").first.wait_for()
     else:
         page.page.wait_for_load_state("networkidle")
     page.page.get_by_text("Loading …").or_(page.page.get_by_text("Drawing …")).first.wait_for(state="detached")

@@ -58,7 +58,7 @@ export function Grid({ label, of, rows, columns, cell, sort, onSort, open, onOpe
   }, [rows]);
   useEffect(() => mark(host.current, open), [open, rows]);
   if (missing) return html`<${Fallback} label=${label} rows=${rows} columns=${columns} cell=${cell} />`;
-  return html`<div ref=${host} class="grid" aria-label=${label} aria-description="Arrow keys open the row before or after, Enter the first one" onKeyDown=${(event) => move(event, table.current, now.current)}></div>`;
+  return html`<div ref=${host} class="grid" role="group" aria-label=${label} aria-description="Arrow keys open the row before or after, Enter the first one" onKeyDown=${(event) => move(event, table.current, now.current)}></div>`;
 }
 
 function Fallback({ label, rows, columns, cell }) {
