@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -335,6 +336,7 @@ def _routes(
         "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
     }
     openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
+    docs = cache(partial(docs_page, openapi))  # one for each depth of address
     stores = serving.topology.all_stores
 
     async def show_openapi(request: Request) -> Response:
@@ -342,7 +344,7 @@ def _routes(
         return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
-        return HTMLResponse(docs_page(openapi, root_from(request.scope)))
+        return HTMLResponse(docs(root_from(request.scope)))
 
     return [
         *queries.routes(),

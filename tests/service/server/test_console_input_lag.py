@@ -55,7 +55,8 @@ def test_a_store_lacks_only_what_it_follows_and_what_nobody_reads_is_not_known()
     for topic in ("prices", "stock"):
         app.table(topic, key=serdes.string, value=serdes.string)
     app.global_table("codes", key=serdes.string, value=serdes.string)
-    lag = InputLag(app.topology(), [{"0_1": {"prices": 7}, "1_0": {"stock": 3}}, {"global": {"codes": 2}}])
+    lag = InputLag(app.topology())
+    lag.see([{"0_1": {"prices": 7}, "1_0": {"stock": 3}}, {"global": {"codes": 2}}])
     assert lag.of("prices", "0_1") == {"prices": 7}
     assert lag.of("prices", "0_0") is None, "no worker of this node"
     assert lag.of("stock", "1_0") == {"stock": 3}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
@@ -61,6 +61,16 @@ def console(browser: Browser, url: str, first: str = ".card", **context: Any) ->
         opened = Console(made.new_page(), url, first)
         yield opened
         assert opened.complaints == []
+
+
+def query(page: Page) -> dict[str, str]:
+    """What the query of a page's address has; of a name that stands twice the last."""
+    return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def query_of(page: Console) -> dict[str, list[str]]:
+    """The same with all that each name has."""
+    return parse_qs(urlsplit(page.page.url).query)
 
 
 def lasting(text: str) -> Any:

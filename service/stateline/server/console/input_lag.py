@@ -11,14 +11,15 @@ Lag = Mapping[str, int]
 
 
 class InputLag:
-    """Of an application's stores, at one time."""
+    """Of an application's stores, as it was seen last."""
 
-    def __init__(self, topology: Topology, lags: Iterable[Mapping[str, Lag]]) -> None:
-        """`lags` are each worker's, by task."""
-        self._tasks: dict[str, Lag] = {}
-        for lag in lags:
-            self._tasks.update(lag)
+    def __init__(self, topology: Topology) -> None:
         self._topics = _topics_by_store(topology)
+        self._tasks: Mapping[str, Lag] = {}
+
+    def see(self, lags: Iterable[Mapping[str, Lag]]) -> None:
+        """From now on it is that of `lags`: each worker's, by task."""
+        self._tasks = {task: topics for lag in lags for task, topics in lag.items()}
 
     def of(self, store: str, task: str) -> Lag | None:
         """Of the topics that the store follows; None where no worker of this node reads them."""

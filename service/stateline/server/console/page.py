@@ -58,15 +58,13 @@ class ConsolePage:
 
     async def console(self, request: Request) -> Response:
         """GET of any address of the page: the page."""
-        base = b'<base href="%b">' % root_from(request.scope).encode()
-        return _StaticFile(_PAGE, self._page.replace(_BASE, base)).answer(request)
+        return _StaticFile(_PAGE, self._page_at(request.scope)).answer(request)
 
     def lost(self, request: Request) -> Response | None:
         """The page with status 404, for a browser at an address where nothing is; None for a program."""
         if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
             return None
-        base = b'<base href="%b">' % root_from(request.scope).encode()
-        return Response(self._page.replace(_BASE, base), 404, {**_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
+        return Response(self._page_at(request.scope), 404, {**_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
 
     async def console_file(self, request: Request) -> Response:
         """GET /console/{path}: a script, a style sheet, the icon, below a version or not. Raises 404 for others."""
@@ -76,6 +74,9 @@ class ConsolePage:
         if found is None:
             raise HTTPException(404)
         return found.answer(request, _KEPT if version == self.version else _CHECKED)
+
+    def _page_at(self, scope: Scope) -> bytes:
+        return self._page.replace(_BASE, b'<base href="%b">' % root_from(scope).encode())
 
 
 def root_from(scope: Scope) -> str:

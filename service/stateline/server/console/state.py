@@ -62,7 +62,7 @@ class ConsoleState:
         self._stores: dict[str, dict[str, Any]] = {}
         self._seen: Sequence[Noticed] = ()
         self._queries: list[tuple[float | None, float]] = []
-        self._input_lag = InputLag(serving.topology, ())
+        self._input_lag = InputLag(serving.topology)
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -108,7 +108,7 @@ class ConsoleState:
         async with self._looking:
             if time.monotonic() - self._looked_at_s < _FRESH_S:
                 return
-            self._input_lag = InputLag(self._serving.topology, (worker.lag for worker in self._history.workers()))
+            self._input_lag.see(worker.lag for worker in self._history.workers())
             stores = {}
             for name in self._serving.stores.names:
                 stores[name] = _summary(self._described(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,30 +13,14 @@ import pytest
 from support.apps.console_app import HOUR_MS, LARGE, START_MS
 from support.console.canvas import coloured, shade_at
 from support.console.console_browser import Flights
-from support.console.console_page import Console, console
+from support.console.console_page import Console, console, query_of
 from support.console.told import stream
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 Served = tuple[Flights, str]
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, served: Served) -> Iterator[Console]:
-    """One page for all tests: each goes to an address of its own. Times are those of New York."""
-    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="America/New_York") as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def unrouted(page: Console) -> Iterator[None]:
-    yield
-    page.page.unroute_all(behavior="ignoreErrors")
-
-
-def query_of(page: Console) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.page.url).query)
+pytestmark = pytest.mark.usefixtures("unrouted")
 
 
 def window(key: str, hour: float, value: Any) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,27 +13,15 @@ import pytest
 
 from support.apps.console_app import LARGE, START_MS, aircraft_records
 from support.console.console_browser import Flights
-from support.console.console_page import Console, console
+from support.console.console_page import Console
 from support.console.told import stream
 from support.processes.running_worker import eventually
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    pass
 
 Served = tuple[Flights, str]
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, served: Served) -> Iterator[Console]:
-    """One page for all tests: each goes to an address of its own."""
-    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="America/New_York") as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def unrouted(page: Console) -> Iterator[None]:
-    yield
-    page.page.unroute_all(behavior="ignoreErrors")
+pytestmark = pytest.mark.usefixtures("unrouted")
 
 
 def show(page: Console, address: str) -> None:

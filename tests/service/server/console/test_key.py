@@ -8,14 +8,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 
 from support.apps.console_app import HOSTILE_KEY, HOUR_MS, LARGE, START_MS
 from support.console.console_browser import Flights, flights, served_flights
-from support.console.console_page import Console, console
+from support.console.console_page import Console, console, query
 from support.processes.ports import free_port
 from support.processes.running_worker import produce
 
@@ -55,10 +55,6 @@ def level(page: Page, name: str) -> Locator:
 
 def fact(where: Locator, name: str) -> str:
     return where.locator("dl > div", has=where.page.get_by_text(name, exact=True)).locator("dd").inner_text()
-
-
-def query(page: Page) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
 def seats(key: str, number: int, at: int = 0) -> list[tuple[bytes, bytes, int]]:

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
 from support.apps.console_app import HOUR_MS, LARGE, START_MS
 from support.console.console_browser import Flights, flights, served_flights
-from support.console.console_page import console
+from support.console.console_page import console, query
 from support.processes.ports import free_port
 from support.processes.running_worker import eventually, produce
 
@@ -46,10 +45,6 @@ def report(made: Flights, key: str, *values: Any, first_ms: int = START_MS) -> N
 
 def level(page: Page, name: str) -> Locator:
     return page.get_by_role("region", name=name, exact=True)
-
-
-def query(page: Page) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
 def answered(page: Page, path: str, times: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +14,7 @@ import pytest
 from stateline.server.guard.tokens import hash_of
 from support.apps.console_app import HOSTILE_KEY, LARGE
 from support.console.console_browser import Flights
-from support.console.console_page import Console, console
+from support.console.console_page import Console, console, query_of
 from support.console.told import change_look
 from support.processes.ports import free_port
 
@@ -23,15 +22,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
 
 Served = tuple[Flights, str]
+pytestmark = pytest.mark.usefixtures("unrouted")
 
 NDJSON = "application/x-ndjson"
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, served: Served) -> Iterator[Console]:
-    """One page for all tests: each goes to an address of its own. Times are those of New York."""
-    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="America/New_York") as opened:
-        yield opened
 
 
 def show(page: Console, address: str) -> None:
@@ -49,10 +42,6 @@ def headings(page: Console) -> list[str]:
     return page.page.locator(".sorts").all_text_contents()
 
 
-def query_of(page: Console) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.page.url).query)
-
-
 def answered_by(page: Console, lines: list[Any]) -> None:
     """Let streams of entries be these."""
 
@@ -62,12 +51,6 @@ def answered_by(page: Console, lines: list[Any]) -> None:
         return route.fulfill(body="".join(json.dumps(line) + "\n" for line in lines), content_type=NDJSON)
 
     page.page.route("**/v1/stores/**", answer)
-
-
-@pytest.fixture(autouse=True)
-def unrouted(page: Console) -> Iterator[None]:
-    yield
-    page.page.unroute_all(behavior="ignoreErrors")
 
 
 # The grid

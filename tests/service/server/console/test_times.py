@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.apps.console_app import HOUR_MS, START_MS
 from support.console.console_browser import Flights
-from support.console.console_page import console
+from support.console.console_page import console, query
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -41,10 +41,6 @@ def at(browser: Browser, served: Served) -> Iterator[Reader]:
             return pages[zone]
 
         yield visit
-
-
-def query(page: Page) -> dict[str, str]:
-    return {name: values[-1] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
 def from_field(page: Page) -> Locator:

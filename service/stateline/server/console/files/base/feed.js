@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { open, Problem, Unreachable } from "./api.js";
 import { eventsOf } from "./events.js";
 import { parseExactly } from "./json.js";
+import { pause } from "./repeat.js";
 
 const AGAIN_MS = 1000; // between two connections
 const GIVEN_EVERY_MS = 200;
@@ -77,13 +78,6 @@ function failureOf(error) {
   if (error instanceof Problem || error instanceof Unreachable) return error;
   if (error instanceof TypeError || error instanceof DOMException) return new Unreachable("The connection broke off.");
   throw error;
-}
-
-function pause(ms, over) {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ms);
-    over.addEventListener("abort", resolve);
-  });
 }
 
 function useHidden() {

@@ -48,6 +48,9 @@ export function queriesOf(kind) {
   }
 }
 
+/** Family of a kind → the query of one key. */
+export const OF_ONE_KEY = { key_value: "key", versioned: "versioned_key", window: "key_windows", session: "sessions" };
+
 /** The kind without its `timestamped_`, which changes no question. */
 export function family(kind) {
   return kind.replace(/^timestamped_/, "");

@@ -2,6 +2,14 @@
 
 import { useEffect, useRef } from "../vendor/htm-preact-3.1.1.js";
 
+/** So many milliseconds, or until `over` is aborted. */
+export function pause(ms, over) {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms);
+    over.addEventListener("abort", resolve, { once: true });
+  });
+}
+
 /**
  * Call the asynchronous `action` now and every `everyMs` after it has ended, but not while the page is hidden; once when
  * `everyMs` is 0. Begins anew when one of `inputs` changes. `action` gets an `AbortSignal` of its being over.

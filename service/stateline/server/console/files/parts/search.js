@@ -3,14 +3,13 @@
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask } from "../base/api.js";
 import { addressOf, go, PLACES } from "../base/place.js";
-import { family, requestFor } from "../base/queries.js";
+import { family, OF_ONE_KEY, requestFor } from "../base/queries.js";
 
 const SETTLE_MS = 200; // of what is typed, before the server is asked for keys
 const KEYS_OF_EACH = 5;
 const MOST_STORES_ASKED = 24;
 
 const BY_PREFIX = { key_value: "range", versioned: "versioned_range" }; // of others there is no query of keys that begin so
-const OF_ONE_KEY = { key_value: "key", versioned: "versioned_key", window: "key_windows", session: "sessions" };
 
 /** A dialog over the page; `stores` are those of the look. `onClose` is called when it is over. */
 export function Search({ stores, onClose }) {

@@ -2,7 +2,7 @@
 
 import { html, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../base/api.js";
-import { useRepeated } from "../base/repeat.js";
+import { pause, useRepeated } from "../base/repeat.js";
 
 const EVERY_S = ["1", "5", "30"];
 const KEPT_PAGES = 50;
@@ -57,11 +57,4 @@ export function Watch({ everyS, onChange }) {
       ${EVERY_S.map((each) => html`<option key=${each} value=${each}>every ${each} s</option>`)}
     </select>
   </label>`;
-}
-
-function pause(ms, over) {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ms);
-    over.addEventListener("abort", resolve, { once: true });
-  });
 }

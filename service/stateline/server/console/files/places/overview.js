@@ -1,13 +1,14 @@
 /** How the service is, at a glance: what is wrong first, then the last hour, stores, pipelines and nodes. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
+import { countText } from "../base/format.js";
 import { addressOf } from "../base/place.js";
 import { History } from "../parts/history.js";
 import { Facts, Nothing } from "../parts/table.js";
 import { rolesText, settledText } from "./nodes/tasks.js";
 import { Alerts } from "./overview/alerts.js";
 import { isAmiss, stateText } from "./pipelines.js";
-import { alertOf, commitText, inputLagText, kindText, statesText } from "./stores.js";
+import { alertOf, commitText, kindText, statesText } from "./stores.js";
 
 export function Overview({ at, look }) {
   if (!look.known) return null;
@@ -27,7 +28,7 @@ function Card({ store }) {
   const facts = [
     ["Kind", kindText(store)],
     ["Partitions", statesText(store.states)],
-    ["Input lag", inputLagText(store.input_lag)],
+    ["Input lag", countText(store.input_lag)],
     ["Last commit", commitText(store.committed_at_ms)],
   ];
   return html`<li class=${`card ${alertOf(store) ?? ""}`}>

@@ -21,8 +21,8 @@ export function Stores({ look }) {
       kindText(store),
       `${store.key_type} → ${store.value_type}`,
       store.not_ready ?? statesText(store.states),
-      inputLagText(store.input_lag),
-      store.staged_records === null ? "unknown" : countText(store.staged_records),
+      countText(store.input_lag),
+      countText(store.staged_records),
       commitText(store.committed_at_ms),
     ],
   }));
@@ -37,11 +37,6 @@ export function kindText({ kind, persistent }) {
 /** How many partitions are in which state. */
 export function statesText(states) {
   return Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none";
-}
-
-/** How many records of the input are not read yet; null where no worker of this node tells. */
-export function inputLagText(records) {
-  return records === null || records === undefined ? "unknown" : countText(records);
 }
 
 /** How long ago a commit was. */

@@ -4,14 +4,13 @@ import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1
 import { ask, Problem, Unreachable } from "../../base/api.js";
 import { durationText, positionText } from "../../base/format.js";
 import { setQuery } from "../../base/place.js";
-import { family, requestFor } from "../../base/queries.js";
+import { family, OF_ONE_KEY, requestFor } from "../../base/queries.js";
 import { Failure } from "../../parts/problem.js";
 import { Facts } from "../../parts/table.js";
 import { LEVELS } from "./level.js";
 
 const WAIT_MS = 5000;
 const ANSWER_MS = 10_000;
-const QUERY = { key_value: "key", versioned: "versioned_key", window: "key_windows", session: "sessions" };
 
 /** `main` is the answer that is shown. `onReached` is called when the store has got there: what is shown may be older. */
 export function Wait({ store, at, main, onReached }) {
@@ -56,7 +55,7 @@ async function waitFor(store, at, { bound, waitMs }, over, setState, onReached) 
   const isolation = at.query.isolation_level ?? LEVELS[0];
   const limit = { window: "1", session: "1" }[family(store.kind)] ?? "";
   const values = { key: at.key, limit, position_bound: bound, wait_ms: waitMs, isolation_level: isolation };
-  const request = requestFor(store, QUERY[family(store.kind)], values);
+  const request = requestFor(store, OF_ONE_KEY[family(store.kind)], values);
   try {
     const { body, elapsedMs } = await ask(request.path, { ...request, timeoutMs: Number(waitMs) + ANSWER_MS, signal: over });
     setState({ said: `Reached after ${durationText(elapsedMs)}: at ${body.isolation_level} the store is at ${positionText(body.position)}.`, error: null });
