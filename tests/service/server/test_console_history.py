@@ -76,6 +76,7 @@ def test_it_has_what_workers_copies_and_queries_tell(shop: tuple[httpx.Client, L
     def seen(name: str) -> bool:
         return any(point[name] for point in points(client))
 
+    wait_until(lambda: points(client)[-1]["ingest_per_s"] is not None)  # what came before the first look counts nowhere
     produce(log, "orders", [(b"a", b"2", 2)] * 100)
     wait_until(lambda: seen("ingest_per_s") and seen("commits_per_s"))  # workers tell once a second
     assert client.get("/v1/stores/totals/keys/a").json()["value"] == 101
