@@ -1,7 +1,7 @@
 """`GET /v1/console/failures`: the newest dead letters, and the record that each was made of.
 
     {"topic": name | null,    null: the application has no dead-letter topic
-     "records": [{"at_ms", "error", "reason", "topic", "partition", "offset",    of the record that failed
+     "records": [{"at_ms", "error", "reason", "trace", "topic", "partition", "offset",    of the record that failed
                   "key", "value" (`record_members`), "headers", "left_out": [member, …]}]}    the newest first
 
 At most one read of the log runs at once in a process: whoever asks meanwhile is told what it finds. What is too large
@@ -87,6 +87,7 @@ def _shown(topology: Topology, records: Sequence[Kept]) -> list[dict[str, Any]]:
                 "at_ms": None if record.timestamp_ms < 0 else record.timestamp_ms,
                 "error": letter.get("exception"),
                 "reason": letter.get("message"),
+                "trace": letter.get("stacktrace"),
                 **{name: letter.get(name) for name in ("topic", "partition", "offset")},
                 **members_of(record.key, "key", None if topic is None else topic.key),
                 **members_of(record.value, "value", None if topic is None else topic.value),

@@ -67,6 +67,26 @@ def test_a_heat_map_is_darker_where_there_is_more_and_empty_where_there_is_nothi
     assert shade_at(strips, 1, 1 / 8) == 0
 
 
+def test_shades_of_a_heat_map_are_said(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", 0, 1), window("A", 1, 5000), window("B", 3, 9)])
+    page.visit("stores/hourly?tab=chart")
+    page.page.locator(".shades").wait_for()
+    assert page.page.locator(".shades span").all_inner_texts() == ["1", "5,000"]
+
+
+def test_one_value_that_is_far_beyond_the_others_does_not_leave_them_all_faint(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", hour, 1_000_000 if hour == 99 else hour) for hour in range(100)])
+    page.visit("stores/hourly?tab=chart")
+    strips = page.page.locator(
+        "canvas.strips[aria-label*='100 windows of 1 key, from 2 or less, faint, to 97 or more, dark']"
+    )
+    strips.wait_for()
+    faint, half, dark, most = (shade_at(strips, 0, (hour + 0.5) / 100) for hour in (0, 49, 97, 99))
+    assert faint < half - 50 < dark - 100
+    assert dark == most
+    assert page.page.locator(".shades span").all_inner_texts() == ["2 or less", "97 or more"]
+
+
 def test_sessions_are_bars_from_their_start_to_their_end(page: Console, served: Served) -> None:
     page.visit("stores/rushes?tab=chart")
     with httpx.Client(base_url=served[1]) as client:
@@ -194,7 +214,7 @@ def test_of_more_rows_than_are_drawn_the_newest_are(page: Console, store: str) -
     stream(page.page, store, rows)
     page.visit(f"stores/{store}?tab=chart")
     page.page.get_by_text("The newest 20,000 of 50,000 rows: choose a shorter time.").wait_for()
-    count = "20000 windows of 1 keys" if store == "hourly" else "20000 sessions of 1 keys"
+    count = "20,000 windows of 1 key" if store == "hourly" else "20,000 sessions of 1 key"
     assert count in (page.page.locator("canvas.strips").get_attribute("aria-label") or "")
 
 
@@ -235,9 +255,9 @@ def test_a_time_that_is_none_is_said(page: Console) -> None:
 # Zooming
 
 
-def drag(page: Console, begin: float, end: float) -> None:
-    """Over the line chart, from one part of its width to another."""
-    box = page.page.locator(".plot .u-over").first.bounding_box()
+def drag(page: Console, begin: float, end: float, over: str = ".plot .u-over") -> None:
+    """Over a chart, the lines unless another one is given, from one part of its width to another."""
+    box = page.page.locator(over).first.bounding_box()
     assert box is not None
     y = box["y"] + box["height"] / 2
     page.page.mouse.move(box["x"] + box["width"] * begin, y)
@@ -279,6 +299,31 @@ def test_a_link_to_a_zoomed_chart_shows_the_same_and_says_how_to_see_all(page: C
     assert shade_at(strips, 0, 0.02) > 0
     page.page.get_by_role("button", name="Show all").click()
     page.page.locator(".plot[aria-label*='2013-02-27 16:00:00 to 2013-03-03 20:00:00']").wait_for()
+
+
+def test_a_drag_over_a_heat_map_zooms_it_and_the_lines_and_a_double_click_undoes_it(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", hour, hour) for hour in range(101)])
+    page.visit("stores/hourly?tab=chart")
+    strips = page.page.locator("canvas.strips")
+    strips.wait_for()
+    drag(page, 0.9, 1.2, over="canvas.strips")  # it ends beside it
+    page.page.wait_for_url("**zoom=*")
+    begin, end = (int(part) for part in query_of(page)["zoom"][0].split(".."))
+    width = strips.evaluate("e => e.clientWidth")
+    hours = 101 * (0.9 * width - 110) / (width - 112)  # beside the names
+    assert abs(begin - (START_MS + hours * HOUR_MS)) < HOUR_MS
+    assert end == START_MS + 101 * HOUR_MS
+    page.page.locator(".plot[aria-label*='and 100']:not([aria-label*='between 0 '])").wait_for()
+    strips.dblclick()
+    page.page.locator(".plot[aria-label*='between 0 and 100']").wait_for()
+
+
+def test_a_click_on_a_heat_map_zooms_nothing(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", hour, hour) for hour in range(3)])
+    page.visit("stores/hourly?tab=chart")
+    page.page.locator("canvas.strips").click(position={"x": 200, "y": 10})
+    page.page.locator(".plot[aria-label*='between 0 and 2']").wait_for()
+    assert "zoom" not in query_of(page)
 
 
 @pytest.mark.parametrize("zoom", ["x", "5", "9..1", "1..1", ""])

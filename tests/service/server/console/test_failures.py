@@ -83,6 +83,18 @@ def test_a_dead_letter_is_shown_with_the_record_that_caused_it(page: Console) ->
     assert "2026-11-26T23:06:51.534Z" in told
 
 
+def test_where_it_failed_is_there_line_by_line(page: Console) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "flights.py", line 12, in late',
+        "ValueError: no number in 1",
+    ]
+    cards = show(page, letter(1, trace="\n".join(lines)), letter(2))
+    cards.first.get_by_text("Traceback", exact=True).click()
+    assert cards.first.get_by_role("region", name="Traceback").inner_text().splitlines() == lines
+    assert cards.nth(1).locator("pre").count() == 0
+
+
 def test_what_is_no_value_of_its_type_is_text_where_it_can_be_read(page: Console) -> None:
     broken = {"value_base64": base64.b64encode(b'{"delay": "<b>late').decode(), "value": None}
     bytes_ = {"key_base64": base64.b64encode(b"\x00\x01\x02").decode()}

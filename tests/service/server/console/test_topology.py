@@ -15,7 +15,7 @@ from support.console.told import say
 from support.processes.running_worker import produce
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, FloatRect, Locator
+    from playwright.sync_api import Browser, FloatRect, Locator, Route
 
 Served = tuple[Flights, str]
 GRAPH = "/v1/console/graph"
@@ -218,6 +218,19 @@ def test_the_keyboard_scrolls_zooms_and_reaches_what_is_out_of_sight(page: Conso
     assert panel["y"] <= last["y"] <= last["y"] + last["height"] <= panel["y"] + panel["height"] + 1
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/stores/store-of-number-15")
+
+
+def test_nothing_can_be_made_larger_before_it_is_drawn(page: Console) -> None:
+    say(page.page, GRAPH, large(16))
+    held: list[Route] = []
+    page.page.route("**/dagre-*.js", lambda route: held.append(route))
+    page.page.reload()
+    page.page.get_by_text("Drawing …").wait_for()
+    larger = page.page.get_by_role("button", name="Larger")
+    assert larger.count() == 0
+    held[0].continue_()
+    larger.click()
+    page.page.wait_for_url("**?zoom=70")
 
 
 def test_the_zoom_is_in_the_address(page: Console) -> None:

@@ -45,6 +45,11 @@ export function countText(number) {
   return number.toLocaleString("en", Number.isInteger(number) ? {} : DIGITS);
 }
 
+/** So many of something, as "1 key" and "2,000 keys"; `plural` where an s does not make it. */
+export function counted(number, noun, plural = `${noun}s`) {
+  return `${countText(number)} ${number === 1 ? noun : plural}`;
+}
+
 /** A rate per second: small ones with two digits. */
 export function rateText(perSecond) {
   if (perSecond === null || perSecond === undefined) return "unknown";

@@ -1,7 +1,7 @@
 /** Values as one reads them: JSON laid out and folded, large integers exact, times in the reader's zone. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { countText, localText, utcText } from "../base/format.js";
+import { counted, countText, localText, utcText } from "../base/format.js";
 import { compact, shown } from "../base/json.js";
 import { isNumeric } from "../base/numbers.js";
 
@@ -17,9 +17,9 @@ export function Value({ value, depth = 0, name = null }) {
   const members = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : Object.entries(value);
   const brackets = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (members.length === 0) return html`<div class="leaf">${label}${brackets.join("")}</div>`;
-  const noun = Array.isArray(value) ? "items" : "members";
+  const noun = Array.isArray(value) ? "item" : "member";
   return html`<details class="tree" open=${depth < OPEN_DEPTH && members.length <= OPEN_MEMBERS}>
-    <summary>${label}${brackets[0]}<span class="fold"> ${members.length} ${noun} ${brackets[1]}</span></summary>
+    <summary>${label}${brackets[0]}<span class="fold"> ${counted(members.length, noun)} ${brackets[1]}</span></summary>
     <${Members} members=${members} depth=${depth + 1} />
   </details>`;
 }

@@ -33,18 +33,17 @@ function Drawn({ graph, query }) {
   const drawn = useDrawn(graph);
   const room = { width: width - EDGES_PX, height: innerHeight * OF_WINDOW - EDGES_PX };
   const first = drawn && width > 0 ? fitted(drawn, room) : null;
-  const percent = ZOOMS.includes(Number(query.zoom)) ? Number(query.zoom) : Math.round((first?.scale ?? 1) * 100);
-  const whole = first && Math.floor(wholly(first.drawn, room) * 100);
+  const percent = ZOOMS.includes(Number(query.zoom)) ? Number(query.zoom) : first && Math.round(first.scale * 100);
   return html`<div ref=${box}>
     <div class="buttons">
       <${Legend} kinds=${new Set(graph.nodes.map(({ kind }) => kind))} />
-      <${Zoom} percent=${percent} whole=${whole} />
+      ${first && html`<${Zoom} percent=${percent} whole=${Math.floor(wholly(first.drawn, room) * 100)} />`}
     </div>
     ${first ? html`<${Drawing} drawn=${first.drawn} graph=${graph} scale=${query.zoom ? percent / 100 : first.scale} />` : html`<p role="status">Drawing …</p>`}
   </div>`;
 }
 
-/** How large it is drawn, of 100; `whole` is how large it may be to be seen at once, null while that is not known. */
+/** How large it is drawn, of 100; `whole` is how large it may be to be seen at once. */
 function Zoom({ percent, whole }) {
   const smaller = ZOOMS.findLast((each) => each < percent);
   const larger = ZOOMS.find((each) => each > percent);
@@ -54,7 +53,7 @@ function Zoom({ percent, whole }) {
     <button type="button" aria-disabled=${smaller === undefined} onClick=${() => to(smaller)} aria-label="Smaller">−</button>
     <button type="button" onClick=${() => to("")} aria-label=${`${percent} %, back to how it was at first`}>${percent} %</button>
     <button type="button" aria-disabled=${larger === undefined} onClick=${() => to(larger)} aria-label="Larger">+</button>
-    <button type="button" aria-disabled=${whole === null} onClick=${() => to(fitting)} aria-label="Fit: all of it">Fit</button>
+    <button type="button" onClick=${() => to(fitting)} aria-label="Fit: all of it">Fit</button>
   </div>`;
 }
 

@@ -6,9 +6,10 @@ import { Facts } from "../../parts/table.js";
 import { Time, Value } from "../../parts/value.js";
 
 export function Letter({ record }) {
-  const { at_ms: atMs, error, reason, topic, partition, offset, headers = [] } = record;
+  const { at_ms: atMs, error, reason, trace, topic, partition, offset, headers = [] } = record;
   const facts = [
     ["Error", error ?? "not written"],
+    trace ? ["Where", html`<${Trace} text=${trace} />`] : null,
     ["Record", topic ? `${topic}-${partition} @ ${offset}` : "not written"],
     ["Its time", html`<${Time} ms=${atMs} withUtc />`],
     ["Key", html`<${Part} record=${record} name="key" />`],
@@ -16,6 +17,11 @@ export function Letter({ record }) {
     headers?.length === 0 ? null : ["Headers", html`<${Part} record=${record} name="headers" />`],
   ];
   return html`<li class="card bad"><h2>${[error?.split(".").at(-1), reason].filter(Boolean).join(": ") || "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
+}
+
+/** The lines of code that led to it. */
+function Trace({ text }) {
+  return html`<details><summary>Traceback</summary><pre role="region" aria-label="Traceback" tabindex="0">${text}</pre></details>`;
 }
 
 /** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */

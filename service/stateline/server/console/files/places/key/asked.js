@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../../base/api.js";
-import { countText, durationText, positionText } from "../../base/format.js";
+import { counted, durationText, positionText } from "../../base/format.js";
 import { curlLine } from "../../base/queries.js";
 import { Facts } from "../../parts/table.js";
 import { Copy, Time } from "../../parts/value.js";
@@ -24,7 +24,7 @@ export function Origin({ answer, atMs }) {
 }
 
 function stagedText(records) {
-  return records === 0 ? "nothing" : `${countText(records)} ${records === 1 ? "record" : "records"} of any keys, not committed`;
+  return records === 0 ? "nothing" : `${counted(records, "record")} of any keys, not committed`;
 }
 
 /** The request of what is shown, for a shell, and a button that asks anew. */

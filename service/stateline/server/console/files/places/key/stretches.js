@@ -1,7 +1,7 @@
 /** A key of a window or session store: its windows, or sessions, over time, what is committed beside what is not yet. */
 
 import { html, useEffect } from "../../vendor/htm-preact-3.1.1.js";
-import { countText, localText } from "../../base/format.js";
+import { counted, localText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
 import { numberAt, numbersIn } from "../../base/numbers.js";
 import { setQuery } from "../../base/place.js";
@@ -21,7 +21,7 @@ const MOST = 500;
 
 export function Stretches({ store, at, everyS, again, onMain }) {
   const isWindow = family(store.kind) === "window";
-  const [noun, along] = isWindow ? ["windows", "start"] : ["sessions", "end"];
+  const [noun, along] = isWindow ? ["window", "start"] : ["session", "end"];
   const [from, to] = [timeOf(at.query.from), timeOf(at.query.to)];
   const values = { key: at.key, from: from ?? "", to: to ?? "", order: "desc", limit: String(MOST) };
   const [committed, uncommitted] = LEVELS.map((level) => requestFor(store, isWindow ? "key_windows" : "sessions", { ...values, isolation_level: level }));
@@ -43,9 +43,9 @@ export function Stretches({ store, at, everyS, again, onMain }) {
     <h2 id="spans-title">${isWindow ? "Windows" : "Sessions"}</h2>
     <${TimeForm} fields=${fields} button="Show" onTimes=${setQuery}>${entries.length > 0 && html`<${NumberChoice} numbers=${numbers} at=${at} />`}<//>
     <p role="status">${old.isOld ? "Asking for other times: what is shown is of those before." : isBoth && html`<${Compared} differences=${differences} noun=${noun} />`}</p>
-    ${old.answer && all.length === 0 && html`<${Nothing}>This key has no ${noun} there. ${from === null && to === null ? "It was never written, or its time is over: a store forgets what is older than its retention." : "Empty both times to see all that it has."}<//>`}
+    ${old.answer && all.length === 0 && html`<${Nothing}>This key has no ${noun}s there. ${from === null && to === null ? "It was never written, or its time is over: a store forgets what is older than its retention." : "Empty both times to see all that it has."}<//>`}
     ${entries.length > 0 && html`
-      <p>${sample.isCut ? "The newest " : ""}${countText(entries.length)} ${entries.length === 1 ? noun.slice(0, -1) : noun}, from ${localText(entries[0].start)} to ${localText(entries.at(-1).end)}, ${zoneName()}.</p>
+      <p>${sample.isCut ? "The newest " : ""}${counted(entries.length, noun)}, from ${localText(entries[0].start)} to ${localText(entries.at(-1).end)}, ${zoneName()}.</p>
       <${Spans} label=${`${numberName(number, "The value")} of ${at.key} by time`} spans=${spansOf(entries, number)} />`}
     ${all.length > 0 && html`<${Table} caption=${`${isWindow ? "Windows" : "Sessions"} of ${at.key}, the newest first, times in ${zoneName()}`}
       columns=${columnsOf(all[0], isWindow, differences)} rows=${rowsOf(all, differences)} />`}
@@ -63,8 +63,8 @@ function isSame(one, other) {
 
 function Compared({ differences, noun }) {
   const { length } = differences;
-  if (length === 0) return html`<span class="tag">equal</span> Both levels show the same ${noun}.`;
-  return html`<span class="tag warn">differ</span> Not committed yet: ${countText(length)} ${length === 1 ? noun.slice(0, -1) : noun}, in the table beside what is.`;
+  if (length === 0) return html`<span class="tag">equal</span> Both levels show the same ${noun}s.`;
+  return html`<span class="tag warn">differ</span> Not committed yet: ${counted(length, noun)}, in the table beside what is.`;
 }
 
 /** Of windows that overlap each reaches to where the next one begins. */

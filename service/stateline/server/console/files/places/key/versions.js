@@ -1,7 +1,7 @@
 /** A key of a versioned store: its value at any time, and what changed when. */
 
 import { html, useEffect } from "../../vendor/htm-preact-3.1.1.js";
-import { countText, localText } from "../../base/format.js";
+import { counted, localText } from "../../base/format.js";
 import { numbersIn } from "../../base/numbers.js";
 import { addressOf, setQuery } from "../../base/place.js";
 import { requestFor } from "../../base/queries.js";
@@ -66,7 +66,7 @@ function pageOf(at) {
 
 function Pages({ versions, more, isAsking, at }) {
   const link = (query, text) => html`<li><a href=${addressOf({ ...at, query: { ...at.query, older_than: "", newer_than: "", ...query } })}>${text}</a></li>`;
-  const said = `${more.newer ? "" : more.older ? "The newest " : ""}${countText(versions.length)} ${versions.length === 1 ? "version" : "versions"}`;
+  const said = `${more.newer ? "" : more.older ? "The newest " : ""}${counted(versions.length, "version")}`;
   return html`
     <p role="status">${isAsking ? "Asking for other versions …" : versions.length > 0 && `${said}, from ${localText(versions[0].timestamp)} to ${localText(versions.at(-1).timestamp)}, ${zoneName()}.`}</p>
     ${(more.older || more.newer) && html`<nav aria-label="More versions"><ul class="tabs">

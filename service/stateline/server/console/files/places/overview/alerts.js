@@ -1,7 +1,7 @@
 /** What needs somebody, worst first, with where to look and what to do. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
-import { countText, durationText } from "../../base/format.js";
+import { counted, countText, durationText } from "../../base/format.js";
 import { ageMs } from "../../base/look.js";
 import { addressOf } from "../../base/place.js";
 import { isAmiss } from "../pipelines.js";
@@ -45,7 +45,7 @@ function workerAlerts({ workers }) {
   }));
   const failed = all.reduce((sum, [, worker]) => sum + worker.failed, 0);
   if (failed === 0) return silent;
-  const what = failed === 1 ? "1 record failed since the workers started" : `${countText(failed)} records failed since the workers started`;
+  const what = `${counted(failed, "record")} failed since the workers started`;
   return [...silent, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "Why, and with which record, stands there." }];
 }
 

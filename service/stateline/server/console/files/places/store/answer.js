@@ -1,7 +1,7 @@
 /** How a question went: in a sentence, what the answer reflects, which partitions failed. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
-import { countText, durationText, localText, positionText } from "../../base/format.js";
+import { counted, countText, durationText, localText, positionText } from "../../base/format.js";
 import { Failure } from "../../parts/problem.js";
 import { Table } from "../../parts/table.js";
 
@@ -28,7 +28,7 @@ export function Summary({ seen, everyS, isComplete }) {
 
 function sentence({ body, status, elapsedMs }) {
   const took = `Status ${status}, ${durationText(elapsedMs)}.`;
-  if (body.entries) return `${countText(body.entries.length)} ${body.entries.length === 1 ? "entry" : "entries"}${body.cursor ? ", more to come" : ""}. ${took}`;
+  if (body.entries) return `${counted(body.entries.length, "entry", "entries")}${body.cursor ? ", more to come" : ""}. ${took}`;
   if (body.found === false) return `There is no such key. ${took}`;
   if (body.approximate_entries !== undefined) return `About ${countText(body.approximate_entries)} entries. ${took}`;
   return `Answered. ${took}`;

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { Problem, Unreachable } from "../../base/api.js";
-import { countText, localText } from "../../base/format.js";
+import { counted, countText, localText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
 import { numberAt, numbersIn } from "../../base/numbers.js";
 import { listOf, listText, setQuery } from "../../base/place.js";
@@ -13,6 +13,7 @@ import { Failure } from "../../parts/problem.js";
 import { Nothing } from "../../parts/table.js";
 import { TimeForm } from "../../parts/time_form.js";
 import { Zoomed, zoomOf } from "../../parts/zoom.js";
+import { heatOf, Shades } from "./heat.js";
 import { readRows } from "./stream.js";
 import { Strips } from "./strips.js";
 
@@ -83,7 +84,7 @@ function useRead(store, kind, question) {
 }
 
 function saidOf(count, isWhole) {
-  if (isWhole && count <= MOST_DRAWN) return `${countText(count)} ${count === 1 ? "row" : "rows"}.`;
+  if (isWhole && count <= MOST_DRAWN) return `${counted(count, "row")}.`;
   const among = isWhole ? `of ${countText(count)} rows` : count > MOST_DRAWN ? `of the first ${countText(count)} rows, and there are more` : "rows, and there are more";
   return `The newest ${countText(MOST_DRAWN)} ${among}: choose a shorter time.`;
 }
@@ -132,7 +133,7 @@ function Windows({ store, rows, query }) {
   return html`
     <div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /><${Series} keys=${keys} chosen=${chosen} /></div>
     <${Chart} label=${`${number.id} of ${store.store}, by key`} times=${times} series=${series} height=${280} zoom=${zoomOf(query)} />
-    <${Strips} label=${`${number.id} of ${store.store}, keys by time`} told=${heat.told} names=${heat.names} bars=${heat.bars} column=${number.id} zoom=${zoomOf(query)} />
+    <${Strips} label=${`${number.id} of ${store.store}, keys by time`} told=${heat.told} names=${heat.names} bars=${heat.bars} column=${number.id} zoom=${zoomOf(query)}><${Shades} shades=${heat.shades} /><//>
     <${LeftOut} shown=${heat.names.length} of=${keys.length} which="those with the largest sums" />`;
 }
 
@@ -183,23 +184,6 @@ function timesOf(rows) {
   return starts.flatMap((start, i) => (starts[i + 1] > ends.get(start) ? [start, ends.get(start)] : [start]));
 }
 
-function heatOf(rows, names, number) {
-  const index = new Map(names.map((name, i) => [name, i]));
-  const found = rows.filter((row) => index.has(row.keyText) && numberAt(row.entry.value, number) !== null);
-  const values = found.map((row) => numberAt(row.entry.value, number));
-  const low = values.reduce((least, value) => (value < least ? value : least), Infinity);
-  const high = values.reduce((most, value) => (value > most ? value : most), -Infinity);
-  const bars = found.map((row, i) => ({
-    row: index.get(row.keyText),
-    from: row.entry.start,
-    to: row.entry.end,
-    weight: high > low ? (Number(values[i]) - Number(low)) / (Number(high) - Number(low)) : 1,
-    text: countText(values[i]),
-  }));
-  const told = bars.length === 0 ? "Nothing." : `${bars.length} windows of ${names.length} keys, from ${countText(low)}, faint, to ${countText(high)}, dark.`;
-  return { names, bars, told };
-}
-
 function Sessions({ store, rows, query }) {
   const keys = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))], [rows]); // those with the newest sessions first
   const names = useMemo(() => keys.slice(0, MOST_STRIPS).toSorted(), [keys]);
@@ -208,7 +192,7 @@ function Sessions({ store, rows, query }) {
     const shown = rows.filter(({ keyText }) => index.has(keyText));
     return shown.map(({ keyText, entry }) => ({ row: index.get(keyText), from: entry.start, to: entry.end, weight: 1, text: compact(entry.value) }));
   }, [rows]);
-  return html`<${Strips} label=${`Sessions of ${store.store}, by key`} told=${`${bars.length} sessions of ${names.length} keys.`} names=${names} bars=${bars} column="Value" zoom=${zoomOf(query)} />
+  return html`<${Strips} label=${`Sessions of ${store.store}, by key`} told=${`${counted(bars.length, "session")} of ${counted(names.length, "key")}.`} names=${names} bars=${bars} column="Value" zoom=${zoomOf(query)} />
     <${LeftOut} shown=${names.length} of=${keys.length} which="those with the newest sessions" />`;
 }
 

@@ -1,7 +1,7 @@
 /** Rows in a grid that is sorted, sifted and cut to columns by the address; the one that is open beside it. */
 
 import { html, useMemo } from "../../vendor/htm-preact-3.1.1.js";
-import { countText } from "../../base/format.js";
+import { counted, countText } from "../../base/format.js";
 import { compact } from "../../base/json.js";
 import { isNumeric } from "../../base/numbers.js";
 import { addressOf, listText, setQuery } from "../../base/place.js";
@@ -32,7 +32,7 @@ export function Rows({ store, query, rows, columns, changed }) {
       <div class="field"><label for="find">Find in these rows</label>
         <input id="find" type="search" value=${find} onInput=${(event) => setQuery({ find: event.target.value }, { replace: true })} /></div>
       <${Columns} columns=${columns} chosen=${chosen} />
-      <p role="status">${find ? `${countText(shown.length)} of ${countText(rows.length)} rows` : `${countText(rows.length)} ${rows.length === 1 ? "row" : "rows"}`}</p>
+      <p role="status">${find ? `${countText(shown.length)} of ${countText(rows.length)} rows` : counted(rows.length, "row")}</p>
     </div>
     <div class=${open ? "rows with-row" : "rows"}>
       <${Grid} label=${`Entries of ${store.store}`} of=${JSON.stringify(of)} rows=${shown} columns=${chosen} cell=${cell} sort=${sort}

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
-import { countText, positionText } from "../../base/format.js";
+import { counted, countText, positionText } from "../../base/format.js";
 import { useRepeated } from "../../base/repeat.js";
 import { Table } from "../../parts/table.js";
 import { commitText } from "../stores.js";
@@ -68,5 +68,5 @@ function workerElsewhere(partition, cluster) {
 
 function stagedText(records) {
   if (records === null || records === undefined) return "unknown";
-  return `${countText(records)} ${records === 1 ? "record" : "records"}`;
+  return counted(records, "record");
 }

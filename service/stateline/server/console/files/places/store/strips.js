@@ -6,19 +6,22 @@ import { colour } from "../../base/theme.js";
 import { useTheme } from "../../parts/chart.js";
 import { Table } from "../../parts/table.js";
 import { useWidth } from "../../parts/width.js";
+import { setZoom } from "../../parts/zoom.js";
 
 const ROW_PX = 22;
 const AXIS_PX = 22;
 const NAMES_PX = 110;
 const LEAST_PX = 2; // of a bar, to be seen
+const DRAG_PX = 5; // less is a click
 const FAINTEST = 0.15;
 const MOST_IN_TABLE = 500;
 
 /**
  * `names` are the rows; `bars` are `{row, from, to, weight, text}`: the index of a row, ms since the epoch, how dark from 0 to 1, and
- * what it is in words. `told` is what all of it is, for who does not see it. Of `zoom`, `{from, to}`, only that is shown; null for all.
+ * what it is in words. `told` is what all of it is, for who does not see it, and `children` stand below. Of `zoom`, `{from, to}`, only that
+ * is shown; null for all: dragging sets that of the address, a double click takes it away.
  */
-export function Strips({ label, told, names, bars: all, column, zoom = null }) {
+export function Strips({ label, told, names, bars: all, column, zoom = null, children = null }) {
   const box = useRef(null);
   const canvas = useRef(null);
   const readout = useRef(null);
@@ -28,16 +31,51 @@ export function Strips({ label, told, names, bars: all, column, zoom = null }) {
   const scale = scaleOf(zoom ?? extentOf(bars), width);
   const height = names.length * ROW_PX + AXIS_PX;
   useEffect(() => draw(canvas.current, { names, bars, scale, width, height }), [names, bars, width, theme, zoom?.from, zoom?.to]);
+  const marked = useRef(null);
+  const drag = useDrag(marked, (from, to) => bars.length > 0 && setZoom({ from: scale.timeAt(from), to: scale.timeAt(to) }));
   const point = (event) => {
     const at = bars.findLast(({ row, from, to }) => row === Math.floor(event.offsetY / ROW_PX) && within(event.offsetX, scale(from), scale(to)));
     readout.current.textContent = at === undefined ? "" : `${names[at.row]} · ${spanText(at)} · ${at.text}`;
   };
   return html`<figure ref=${box} class="chart">
     <p class="chart-title">${label}</p>
-    <canvas ref=${canvas} class="strips" role="img" aria-label=${`${label}. ${told}`} onPointerMove=${point}></canvas>
-    <figcaption><p ref=${readout} class="readout" aria-hidden="true"></p></figcaption>
+    <div class="drawn" onPointerMove=${point}>
+      <canvas ref=${canvas} class="strips" role="img" aria-label=${`${label}. ${told}`} onDblClick=${() => setZoom(null)} ...${drag}></canvas>
+      <div ref=${marked} class="dragged" hidden></div>
+    </div>
+    <figcaption>${children}<p ref=${readout} class="readout" aria-hidden="true"></p></figcaption>
     <${Data} label=${label} names=${names} bars=${bars} column=${column} />
   </figure>`;
+}
+
+/** What a canvas has to hear of, so that `onDragged` is called with the pixels between which it was dragged over. By a finger the page is moved. */
+function useDrag(marked, onDragged) {
+  const began = useRef(null);
+  const between = (event) => [began.current, event.offsetX].toSorted((one, other) => one - other);
+  const end = () => {
+    began.current = null;
+    marked.current.hidden = true;
+  };
+  return {
+    onPointerDown: (event) => {
+      if (event.button !== 0 || event.pointerType === "touch") return;
+      event.target.setPointerCapture(event.pointerId); // it may end outside
+      began.current = event.offsetX;
+    },
+    onPointerMove: (event) => {
+      if (began.current === null) return;
+      const [from, to] = between(event);
+      Object.assign(marked.current.style, { left: `${from}px`, width: `${to - from}px` });
+      marked.current.hidden = to - from < DRAG_PX;
+    },
+    onPointerUp: (event) => {
+      if (began.current === null) return;
+      const [from, to] = between(event);
+      end();
+      if (to - from >= DRAG_PX) onDragged(from, to);
+    },
+    onPointerCancel: end,
+  };
 }
 
 function Data({ label, names, bars, column }) {
@@ -64,7 +102,8 @@ function scaleOf({ from, to }, width) {
   const left = namesPx(width);
   const inside = (ms) => Math.min(1, Math.max(0, (ms - from) / Math.max(1, to - from)));
   const scale = (ms) => left + inside(ms) * (width - left - LEAST_PX);
-  return Object.assign(scale, { from, to });
+  const timeAt = (px) => from + Math.min(1, Math.max(0, (px - left) / Math.max(1, width - left - LEAST_PX))) * (to - from);
+  return Object.assign(scale, { from, to, timeAt });
 }
 
 function within(x, from, to) {
