@@ -11,6 +11,7 @@ from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import kafka_error
 from stateline.log.kafka_producer import KafkaProducer
+from stateline.log.kafka_topics import NEVER_CREATES
 from stateline.log.patience import Patience
 from stateline_store import ConfigurationError, InvalidArgumentError
 
@@ -26,7 +27,6 @@ _CONSUMER = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "partition.assignment.strategy": "range",
-    "allow.auto.create.topics": False,
     # Partitions that are added to a topic are given to somebody after this long (librdkafka's default is five minutes).
     "topic.metadata.refresh.interval.ms": 10_000,
     "fetch.wait.max.ms": 100,
@@ -64,7 +64,7 @@ _FIXED = ("partition.assignment.strategy", "group.protocol")
 _SOCKET_TIMEOUT_MS = 15_000
 # A member hears by its next heartbeat that the group rebalances: with Kafka's 3 s, tasks of a lost one wait so long.
 _HEARTBEAT_MS = 1000
-_ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
+_ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS, **NEVER_CREATES}
 
 
 class KafkaLog:

@@ -21,12 +21,14 @@ from confluent_kafka.admin._config import ConfigResource  # as the next one
 from confluent_kafka.admin._listoffsets import (
     OffsetSpec,
 )  # confluent_kafka.admin does not export it to type checkers
+from confluent_kafka.admin._metadata import TopicMetadata  # as the last one
 from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import GroupMember, NewTopic, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.kafka_waiting import waiting_is_said
 from stateline.log.patience import Patience
 from stateline_store import (
@@ -84,25 +86,27 @@ class KafkaAdmin:
     def _client(self) -> kafka_admin.AdminClient:
         return kafka_admin.AdminClient(self._settings, logger=LOGGER)
 
-    def _partition_counts(self, *, led: bool = True) -> dict[str, int]:
-        """Topic → partitions, or those that have a leader: fewer while a topic is created, or a broker is away."""
+    def _told_of(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
         try:
             timeout_s = self._patience.of(CALL_TIMEOUT_S)
             with waiting_is_said(self._bootstrap_servers, timeout_s):
-                topics = self._admin.list_topics(timeout=timeout_s).topics
+                return told_of_topics(self._admin, names, timeout_s)
         except KafkaException as error:
             self._admin.poll(0.0)  # what librdkafka has to say aside
             what = "Topics cannot be listed"
             meant = meaning(kafka_error(error), self._bootstrap_servers, what)
             raise self._login.refusal(what) or meant from error
+
+    def _partition_counts(self, names: Collection[str], *, led: bool = True) -> dict[str, int]:
+        """Of these topics those that are there → partitions, or those that have a leader: fewer while a topic is
+        created, or a broker is away."""
         return {
             name: sum(partition.leader >= 0 or not led for partition in topic.partitions.values())
-            for name, topic in topics.items()
-            if topic.error is None
+            for name, topic in self._told_of(names).items()
         }
 
     def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
-        names = sorted(self._partition_counts() if named is None else named)
+        names = sorted(self._told_of(None) if named is None else named)
         if not names:
             return {}
         try:
@@ -141,7 +145,8 @@ class KafkaAdmin:
             lambda counts: (
                 all(counts.get(name, 0) >= wanted[name].partitions for name in made) and wanted.keys() <= counts.keys()
             ),
-            f"to create {', '.join(wanted)}",
+            wanted,
+            "to create",
         )
         # Metadata name a leader a moment before it knows that it is one.
         partitions = [TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)]
@@ -168,14 +173,12 @@ class KafkaAdmin:
                 self._result(future, f"Topic {name!r} cannot be deleted")
             except DoesNotExistError:
                 continue
-        self._wait(lambda counts: not counts.keys() & set(gone), f"to delete {', '.join(gone)}")
+        self._wait(lambda counts: not counts, gone, "to delete")
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         if not before:
             return
-        counts = self._partition_counts(led=False)
-        for partition in before:
-            self._require(partition, counts)
+        self._require(before)
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in before.items()]
         futures = self._submit(
             "Records cannot be deleted",
@@ -318,9 +321,7 @@ class KafkaAdmin:
         unsettled: Iterable[int] = _NO_LEADER,
     ) -> list[dict[TopicPartition, int]]:
         """The offset of each partition, for each that is asked. Errors that are `unsettled` are waited out."""
-        counts = self._partition_counts(led=False)
-        for partition in partitions:
-            self._require(partition, counts)
+        self._require(partitions)
         what = f"The offsets of {', '.join(map(str, partitions))} cannot be read"
         deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
         while True:
@@ -360,9 +361,12 @@ class KafkaAdmin:
             for futures in sent
         ]
 
-    def _require(self, partition: TopicPartition, counts: Mapping[str, int]) -> None:
-        if not 0 <= partition.partition < counts.get(partition.topic, 0):
-            raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
+    def _require(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises `DoesNotExistError` for a partition that is not there."""
+        counts = self._partition_counts({partition.topic for partition in partitions}, led=False)
+        for partition in partitions:
+            if not 0 <= partition.partition < counts.get(partition.topic, 0):
+                raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
 
     def _submit(self, what: str, work: Callable[[], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
         try:
@@ -387,11 +391,14 @@ class KafkaAdmin:
         except FutureTimeoutError as error:
             raise LogUnavailableError(f"{what}: Kafka at {self._bootstrap_servers} does not answer.") from error
 
-    def _wait(self, is_met: Callable[[dict[str, int]], bool], what: str) -> None:
+    def _wait(self, is_met: Callable[[dict[str, int]], bool], topics: Collection[str], what: str) -> None:
+        """Until `is_met` is true of the partition counts of these topics."""
         deadline = time.monotonic() + CALL_TIMEOUT_S
-        while not is_met(self._partition_counts()):
+        while not is_met(self._partition_counts(topics)):
             if time.monotonic() > deadline:
-                raise LogUnavailableError(f"Kafka at {self._bootstrap_servers} needs too long {what}.")
+                raise LogUnavailableError(
+                    f"Kafka at {self._bootstrap_servers} needs too long {what} {', '.join(topics)}."
+                )
             time.sleep(_POLL_INTERVAL_S)
 
     def close(self) -> None:

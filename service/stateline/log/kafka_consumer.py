@@ -22,6 +22,7 @@ from stateline.log.interface import NO_TIMES, AssignmentListener, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_metadata, committed_offsets
 from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.kafka_waiting import within
 from stateline.log.patience import Patience
 from stateline_store import (
@@ -233,7 +234,7 @@ class KafkaConsumer:
         if not partitions:
             return []
         try:
-            topics = self._consumer.list_topics(timeout=1.0).topics
+            topics = told_of_topics(self._consumer, {partition.topic for partition in partitions}, 1.0)
         except KafkaException:
             return []
         leaders = {

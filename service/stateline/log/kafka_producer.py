@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.kafka_waiting import waiting_is_said, within
 from stateline.log.patience import Patience
 from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
@@ -196,13 +197,12 @@ class KafkaProducer:
         return f"Kafka at {self._bootstrap_servers} has taken none of {records} records for {timeout_s:.0f} seconds."
 
     def _look_up(self, topic: str) -> int:
-        # Asking for all topics never creates one; asking for this one could.
         try:
             timeout_s = self._patience.of(CALL_TIMEOUT_S)
             with waiting_is_said(self._bootstrap_servers, timeout_s):
-                topics = self._producer.list_topics(timeout=timeout_s).topics
+                topics = told_of_topics(self._producer, [topic], timeout_s)
         except KafkaException as error:
-            raise self._meaning(error, "Topics cannot be listed") from error
+            raise self._meaning(error, f"Topic {topic!r} cannot be looked up") from error
         if topic not in topics:
             raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no topic {topic!r}: create it first.")
         return len(topics[topic].partitions)

@@ -1,4 +1,5 @@
-"""What a login may not do on a real broker, and one that is refused: the caller's mistake, which no retry mends."""
+"""What a login may not do on a real broker, and one that is refused: the caller's mistake, which no retry mends. The
+broker makes topics that it is asked for, which nobody wants."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from stateline.log.kafka import KafkaLog
 from stateline.server.nodes import registry as registry_module
 from stateline.server.nodes.registry import Registry
 from stateline.worker.worker import Worker
-from stateline_store import ConfigurationError, StatelineError, TopicPartition, TopologyError
+from stateline_store import ConfigurationError, DoesNotExistError, StatelineError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.log.log_bench import until
 from support.processes.ports import free_port
@@ -49,6 +50,7 @@ class Guarded:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
             "super.users": "User:ANONYMOUS",
+            "auto.create.topics.enable": "true",
         }
         self.broker = KafkaBroker("384m", settings)
         self._acls = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
@@ -232,3 +234,37 @@ def test_a_node_without_a_right_to_the_registry_says_so_once_and_joins_when_it_h
         assert caplog.text.count("Other nodes cannot be looked for") == 1
     finally:
         registry.stop()
+
+
+def test_who_asks_for_a_topic_does_not_make_it(guarded: Guarded) -> None:
+    log, name = KafkaLog(guarded.broker.bootstrap_servers), f"t-{uuid4().hex[:8]}"
+    with closing(log.admin()) as admin, closing(log.producer()) as producer:
+        with pytest.raises(DoesNotExistError, match=name):
+            admin.watermarks(TopicPartition(name, 0))
+        with pytest.raises(DoesNotExistError, match=name):
+            producer.produce(name, b"k", b"v", timestamp_ms=1)
+        with pytest.raises(DoesNotExistError, match=name):
+            admin.committed_ends([TopicPartition(name, 0), TopicPartition(guarded.topic(), 0)])
+        assert admin.topics([name]) == {}
+        assert name not in admin.topics()
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_of_other_topics_nothing_is_asked(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """But for many: there is a request for one, and one for all."""
+    asked: list[str | None] = []
+    given = AdminClient.list_topics
+
+    def told(admin: AdminClient, topic: str | None = None, **terms: Any) -> Any:
+        asked.append(topic)
+        return given(admin, topic, **terms)
+
+    monkeypatch.setattr(AdminClient, "list_topics", told)
+    names = [guarded.topic(partitions=2) for _ in range(count)]
+    partitions = [TopicPartition(name, number) for name in names for number in range(2)]
+    with closing(KafkaLog(guarded.broker.bootstrap_servers).admin()) as admin:
+        asked.clear()
+        assert admin.committed_ends(partitions) == dict.fromkeys(partitions, 0)
+        assert asked == [None] if count == 9 else sorted(map(str, asked)) == sorted(names)
+        with pytest.raises(DoesNotExistError, match=f"{names[-1]}-2"):
+            admin.committed_ends([*partitions, TopicPartition(names[-1], 2)])

@@ -52,6 +52,8 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served
         page.get_by_text("server.tokens.file", exact=True).wait_for()
         assert page.evaluate("[localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
         assert "s3cret" not in page.content()
+        links = page.locator("footer a").evaluate_all("all => all.map((a) => a.href)")
+        assert [page.request.get(link).status for link in links] == [200, 200], "none that wants the token in a header"
 
 
 def test_a_part_that_cannot_be_loaded_is_said_and_the_others_go_on(browser: Browser, served: Served) -> None:

@@ -1,7 +1,7 @@
 /** The page: its head, the place where it is, and what is the same at every place. */
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { Unreachable } from "./base/api.js";
+import { token, Unreachable } from "./base/api.js";
 import { useKeys } from "./base/keys.js";
 import { isOutdated, lookNow, useLook } from "./base/look.js";
 import { addressOf, followLinks, PLACES, usePlace } from "./base/place.js";
@@ -43,7 +43,7 @@ function Console() {
       <h1>${titleOf(at)}</h1>
       <${Shown} key=${`${name}/${tokens}`} at=${at} look=${look} />
     </main>
-    <${Foot} />`;
+    <${Foot} isGuarded=${token() !== "" || look.failure?.status === 401} />`;
 }
 
 /** The component of a place: what says that it is loaded, until it is. */
@@ -109,8 +109,10 @@ function Connection({ look }) {
   return html`<p id="connection" class="alert" role="alert">${what} since ${since}: ${failure.message} What is shown is the last that was known. Trying again.</p>`;
 }
 
-function Foot() {
-  const links = ["docs", "openapi.json", "v1/stores", "v1/topology", "v1/instances", "v1/nodes", "healthz", "readyz", "metrics"];
+/** What a link leads to is asked for without a token. */
+function Foot({ isGuarded }) {
+  const probes = ["healthz", "readyz"];
+  const links = isGuarded ? probes : ["docs", "openapi.json", "v1/stores", "v1/topology", "v1/instances", "v1/nodes", ...probes, "metrics"];
   return html`<footer><nav aria-label="The API"><ul>${links.map((link) => html`<li key=${link}><a href=${link}>${link}</a></li>`)}</ul></nav></footer>`;
 }
 
