@@ -134,9 +134,9 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
         (["demo", "NODES=3"], ".venv/bin/stateline demo --nodes 3"),
         (
             ["test", "PYTEST_ARGS=-k position"],
-            ".venv/bin/pytest -n 5 --dist loadscope --no-loadscope-reorder -k position",
+            ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder -k position",
         ),
-        (["test-all"], ".venv/bin/pytest -n 5 --dist loadscope --no-loadscope-reorder --long"),
+        (["test-all"], ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder --long"),
     ],
 )
 def test_make_passes_its_variables_on(arguments: list[str], command: str) -> None:

@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 from support import TESTS
 
 _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures of the last run
-    # Of five processes two begin without Spark: in a fresh clone its class archive is recorded first.
+    # Of six processes three begin without Spark: in a fresh clone its class archive is recorded first.
     "integration/test_pipeline_crashes.py", "service/spark/operators/", "service/spark/source/",
     "integration/test_worker_crashes.py", "integration/test_chaos.py", "integration/test_demo.py", "service/spark/",
     "integration/test_spark_submit.py", "integration/test_worker_takeovers.py", "integration/", "conformance/",
