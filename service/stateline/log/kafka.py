@@ -64,7 +64,7 @@ _FIXED = ("partition.assignment.strategy", "group.protocol")
 _SOCKET_TIMEOUT_MS = 15_000
 # A member hears by its next heartbeat that the group rebalances: with Kafka's 3 s, tasks of a lost one wait so long.
 _HEARTBEAT_MS = 1000
-_ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS, **NEVER_CREATES}
+_ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
 
 
 class KafkaLog:
@@ -88,10 +88,12 @@ class KafkaLog:
     ) -> None:
         _refuse_own_settings("consumer", consumer or {})
         _refuse_own_settings("producer", producer or {})
+        for whose, given in (("consumer", consumer), ("producer", producer), ("admin", admin)):
+            _refuse_creating(whose, given or {})
         self.bootstrap_servers = bootstrap_servers
         self.embedded_file = None
         self.patience = Patience()
-        common = {"bootstrap.servers": bootstrap_servers, **_ALL}
+        common = {"bootstrap.servers": bootstrap_servers, **_ALL, **NEVER_CREATES}
         timeouts = {
             "session.timeout.ms": session_timeout_ms,
             "max.poll.interval.ms": max(max_poll_interval_ms, session_timeout_ms),
@@ -174,4 +176,14 @@ def _refuse_own_settings(whose: str, settings: Settings) -> None:
             raise ConfigurationError(
                 f"{whose}.{name} cannot be changed: partition n of all topics that are processed together must go to "
                 "one worker, which librdkafka's range assignor of the classic protocol alone does. Leave it out."
+            )
+
+
+def _refuse_creating(whose: str, settings: Settings) -> None:
+    """Raise `ConfigurationError` for a client that would have brokers create the topics that it asks for."""
+    for name in NEVER_CREATES:
+        if (given := settings.get(name, "false")).lower() != "false":
+            raise ConfigurationError(
+                f"{whose}.{name} cannot be {given!r}: a topic that a broker makes because somebody asks for it has as "
+                "many partitions as the broker likes. Leave it out, and create topics before."
             )

@@ -361,9 +361,12 @@ class KafkaAdmin:
             for futures in sent
         ]
 
-    def _require(self, partitions: Iterable[TopicPartition]) -> None:
+    def _require(self, partitions: Collection[TopicPartition]) -> None:
         """Raises `DoesNotExistError` for a partition that is not there."""
-        counts = self._partition_counts({partition.topic for partition in partitions}, led=False)
+        topics = {partition.topic for partition in partitions}
+        counts = self._partition_counts(topics, led=False)
+        if counts.keys() < topics:
+            self._admin = self._client()  # the one that goes would ask for what is not there for ever
         for partition in partitions:
             if not 0 <= partition.partition < counts.get(partition.topic, 0):
                 raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")

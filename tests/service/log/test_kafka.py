@@ -238,6 +238,15 @@ def test_a_setting_that_stateline_would_overwrite_is_refused_with_the_one_to_set
             KafkaLog("127.0.0.1:1", consumer={name: "consumer"})
 
 
+@pytest.mark.parametrize("whose", ["consumer", "producer", "admin"])
+def test_no_client_may_have_topics_created_by_asking_for_them(whose: str) -> None:
+    KafkaLog("127.0.0.1:1", **{whose: {"allow.auto.create.topics": "false"}})  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=rf"{whose}\.allow\.auto\.create\.topics cannot be 'true'.*Leave it out"
+    ):
+        KafkaLog("127.0.0.1:1", **{whose: {"allow.auto.create.topics": "true"}})  # type: ignore[arg-type]
+
+
 def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
     embedded = open_log("embedded", tmp_path)
     named = open_log(f"embedded:{tmp_path / 'other.db'}", tmp_path)

@@ -245,6 +245,8 @@ def test_who_asks_for_a_topic_does_not_make_it(guarded: Guarded) -> None:
             producer.produce(name, b"k", b"v", timestamp_ms=1)
         with pytest.raises(DoesNotExistError, match=name):
             admin.committed_ends([TopicPartition(name, 0), TopicPartition(guarded.topic(), 0)])
+        with pytest.raises(DoesNotExistError):
+            admin.watermarks(TopicPartition("t" * 600, 0))
         assert admin.topics([name]) == {}
         assert name not in admin.topics()
 

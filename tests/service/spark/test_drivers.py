@@ -154,13 +154,16 @@ def test_of_many_pipelines_no_more_start_at_a_time_than_there_are_processors(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     write(log, 1)
-    lock, starting, most = threading.Lock(), 0, 0
+    lock, starting, most, are_two = threading.Lock(), 0, 0, threading.Event()
 
     def slow(rows: DataFrame) -> DataFrame:
         nonlocal starting, most
         with lock:
             starting += 1
             most = max(most, starting)
+            if starting == 2:
+                are_two.set()
+        assert are_two.wait(HANGING_S), "one after the other"
         time.sleep(0.3)
         with lock:
             starting -= 1

@@ -60,7 +60,7 @@ def console(browser: Browser, url: str, first: str = ".card", **context: Any) ->
         made.set_default_timeout(60_000)
         opened = Console(made.new_page(), url, first)
         yield opened
-        assert opened.complaints == []
+        assert opened.complaints == [], opened.complaints
 
 
 def query(page: Page) -> dict[str, str]:

@@ -17,7 +17,7 @@ from support.console.console_page import Console, console, query_of
 from support.console.told import stream
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
 
 Served = tuple[Flights, str]
 pytestmark = pytest.mark.usefixtures("unrouted")
@@ -31,6 +31,12 @@ def window(key: str, hour: float, value: Any) -> Mapping[str, Any]:
 def words(page: Console) -> str:
     """What the line chart says to who does not see it."""
     return page.page.locator(".plot").get_attribute("aria-label") or ""
+
+
+def until_drawn(page: Console) -> Locator:
+    """Rows of bars, once they are as wide as the page lets them: before that they know no time of a pixel."""
+    page.page.wait_for_function("() => document.querySelector('canvas.strips')?.style.width")
+    return page.page.locator("canvas.strips")
 
 
 # What is drawn
@@ -77,14 +83,29 @@ def test_shades_of_a_heat_map_are_said(page: Console) -> None:
 def test_one_value_that_is_far_beyond_the_others_does_not_leave_them_all_faint(page: Console) -> None:
     stream(page.page, "hourly", [window("A", hour, 1_000_000 if hour == 99 else hour) for hour in range(100)])
     page.visit("stores/hourly?tab=chart")
-    strips = page.page.locator(
-        "canvas.strips[aria-label*='100 windows of 1 key, from 2 or less, faint, to 97 or more, dark']"
-    )
+    strips = page.page.locator("canvas.strips[aria-label*='100 windows of 1 key, from 0, faint, to 97 or more, dark']")
     strips.wait_for()
     faint, half, dark, most = (shade_at(strips, 0, (hour + 0.5) / 100) for hour in (0, 49, 97, 99))
     assert faint < half - 50 < dark - 100
     assert dark == most
-    assert page.page.locator(".shades span").all_inner_texts() == ["2 or less", "97 or more"]
+    assert page.page.locator(".shades span").all_inner_texts() == ["0", "97 or more"]
+
+
+def test_few_values_above_many_equal_ones_are_seen(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", hour, 1000 if hour == 50 else 0) for hour in range(100)])
+    page.visit("stores/hourly?tab=chart")
+    strips = page.page.locator("canvas.strips[aria-label*='from 0, faint, to 1,000, dark']")
+    strips.wait_for()
+    assert shade_at(strips, 0, 49.5 / 100) < shade_at(strips, 0, 50.5 / 100)
+    assert page.page.locator(".shades span").all_inner_texts() == ["0", "1,000"]
+
+
+def test_shades_of_large_integers_are_exact(page: Console) -> None:
+    stream(page.page, "hourly", [window("A", n, 2**53 + n) for n in (3, 1, 2)])
+    page.visit("stores/hourly?tab=chart")
+    page.page.locator(
+        "canvas.strips[aria-label*='from 9,007,199,254,740,993, faint, to 9,007,199,254,740,995']"
+    ).wait_for()
 
 
 def test_sessions_are_bars_from_their_start_to_their_end(page: Console, served: Served) -> None:
@@ -92,6 +113,7 @@ def test_sessions_are_bars_from_their_start_to_their_end(page: Console, served: 
     with httpx.Client(base_url=served[1]) as client:
         count = len(client.get("/v1/stores/rushes/sessions").json()["entries"])
     strips = page.page.locator(f".strips[aria-label*='{count} sessions of 3 keys']")
+    until_drawn(page)
     box = strips.bounding_box()
     assert box is not None
     page.page.mouse.move(box["x"] + 112, box["y"] + 10)  # the first session of the first key
@@ -304,8 +326,7 @@ def test_a_link_to_a_zoomed_chart_shows_the_same_and_says_how_to_see_all(page: C
 def test_a_drag_over_a_heat_map_zooms_it_and_the_lines_and_a_double_click_undoes_it(page: Console) -> None:
     stream(page.page, "hourly", [window("A", hour, hour) for hour in range(101)])
     page.visit("stores/hourly?tab=chart")
-    strips = page.page.locator("canvas.strips")
-    strips.wait_for()
+    strips = until_drawn(page)
     drag(page, 0.9, 1.2, over="canvas.strips")  # it ends beside it
     page.page.wait_for_url("**zoom=*")
     begin, end = (int(part) for part in query_of(page)["zoom"][0].split(".."))
@@ -318,10 +339,11 @@ def test_a_drag_over_a_heat_map_zooms_it_and_the_lines_and_a_double_click_undoes
     page.page.locator(".plot[aria-label*='between 0 and 100']").wait_for()
 
 
-def test_a_click_on_a_heat_map_zooms_nothing(page: Console) -> None:
+def test_a_click_on_a_heat_map_and_a_drag_over_its_names_zoom_nothing(page: Console) -> None:
     stream(page.page, "hourly", [window("A", hour, hour) for hour in range(3)])
     page.visit("stores/hourly?tab=chart")
-    page.page.locator("canvas.strips").click(position={"x": 200, "y": 10})
+    until_drawn(page).click(position={"x": 200, "y": 10})
+    drag(page, 0.0, 0.05, over="canvas.strips")
     page.page.locator(".plot[aria-label*='between 0 and 2']").wait_for()
     assert "zoom" not in query_of(page)
 

@@ -91,7 +91,10 @@ def test_where_it_failed_is_there_line_by_line(page: Console) -> None:
     ]
     cards = show(page, letter(1, trace="\n".join(lines)), letter(2))
     cards.first.get_by_text("Traceback", exact=True).click()
-    assert cards.first.get_by_role("region", name="Traceback").inner_text().splitlines() == lines
+    assert (
+        cards.first.get_by_role("region", name="Traceback of departures-1 @ 1", exact=True).inner_text().splitlines()
+        == lines
+    )
     assert cards.nth(1).locator("pre").count() == 0
 
 

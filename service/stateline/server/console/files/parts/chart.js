@@ -10,6 +10,7 @@ import { Table } from "./table.js";
 const DAY_MS = 86_400_000;
 const MOST_ROWS = 500; // of the table
 const COLOURS = 8;
+const LEAST_SPAN = 2 ** -40; // of an axis, beside its numbers: uPlot never ends where adding a step changes nothing
 
 /**
  * uPlot hands the browser's language to `Intl` when it is loaded. Chromium has one that `Intl` refuses, `en-US@posix`, where
@@ -168,7 +169,8 @@ function alone(values) {
 /** From nought where that is not far: what is drawn has to be compared with something. */
 function rangeOf(low, high) {
   if (low === null || high === null || (low === 0 && high === 0)) return [0, 1];
-  const span = high - low || Math.abs(high) || 1;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const span = high > low ? Math.max(high - low, size * LEAST_SPAN) : size || 1;
   return [low >= 0 && low < 2 * span ? 0 : low - span * 0.1, high <= 0 && -high < 2 * span ? 0 : high + span * 0.1];
 }
 

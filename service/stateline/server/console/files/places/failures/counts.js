@@ -22,7 +22,7 @@ export function Counts({ asked }) {
     0,
     [asked],
   );
-  const rows = Object.entries(counted(text)).map(([who, { skipped, dead_lettered: letters, operators_dropped: dropped }]) => ({
+  const rows = Object.entries(leftOutIn(text)).map(([who, { skipped, dead_lettered: letters, operators_dropped: dropped }]) => ({
     id: who,
     alert: skipped > 0 || letters > 0 ? "warn" : null,
     cells: [who, ...[skipped, letters, dropped].map((count) => (count === undefined ? "" : countText(count)))],
@@ -32,7 +32,7 @@ export function Counts({ asked }) {
 }
 
 /** Worker or pipeline → what → how many, of Prometheus' text. */
-function counted(text) {
+function leftOutIn(text) {
   const found = {};
   for (const [, pipeline, what, name, count] of text.matchAll(COUNTED)) {
     const who = `${pipeline ? "pipeline " : ""}${name.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c))}`;

@@ -9,7 +9,7 @@ export function Letter({ record }) {
   const { at_ms: atMs, error, reason, trace, topic, partition, offset, headers = [] } = record;
   const facts = [
     ["Error", error ?? "not written"],
-    trace ? ["Where", html`<${Trace} text=${trace} />`] : null,
+    trace ? ["Where", html`<${Trace} text=${trace} of=${`${topic}-${partition} @ ${offset}`} />`] : null,
     ["Record", topic ? `${topic}-${partition} @ ${offset}` : "not written"],
     ["Its time", html`<${Time} ms=${atMs} withUtc />`],
     ["Key", html`<${Part} record=${record} name="key" />`],
@@ -20,8 +20,8 @@ export function Letter({ record }) {
 }
 
 /** The lines of code that led to it. */
-function Trace({ text }) {
-  return html`<details><summary>Traceback</summary><pre role="region" aria-label="Traceback" tabindex="0">${text}</pre></details>`;
+function Trace({ text, of }) {
+  return html`<details><summary>Traceback</summary><pre role="region" aria-label=${`Traceback of ${of}`} tabindex="0">${text}</pre></details>`;
 }
 
 /** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */

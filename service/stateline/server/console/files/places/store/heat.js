@@ -4,11 +4,11 @@ import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { counted, countText } from "../../base/format.js";
 import { numberAt } from "../../base/numbers.js";
 
-const SHADED = 0.98; // of the values: one that is far beyond the others would leave them all faint
+const MOST = 0.98; // of the values: what an end of the shades is for, or one that is far beyond would leave all others faint
 
 /**
- * `{names, bars, told, shades}` of the rows of these keys, for `Strips`: `shades` is `{low, high, isCut}`, the numbers of the
- * faintest and the darkest, and whether there are any beyond these; null for no rows.
+ * `{names, bars, told, shades}` of the rows of these keys, for `Strips`: `shades` is `{low, high, isLowCut, isHighCut}`, the
+ * numbers of the faintest and the darkest, and whether there are any beyond these; null for no rows.
  */
 export function heatOf(rows, names, number) {
   const index = new Map(names.map((name, i) => [name, i]));
@@ -28,25 +28,29 @@ export function heatOf(rows, names, number) {
   return { names, bars, told, shades };
 }
 
+/** From the least to the greatest value, but for a few at an end that are further away from the others than these are among themselves. */
 function shadesOf(values) {
   if (values.length === 0) return null;
-  const sorted = values.toSorted((one, other) => Number(one) - Number(other));
-  const beyond = sorted.length - Math.ceil(SHADED * sorted.length);
-  const [low, high] = [sorted[beyond], sorted.at(-1 - beyond)];
-  return { low, high, isCut: Number(sorted[0]) < Number(low) || Number(high) < Number(sorted.at(-1)) };
+  const sorted = values.toSorted((one, other) => (one < other ? -1 : one > other ? 1 : 0)); // exact between large integers
+  const few = sorted.length - Math.ceil(MOST * sorted.length);
+  const [least, low, high, greatest] = [0, few, -1 - few, -1].map((at) => sorted.at(at));
+  const span = Number(high) - Number(low);
+  const isFar = (distance) => span > 0 && distance > span;
+  const [isLowCut, isHighCut] = [isFar(Number(low) - Number(least)), isFar(Number(greatest) - Number(high))];
+  return { low: isLowCut ? low : least, high: isHighCut ? high : greatest, isLowCut, isHighCut };
 }
 
 function weightOf(value, { low, high }) {
-  const span = Number(high) - Number(low);
-  return span > 0 ? Math.min(1, Math.max(0, (Number(value) - Number(low)) / span)) : 1;
+  const weight = (Number(value) - Number(low)) / (Number(high) - Number(low));
+  return Number.isFinite(weight) ? Math.min(1, Math.max(0, weight)) : 1; // all are the same, or beyond what a number can be
 }
 
-function lowText({ low, isCut }) {
-  return isCut ? `${countText(low)} or less` : countText(low);
+function lowText({ low, isLowCut }) {
+  return isLowCut ? `${countText(low)} or less` : countText(low);
 }
 
-function highText({ high, isCut }) {
-  return isCut ? `${countText(high)} or more` : countText(high);
+function highText({ high, isHighCut }) {
+  return isHighCut ? `${countText(high)} or more` : countText(high);
 }
 
 /** What the shades stand for; nothing when all are the same. */

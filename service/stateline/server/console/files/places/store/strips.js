@@ -13,7 +13,7 @@ const AXIS_PX = 22;
 const NAMES_PX = 110;
 const LEAST_PX = 2; // of a bar, to be seen
 const DRAG_PX = 5; // less is a click
-const FAINTEST = 0.15;
+const FAINTEST = 0.15; // as in the style sheet
 const MOST_IN_TABLE = 500;
 
 /**
@@ -32,7 +32,7 @@ export function Strips({ label, told, names, bars: all, column, zoom = null, chi
   const height = names.length * ROW_PX + AXIS_PX;
   useEffect(() => draw(canvas.current, { names, bars, scale, width, height }), [names, bars, width, theme, zoom?.from, zoom?.to]);
   const marked = useRef(null);
-  const drag = useDrag(marked, (from, to) => bars.length > 0 && setZoom({ from: scale.timeAt(from), to: scale.timeAt(to) }));
+  const drag = useDrag(marked, scale, (from, to) => bars.length > 0 && setZoom({ from, to }));
   const point = (event) => {
     const at = bars.findLast(({ row, from, to }) => row === Math.floor(event.offsetY / ROW_PX) && within(event.offsetX, scale(from), scale(to)));
     readout.current.textContent = at === undefined ? "" : `${names[at.row]} · ${spanText(at)} · ${at.text}`;
@@ -48,19 +48,22 @@ export function Strips({ label, told, names, bars: all, column, zoom = null, chi
   </figure>`;
 }
 
-/** What a canvas has to hear of, so that `onDragged` is called with the pixels between which it was dragged over. By a finger the page is moved. */
-function useDrag(marked, onDragged) {
+/**
+ * What a canvas has to hear of, so that `onDragged` is called with the times between which it was dragged over, on the `scale` of
+ * when that began. By a finger the page is moved.
+ */
+function useDrag(marked, scale, onDragged) {
   const began = useRef(null);
-  const between = (event) => [began.current, event.offsetX].toSorted((one, other) => one - other);
   const end = () => {
     began.current = null;
-    marked.current.hidden = true;
+    if (marked.current !== null) marked.current.hidden = true; // it may have gone with what was zoomed
   };
+  const between = (event) => [began.current.px, began.current.scale.inside(event.offsetX)].toSorted((one, other) => one - other);
   return {
     onPointerDown: (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
       event.target.setPointerCapture(event.pointerId); // it may end outside
-      began.current = event.offsetX;
+      began.current = { px: scale.inside(event.offsetX), scale };
     },
     onPointerMove: (event) => {
       if (began.current === null) return;
@@ -69,12 +72,12 @@ function useDrag(marked, onDragged) {
       marked.current.hidden = to - from < DRAG_PX;
     },
     onPointerUp: (event) => {
-      if (began.current === null) return;
+      if (began.current === null || event.button !== 0) return;
       const [from, to] = between(event);
+      if (to - from >= DRAG_PX) onDragged(began.current.scale.timeAt(from), began.current.scale.timeAt(to));
       end();
-      if (to - from >= DRAG_PX) onDragged(from, to);
     },
-    onPointerCancel: end,
+    onLostPointerCapture: end, // behind the last of them, or without one
   };
 }
 
@@ -99,11 +102,12 @@ function extentOf(bars) {
 }
 
 function scaleOf({ from, to }, width) {
-  const left = namesPx(width);
-  const inside = (ms) => Math.min(1, Math.max(0, (ms - from) / Math.max(1, to - from)));
-  const scale = (ms) => left + inside(ms) * (width - left - LEAST_PX);
-  const timeAt = (px) => from + Math.min(1, Math.max(0, (px - left) / Math.max(1, width - left - LEAST_PX))) * (to - from);
-  return Object.assign(scale, { from, to, timeAt });
+  const [left, right] = [namesPx(width), width - LEAST_PX];
+  const share = (ms) => Math.min(1, Math.max(0, (ms - from) / Math.max(1, to - from)));
+  const scale = (ms) => left + share(ms) * (right - left);
+  const inside = (px) => Math.min(right, Math.max(left, px)); // beside the names
+  const timeAt = (px) => from + ((inside(px) - left) / Math.max(1, right - left)) * (to - from);
+  return Object.assign(scale, { from, to, inside, timeAt });
 }
 
 function within(x, from, to) {
