@@ -88,8 +88,6 @@ class KafkaLog:
     ) -> None:
         _refuse_own_settings("consumer", consumer or {})
         _refuse_own_settings("producer", producer or {})
-        for whose, given in (("consumer", consumer), ("producer", producer), ("admin", admin)):
-            _refuse_creating(whose, given or {})
         self.bootstrap_servers = bootstrap_servers
         self.embedded_file = None
         self.patience = Patience()
@@ -101,6 +99,8 @@ class KafkaLog:
         }
         self._consumer = {**common, **_CONSUMER, **timeouts}
         self._given = {"consumer": consumer or {}, "producer": producer or {}, "admin": admin or {}}
+        for whose, given in self._given.items():
+            _refuse_creating(whose, given)
         self._producer = {**common, **_PRODUCER, **self._given["producer"]}
         self._admin = {**common, **self._given["admin"]}
         self._transaction_timeout_ms = transaction_timeout_ms

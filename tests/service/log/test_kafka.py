@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -240,11 +241,15 @@ def test_a_setting_that_stateline_would_overwrite_is_refused_with_the_one_to_set
 
 @pytest.mark.parametrize("whose", ["consumer", "producer", "admin"])
 def test_no_client_may_have_topics_created_by_asking_for_them(whose: str) -> None:
-    KafkaLog("127.0.0.1:1", **{whose: {"allow.auto.create.topics": "false"}})  # type: ignore[arg-type]
+    def log(given: str) -> KafkaLog:
+        settings: dict[str, Any] = {whose: {"allow.auto.create.topics": given}}
+        return KafkaLog("127.0.0.1:1", **settings)
+
+    log("false")
     with pytest.raises(
         ConfigurationError, match=rf"{whose}\.allow\.auto\.create\.topics cannot be 'true'.*Leave it out"
     ):
-        KafkaLog("127.0.0.1:1", **{whose: {"allow.auto.create.topics": "true"}})  # type: ignore[arg-type]
+        log("true")
 
 
 def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ broker makes topics that it is asked for, which nobody wants."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -267,6 +268,6 @@ def test_of_other_topics_nothing_is_asked(guarded: Guarded, monkeypatch: pytest.
     with closing(KafkaLog(guarded.broker.bootstrap_servers).admin()) as admin:
         asked.clear()
         assert admin.committed_ends(partitions) == dict.fromkeys(partitions, 0)
-        assert asked == [None] if count == 9 else sorted(map(str, asked)) == sorted(names)
+        assert Counter(asked) == Counter([None] if count == 9 else names)
         with pytest.raises(DoesNotExistError, match=f"{names[-1]}-2"):
             admin.committed_ends([*partitions, TopicPartition(names[-1], 2)])

@@ -7,10 +7,11 @@ import { Time, Value } from "../../parts/value.js";
 
 export function Letter({ record }) {
   const { at_ms: atMs, error, reason, trace, topic, partition, offset, headers = [] } = record;
+  const place = topic ? `${topic}-${partition} @ ${offset}` : "not written";
   const facts = [
     ["Error", error ?? "not written"],
-    trace ? ["Where", html`<${Trace} text=${trace} of=${`${topic}-${partition} @ ${offset}`} />`] : null,
-    ["Record", topic ? `${topic}-${partition} @ ${offset}` : "not written"],
+    trace ? ["Where", html`<${Trace} text=${trace} of=${place} />`] : null,
+    ["Record", place],
     ["Its time", html`<${Time} ms=${atMs} withUtc />`],
     ["Key", html`<${Part} record=${record} name="key" />`],
     ["Value", html`<${Part} record=${record} name="value" />`],
