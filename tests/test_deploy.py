@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -571,6 +572,85 @@ def test_a_worker_and_a_server_share_the_pod_that_the_service_selects() -> None:
     assert containers["server"]["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert containers["server"]["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert containers["server"]["ports"][0]["name"] == service["spec"]["ports"][0]["targetPort"]
+
+
+def pods() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each pod of kubernetes.yaml, with its containers of both kinds."""
+    for document in documents("kubernetes.yaml"):
+        if document["kind"] == "StatefulSet":
+            pod = document["spec"]["template"]["spec"]
+            yield pod, [*pod["initContainers"], *pod["containers"]]
+
+
+def test_pods_are_admitted_by_pod_security_restricted() -> None:
+    """The rules are those of kubernetes.io/docs/concepts/security/pod-security-standards, "Restricted"."""
+    allowed = {"configMap", "emptyDir", "projected", "secret", "persistentVolumeClaim"}
+    for pod, containers in pods():
+        context = pod["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] != 0
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
+        for container in containers:
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False
+            assert own["capabilities"] == {"drop": ["ALL"]}
+            assert own["readOnlyRootFilesystem"] is True
+            assert "privileged" not in own
+
+
+def test_containers_have_memory_limits_and_a_place_for_temporary_files() -> None:
+    for pod, containers in pods():
+        scratch = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
+        for container in containers:
+            assert "memory" in container["resources"]["limits"]
+            assert {m["mountPath"] for m in container["volumeMounts"] if m["name"] in scratch} == {"/tmp"}
+
+
+def test_a_pod_that_ends_hands_its_tasks_to_a_standby_first() -> None:
+    pod = stateful_set()["template"]["spec"]
+    worker = next(container for container in pod["containers"] if container["name"] == "worker")
+    assert environment_of(worker).num_standby_replicas == 1
+    command = worker["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:4] == ["stateline", "node", "drain", worker["args"][1]]
+    waits_s = float(command[command.index("--timeout") + 1])
+    assert waits_s + 30 < pod["terminationGracePeriodSeconds"], "the stop itself takes its time"
+
+
+def test_the_network_policy_and_the_service_monitor_select_what_kubernetes_yaml_has() -> None:
+    everything = documents("kubernetes.yaml")
+    policies = {d["metadata"]["name"]: d["spec"] for d in documents("kubernetes-network.yaml")}
+    for name, spec in policies.items():
+        template = next(d for d in everything if (d["kind"], d["metadata"]["name"]) == ("StatefulSet", name))
+        assert spec["podSelector"]["matchLabels"] == template["spec"]["template"]["metadata"]["labels"]
+    server = next(c for c in stateful_set()["template"]["spec"]["containers"] if c["name"] == "server")
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    opened = {port["port"] for rule in policies["flights"]["ingress"] for port in rule["ports"]}
+    assert opened == set(ports)
+    assert {port["port"] for port in policies["flights"]["egress"][0]["ports"]} == set(ports.values())
+    (monitor,) = documents("kubernetes-monitoring.yaml")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (service,) = [d for d in everything if d["kind"] == "Service" and wanted <= d["metadata"]["labels"].items()]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_systemd_rates_the_exposure_of_the_unit_below_four() -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is missing")
+    command = [analyze, "security", "--offline=true", "--threshold=40", "--no-pager", str(DEPLOY / "stateline.service")]
+    rated = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout + rated.stderr
+
+
+def test_the_unit_lets_the_processes_raise_their_own_limits_and_compile() -> None:
+    """`open_files.py` raises the number of open files, and Spark's JVM writes code and runs it."""
+    lines = (DEPLOY / "stateline.service").read_text(encoding="utf-8").splitlines()
+    filters = " ".join(line for line in lines if line.startswith("SystemCallFilter="))
+    assert "@resources" not in filters
+    assert not any(line.startswith("MemoryDenyWriteExecute=yes") for line in lines)
 
 
 def test_the_unit_stops_the_supervisor_alone_and_does_not_repeat_a_mistake() -> None:
