@@ -111,7 +111,8 @@ class _Server:
 
     async def _ask(self, request: httpx.Request) -> httpx.Response:
         answer = await self._asgi.handle_async_request(request)
-        return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+        as_sent = b"".join([chunk async for chunk in answer.aiter_raw()])  # compressed or not: the client decodes it
+        return httpx.Response(answer.status_code, headers=answer.headers, content=as_sent)
 
     def close(self) -> None:
         self._resources.close()

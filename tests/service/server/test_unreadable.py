@@ -233,6 +233,14 @@ def test_a_large_body_is_no_long_header(connection: socket.socket) -> None:
     assert rest(connection).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_raw_hash_is_refused_behind_answers_without_the_parser_too(connection: socket.socket) -> None:
+    for _ in range(2):
+        connection.sendall(GET + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    connection.sendall(GET.replace(b"/N1", b"/N1#x") + b"\r\n")
+    assert refused(connection)[0] == 422
+
+
 # Time
 
 
@@ -409,6 +417,10 @@ def test_only_two_versions_of_http_are_answered(connection: socket.socket, path:
         (b"GET /v1/stores/a b HTTP/1.1\r\n", "percent-encode"),
         ("GET /v1/stores/é HTTP/1.1\r\n".encode(), "percent-encode"),
         ("GET /v1/stores?a=é HTTP/1.1\r\n".encode(), "percent-encode"),
+        (GET.replace(b"/N1", b"/N1#x") + b"\r\n", "write # as %23"),
+        (GET.replace(b"/N1", b"/#") + b"\r\n", "write # as %23"),
+        (GET.replace(b"/keys/N1", b"/range?prefix=N1#x") + b"\r\n", "write # as %23"),
+        (b"GET http://localhost/v1/stores#x HTTP/1.1\r\nHost: localhost\r\n\r\n", "write # as %23"),
         (b"GET v1/stores HTTP/1.1\r\n", "begins with a /"),
         (b"GET ?a HTTP/1.1\r\n", "begins with a /"),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", "begins with a /"),

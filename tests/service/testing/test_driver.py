@@ -189,6 +189,16 @@ def test_a_driver_that_cannot_be_made_says_of_what(what: str) -> None:
         make()
 
 
+def test_the_client_reads_compressed_answers_as_any_other() -> None:
+    with TestDriver(orders.made()) as driver:
+        driver.pipe("orders", "alice", {"amount": 30})
+        answer = driver.client.get("/metrics")
+        assert answer.headers["content-encoding"] == "gzip"
+        assert "stateline_http_requests_total" in answer.text
+        plain = driver.client.get("/metrics", headers={"Accept-Encoding": "identity"})
+        assert "stateline_http_requests_total" in plain.text
+
+
 def test_topics_that_only_a_pipeline_reads_are_not_the_drivers() -> None:
     app = App("piped")
     app.pipeline(reads=app.topic("rows", **orders.TYPES), writes="sums", key="k", name="sum_up", whole_epochs=True)(

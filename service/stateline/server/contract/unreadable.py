@@ -50,6 +50,11 @@ def headers_too_large() -> UnreadableError:
     )
 
 
+def hash_in_url() -> UnreadableError:
+    """A fragment, which no client may send: parsers disagree on where the path ends. Source: RFC 9112, 3.2.1."""
+    return UnreadableError("The URL has a raw #, which belongs to no request: write # as %23, or leave it out.")
+
+
 def wrong_hosts(count: int) -> UnreadableError:
     """`Host` is there so often. Source: RFC 9112, 3.2."""
     return UnreadableError(

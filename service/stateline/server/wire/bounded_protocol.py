@@ -23,6 +23,7 @@ from stateline.server.contract.unreadable import (
     OF_BODIES,
     VERSIONS,
     UnreadableError,
+    hash_in_url,
     headers_too_large,
     in_plain_words,
     upgrade_with_body,
@@ -202,6 +203,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Raise what refuses a request whose headers are all there."""
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()
+        if b"#" in self.url:
+            raise hash_in_url()
         if self._is_split or self._size > MAX_HEADER_BYTES:
             size = sum(len(name) + len(value) + _AROUND_HEADER for name, value in self.headers)
             if size > MAX_HEADER_BYTES:

@@ -207,7 +207,6 @@ class ProblemProtocol(BoundedProtocol):
             and parser.should_keep_alive()
             and parser.get_http_version() == "1.1"
             and not parser.should_upgrade()
-            and b"#" not in self.url  # what is behind it is no part of the path
         )
 
     def _can_write(self) -> bool:
