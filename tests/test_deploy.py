@@ -24,9 +24,13 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.config.sources import PREFIX
 from stateline.deployment.worker_figures import WorkerFigures
+from stateline.dsl.app import App
+from stateline.server.contract.problems import PROBLEMS
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
+from stateline.server.state.pipeline_states import PipelineStates
 from stateline.server.telemetry.node_metrics import LinkCollector, Linked, Links, NodeCounts
+from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline.spark.connector import JARS
 from support.processes.ports import free_port
@@ -313,7 +317,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             # Workers tell their figures once a second.
             wait_until(lambda: "stateline_commit_latency_avg_seconds{" in client.get("/metrics").text)
             families = list(text_string_to_metric_families(client.get("/metrics").text))
-        for registry in (metrics_of_nodes(), metrics_of_standbys()):
+        for registry in (metrics_of_nodes(), metrics_of_standbys(), metrics_of_pipelines()):
             families += list(text_string_to_metric_families(generate_latest(registry).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
@@ -341,6 +345,20 @@ def metrics_of_standbys() -> CollectorRegistry:
     reader.read = lambda: {"worker-0": WorkerFigures.decode(json.dumps(told).encode())}  # type: ignore[method-assign]
     registry = CollectorRegistry()
     registry.register(WorkerCollector(reader))
+    return registry
+
+
+def metrics_of_pipelines() -> CollectorRegistry:
+    """Those that only an application with pipelines has."""
+    status: dict[str, Any] = {
+        "state": "running", "batch_id": 7, "batch_at_ms": 1, "duration_ms": 20, "watermark_ms": 3, "restarts": 0,
+        "lag_by_topic": {"orders": 4}, "steps_ms": {"compute": 5},
+        "totals": dict.fromkeys(("batches", "rows_in", "rows_out", "tombstones", "skipped", "dead_lettered"), 1),
+    }  # fmt: skip
+    states = PipelineStates(App("no-such-application").topology(), ROOT)
+    states.read = lambda: {"joined": status}  # type: ignore[method-assign]
+    registry = CollectorRegistry()
+    registry.register(PipelineCollector(states))
     return registry
 
 
@@ -373,6 +391,9 @@ def test_every_metric_of_stores_and_requests_is_on_a_dashboard(samples: dict[str
     assert missing == {
         "stateline_store_committed_at_ms",
         "stateline_access_log_lines_dropped_total",
+        "stateline_pipeline_batch_id",
+        "stateline_pipeline_tombstones_total",
+        "stateline_pipeline_watermark_seconds",
         # Their rates are shown.
         "stateline_commit_total",
         "stateline_commit_seconds_total",
@@ -389,15 +410,45 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def test_alerts_ask_for_metrics_and_labels_that_there_are(samples: dict[str, set[str]]) -> None:
-    assert len({rule["uid"] for rule in alerts()}) == len(alerts()) > 3
+    assert len({rule["uid"] for rule in alerts()}) == len(alerts())
     for rule in alerts():
         value, above = rule["data"]
         expression = value["model"]["expr"]
-        (name,) = re.findall(r"\bstateline_\w+", expression)
-        grouped = {label.strip() for label in re.findall(r"by \(([^)]*)\)", expression)[0].split(",")}
-        assert grouped <= samples[name] | {"instance"}, expression
-        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= grouped
+        assert_well_formed(expression)
+        known = {"instance", "job"}
+        names = re.findall(r"\bstateline_\w+", expression)
+        assert names or "up{" in expression, expression
+        assert set(names) <= set(samples), expression
+        known = known.union(*(samples[name] for name in names))
+        grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
+        asked = set(re.findall(r'(\w+)(?:=~|!~|!=|=)"', expression))
+        assert grouped | asked <= known, expression
+        outermost = {label.strip() for label in re.findall(r"by \(([^)]*)\)", expression)[0].split(",")}
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= outermost
         assert (rule["condition"], above["model"]["expression"]) == (above["refId"], value["refId"])
+
+
+def test_there_is_an_alert_for_each_kind_of_trouble() -> None:
+    asked = " ".join(rule["data"][0]["model"]["expr"] for rule in alerts())
+    for name in (
+        "up", "stateline_server_ready", "stateline_http_requests_total", "stateline_state_disk_free_bytes",
+        "stateline_worker_figures_age_seconds", "stateline_input_lag_records", "stateline_store_commit_age_seconds",
+        "stateline_standby_lag_seconds", "stateline_dead_lettered_records_total", "stateline_rocksdb_background_errors",
+        "stateline_rocksdb_is_write_stopped", "stateline_pipeline_state", "stateline_pipeline_lag_records",
+    ):  # fmt: skip
+        assert re.search(rf"\b{name}\b", asked), name
+
+
+def test_failed_requests_are_those_of_reasons_with_a_5xx_status() -> None:
+    (expression,) = [r["data"][0]["model"]["expr"] for r in alerts() if r["uid"] == "stateline-failures"]
+    (told,) = re.findall(r'outcome=~"(.*?)"', expression)
+    assert set(told.split("|")) == {problem.reason for problem in PROBLEMS.values() if problem.status >= 500}
+
+
+def test_the_job_of_the_scrape_is_the_one_that_the_alerts_ask_for() -> None:
+    jobs = {job["job_name"] for job in documents("prometheus.yml")[0]["scrape_configs"]}
+    asked = " ".join(rule["data"][0]["model"]["expr"] for rule in alerts())
+    assert set(re.findall(r'job="(.*?)"', asked)) == jobs
 
 
 def test_workers_of_one_name_at_several_nodes_are_told_apart() -> None:
@@ -412,16 +463,22 @@ def test_workers_of_one_name_at_several_nodes_are_told_apart() -> None:
 
 @pytest.mark.parametrize(("name", "expression"), [(name, each) for name in NAMES for each in expressions(name)])
 def test_an_expression_is_well_formed(name: str, expression: str) -> None:
+    assert_well_formed(expression)
+    assert set(re.findall(r"\[(.*?)\]", expression.replace("$__rate_interval", ""))) <= {""}
+    variables = {variable["name"] for variable in dashboards()[name]["templating"]["list"]}
+    assert set(re.findall(r"\$(\w+)", expression)) - {"__rate_interval"} <= variables
+
+
+def assert_well_formed(expression: str) -> None:
     bare = re.sub(r'"[^"]*"', '""', expression)
     for opening, closing in ("()", "{}", "[]"):
         assert bare.count(opening) == bare.count(closing)
     called = set(re.findall(r"\b([a-z_]+)\(", bare)) | set(re.findall(r"\b([a-z]+) by \(", bare))
-    assert called - {"by"} <= {"sum", "max", "rate", "histogram_quantile", "label_values"}
-    assert set(re.findall(r"\[(.*?)\]", bare)) <= {"$__rate_interval"}
-    for counter in re.findall(r"rate\((\w+)", bare):
+    called -= {"by", "on", "and"}
+    assert called <= {"sum", "max", "rate", "increase", "histogram_quantile", "label_values"}
+    assert set(re.findall(r"\[(.*?)\]", bare)) <= {"$__rate_interval", "5m", "10m"}
+    for counter in re.findall(r"(?:rate|increase)\((\w+)", bare):
         assert counter.endswith(("_total", "_bucket")) or counter == "stateline_store_commit_number", "not a counter"
-    variables = {variable["name"] for variable in dashboards()[name]["templating"]["list"]}
-    assert set(re.findall(r"\$(\w+)", expression)) - {"__rate_interval"} <= variables
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,9 +13,11 @@ back, and no files are left behind. Gauges of stores are the answering process's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Literal
@@ -168,6 +170,8 @@ class _Load:
         self._kept = gauge("snapshots_kept_bytes", "Bytes on disk that snapshots alone keep.", "max")
         self._feeds = gauge("change_feeds_open", "Change feeds that are being read.")
         self._feed_lag = gauge("change_feeds_lag_seconds", "How far the slowest of them is behind.", "max")
+        self._disk_free = gauge("state_disk_free_bytes", "What the file system under state.dir has left.", "max")
+        self._disk_size = gauge("state_disk_size_bytes", "How large that file system is.", "max")
         self._opened = counter("secondaries_opened", "Store partitions that were opened.")
         self._catch_ups = counter("secondary_catch_ups", "How often an open one followed its owner's commits.")
         self._dropped = counter("access_log_lines_dropped", "Lines that were left out, because writing was too slow.")
@@ -187,6 +191,10 @@ class _Load:
         self._kept.set(metrics.snapshots.figures.kept_bytes)
         self._feeds.set(metrics.changes.figures.open)
         self._feed_lag.set(metrics.changes.figures.lag_s)
+        with contextlib.suppress(OSError):  # /readyz says what is wrong with the directory; the last figures stay
+            disk = shutil.disk_usage(serving.config.state_dir)
+            self._disk_free.set(disk.free)
+            self._disk_size.set(disk.total)
         now = (partitions.opened_count, partitions.catch_ups, metrics.lines_dropped)
         counters = (self._opened, self._catch_ups, self._dropped)
         for counter, count, before in zip(counters, now, self._before, strict=True):
