@@ -13,14 +13,17 @@ from typing import Any
 
 import certifi
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
 from stateline.log import Log, open_log
-from support import CACHE
+from support import CACHE, TESTS
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker, shared_broker
 from support.run.left_running import LeftRunning
 from support.run.length import is_for_the_long_run, make_long
+from support.run.patience import HANGING_S
+from support.run.skipped import Skipped, allowed_reasons
 from support.run.slowest import Slowest
 from support.run.spread import Spread
 from support.spark.forked_python import forked_python
@@ -28,6 +31,8 @@ from support.spark.forked_python import forked_python
 # Examples are not timed: 200 ms, Hypothesis' own limit, are soon over beside other tests. In CI it has none either.
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Nor are requests: httpx waits 5 s for an answer unless it is told otherwise, and a slow machine may need longer.
+DEFAULT_TIMEOUT_CONFIG.read = HANGING_S
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeftRunning())
     if not hasattr(config, "workerinput"):  # xdist's processes hand their reports on to the one that started them
         config.pluginmanager.register(Slowest(CACHE / "slowest-tests.txt"))
+        config.pluginmanager.register(Skipped(allowed_reasons(TESTS / "allowed_skips.txt")))
     config.pluginmanager.register(Spread())
 
 

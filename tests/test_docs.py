@@ -153,7 +153,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
         finally:
             process.send_signal(signal.SIGINT)
             said.append(output.read())
-    assert process.wait(60) == 0, "".join(said)
+    assert process.wait(HANGING_S) == 0, "".join(said)
 
 
 def test_the_smallest_application_is_under_25_lines() -> None:
@@ -181,7 +181,7 @@ def asked(command: str, url: str) -> httpx.Response:
     if "-G" in words:
         pairs = (text.partition("=") for text in data)
         return httpx.get(at, params={name: value for name, _, value in pairs}, timeout=HANGING_S)
-    return httpx.post(at, content=data[0], timeout=HANGING_S) if data else httpx.get(at, timeout=30)
+    return httpx.post(at, content=data[0], timeout=HANGING_S) if data else httpx.get(at, timeout=HANGING_S)
 
 
 def assert_shown(shown: Any, actual: Any, where: str) -> None:
@@ -209,7 +209,7 @@ def test_the_server_answers_as_the_documents_show(hello: Hello, name: str) -> No
         "isolation_level": "read_committed",
     }
     for store in ("orders", "totals"):
-        assert httpx.get(f"{hello.url}/v1/stores/{store}/count", params=bound, timeout=40).status_code == 200
+        assert httpx.get(f"{hello.url}/v1/stores/{store}/count", params=bound, timeout=HANGING_S).status_code == 200
     found = exchanges(document(name))
     assert len(found) > 5
     for exchange in found:
@@ -381,7 +381,7 @@ def test_the_problems_are_those_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_of_the_server(hello: Hello) -> None:
-    text = httpx.get(f"{hello.url}/metrics", timeout=10).text
+    text = httpx.get(f"{hello.url}/metrics", timeout=HANGING_S).text
     kinds = dict(re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", text, re.MULTILINE))
     served = {name for name in kinds if not name.endswith("_created")}
     assert {plain(row[0]) for row in rows(document("docs/operations.md"), "## Metrics")} == served

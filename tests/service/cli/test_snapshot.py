@@ -20,6 +20,7 @@ from support.http.faulty_proxy import Cut, FaultyProxy, faulty_proxy
 from support.processes import forked
 from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker, wait_until
 from support.processes.served_here import http_server
+from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
 
@@ -92,9 +93,9 @@ def test_one_that_is_interrupted_lets_its_snapshot_go_and_says_no_success(client
             command("blobs", "--url", proxy.url, "--out", out), stderr=subprocess.DEVNULL,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # the shell's & has it ignored
         )  # fmt: skip
-        wait_until(lambda: (out / "blobs").exists(), 60)
+        wait_until(lambda: (out / "blobs").exists(), HANGING_S)
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
+        assert running.wait(HANGING_S) == 130
     assert not (out / "_SUCCESS").exists()
     assert kept(client) == []
 

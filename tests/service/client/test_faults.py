@@ -30,6 +30,7 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import http_server
+from support.run.patience import HANGING_S
 
 Connect = Callable[..., Client]
 QUICK = Retries(first_pause_s=0.01, longest_pause_s=0.02)
@@ -156,7 +157,7 @@ def test_a_server_that_is_restarted_is_only_a_delay(
         with http_server(state_dir) as http:
             assert http.base_url.port is not None
             proxy.target = http.base_url.port
-            assert asking.result(60).value == 1
+            assert asking.result(HANGING_S).value == 1
 
 
 def test_a_server_that_is_not_ready_yet_is_asked_until_it_is(tmp_path: Path, connect: Connect) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from stateline.log.kafka_waiting import within
+from support.run.patience import HANGING_S
 
 
 def test_what_comes_back_in_time_is_handed_on_and_so_is_what_it_raises() -> None:
@@ -27,4 +28,4 @@ def test_what_does_not_come_back_is_given_up_and_closed_behind_its_end() -> None
         within(0.01, "offsets", may_end.wait, late=is_closed.set)
     assert not is_closed.is_set()
     may_end.set()
-    assert is_closed.wait(30)
+    assert is_closed.wait(HANGING_S)

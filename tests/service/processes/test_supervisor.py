@@ -188,14 +188,14 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(lines: Lines) ->
 
 SLOW_AND_POLITE = (
     READY
-    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.6), os.write(1, b'bye\\n'), sys.exit(0)))\n"
+    + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2.2), os.write(1, b'bye\\n'), sys.exit(0)))\n"
     + "print('up', flush=True)\ntime.sleep(3600)"
 )
 
 
 def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_deadline(lines: Lines) -> None:
     children = [child("slow", SLOW_AND_POLITE), child("last", POLITE, stop_order=1)]
-    with Supervisor(children, emit=lines, stop_timeout_s=1.0) as supervisor:
+    with Supervisor(children, emit=lines, stop_timeout_s=4.0) as supervisor:
         until(lambda: len(lines.about("up")) == 2, supervisor)
     assert lines.about("killed") == []
     assert lines[-1] == "stateline | slow stopped (exit code 0)."

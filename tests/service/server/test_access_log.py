@@ -129,7 +129,7 @@ class _Stuck(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.entered.set()
-        assert self.let.wait(60)
+        assert self.let.wait(HANGING_S)
         self.written += 1
 
 
@@ -141,7 +141,7 @@ def test_a_reader_that_hangs_holds_nobody_up_and_what_is_left_out_is_known() -> 
     line = Line("GET", ASKED, 200, 0.001, 1, 10, "")
     try:
         assert log.write(line)
-        assert stuck.entered.wait(60)  # it hangs with this one
+        assert stuck.entered.wait(HANGING_S)  # it hangs with this one
         written = [log.write(line) for _ in range(MOST_WAITING + 5)]
         assert written == [True] * MOST_WAITING + [False] * 5
     finally:

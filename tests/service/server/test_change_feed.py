@@ -289,7 +289,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(log: Log, changelog: st
 def delete_before(bootstrap: str, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([KafkaTopicPartition(topic, 0, offset)]).values():
-        future.result(20)
+        future.result(HANGING_S)
 
 
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)

@@ -297,7 +297,7 @@ def test_what_retention_has_deleted_is_refused_and_not_passed_over(bootstrap: st
         scene.settle(client, "newest")
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_records([KafkaTopicPartition(scene.source, 1, 4)]).values():
-            future.result(20)
+            future.result(HANGING_S)
         told = ends_of(client, "newest", "earliest")
         assert (told["begin"]["1"], told["end"]["1"]) == (4, 10)
         assert asked(client, "newest", 1, 3, 10, topic_id=told["topic_id"]).status_code == 410

@@ -463,5 +463,5 @@ def served_events() -> Iterator[tuple[int, list[bool]]]:
         yield port, released
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(HANGING_S)
     assert not thread.is_alive()

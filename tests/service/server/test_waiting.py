@@ -17,6 +17,7 @@ import pytest
 
 from stateline.query.wire import LENGTH, decode_message, frame, frame_size
 from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
+from support.run.patience import HANGING_S
 
 
 def bound(partition: int, offset: int) -> str:
@@ -28,7 +29,9 @@ class Asking:
 
     def __init__(self, client: httpx.Client, path: str, params: dict[str, Any]) -> None:
         self._client = client
-        self._connection = http.client.HTTPConnection(client.base_url.host, client.base_url.port or 80, timeout=30)
+        self._connection = http.client.HTTPConnection(
+            client.base_url.host, client.base_url.port or 80, timeout=HANGING_S
+        )
         self._connection.request("GET", f"{path}?{urlencode(params)}")
 
     def is_waiting(self) -> bool:
@@ -168,7 +171,7 @@ def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: Own
         with server_process(state_dir, f"default.state.isolation.level={level}") as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
             address = (client.base_url.host, client.base_url.port)
-            waiting = stack.enter_context(socket.create_connection(address, timeout=30))
+            waiting = stack.enter_context(socket.create_connection(address, timeout=HANGING_S))
             query = f"position_bound={quote(bound(0, 10**12))}&wait_ms=30000"
             waiting.sendall(f"GET /v1/stores/aircraft/range?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             for _ in range(3):  # answered after the request above was read: the server has one event loop

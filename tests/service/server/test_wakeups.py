@@ -18,6 +18,7 @@ from stateline.server.state.workers import Workers
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import IsolationLevel, KeyQuery, NotReadyError, Position, PositionBound, Query, TopicPartition
 from support.processes.query_server import TOPIC, OwningWorker, make_app
+from support.run.patience import HANGING_S
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ async def announced_before_the_wait() -> bool:
     signal = CommitSignal()
     commit = signal.next_commit()
     signal.announce()  # between the look at the state and the wait: not missed
-    return await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), 20)
+    return await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), HANGING_S)
 
 
 def test_a_commit_between_look_and_wait_is_not_missed() -> None:
@@ -61,7 +62,7 @@ def test_closing_ends_every_wait() -> None:
 
 
 async def is_woken(signal: CommitSignal, commit: asyncio.Event) -> bool:
-    return await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), 20)
+    return await asyncio.wait_for(signal.wait(commit, deadline_s(3600)), HANGING_S)
 
 
 def test_a_workers_commits_reach_those_who_wait_from_before_it_reads_the_subscription(tmp_path: Path) -> None:
@@ -70,14 +71,14 @@ def test_a_workers_commits_reach_those_who_wait_from_before_it_reads_the_subscri
 
     def commit_when_connected() -> None:
         held.set()
-        assert connected.wait(20)
+        assert connected.wait(HANGING_S)
         worker.commit_here()  # announced to nobody: the subscription is still unread
 
     async def wait() -> None:
         signal = CommitSignal()
         workers = Workers(worker.application, signal.announce, TimeLimits())
         first = asyncio.create_task(asyncio.to_thread(worker.run, commit_when_connected))
-        assert await asyncio.to_thread(held.wait, 20)
+        assert await asyncio.to_thread(held.wait, HANGING_S)
         await workers.refresh()
         commit = signal.next_commit()
         connected.set()

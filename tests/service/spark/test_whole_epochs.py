@@ -16,6 +16,7 @@ from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.processes.running_worker import configured, create, eventually, produce, running
 from support.processes.served_here import Here, served_here
 from support.run.length import long_only
+from support.run.patience import HANGING_S
 
 KEYS, PARTITIONS, ROUNDS = 300, 3, 5
 
@@ -49,7 +50,7 @@ class Reader(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        self.join(60)
+        self.join(HANGING_S)
 
 
 @long_only("test_pipeline_crashes.py asks for whole epochs all the while")

@@ -29,6 +29,7 @@ from stateline.worker.worker import Worker
 from stateline_store import InDoubtError, LogUnavailableError, TopicPartition
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.patience import HANGING_S
 
 KEYS = 20
 SESSION_MS = 3_000
@@ -100,7 +101,7 @@ def supervised(app: App, config: Config) -> Iterator[list[LogUnavailableError]]:
         stopping.set()
         for worker in workers:
             worker.stop()
-        thread.join(60)
+        thread.join(HANGING_S)
         assert not thread.is_alive(), "The worker did not stop."
     if failed:
         raise failed[0]
@@ -118,7 +119,7 @@ def test_a_call_of_the_client_that_does_not_come_back_holds_nothing_up(
         def send_offsets_to_transaction(self, *arguments: Any) -> None:
             made.append(self)
             if self is made[0] and len(made) == 3:
-                come_back.wait(60)
+                come_back.wait(HANGING_S)
             super().send_offsets_to_transaction(*arguments)
 
     monkeypatch.setattr(confluent_kafka, "Producer", FirstHangs)
@@ -155,7 +156,8 @@ def test_every_record_counts_when_the_broker_is_back(
 
     def kill_once(record: InputRecord) -> None:
         if record.offset == 300 and not killed:
-            assert written.wait(60), "The producer does not come back."  # it has to hear that its records are there
+            # It has to hear that its records are there.
+            assert written.wait(HANGING_S), "The producer does not come back."
             killed.append(time.monotonic())
             own_broker.kill()
 

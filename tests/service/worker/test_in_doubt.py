@@ -25,6 +25,7 @@ from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
 KEYS = 20
 Fault = Literal["cut", "killed"]
@@ -147,7 +148,7 @@ def test_a_transaction_in_doubt_is_settled_and_every_record_counts_once(
         delivered.clear()
         behind.proxy.hold(held)
         produce(behind.past, source, records(200))
-        assert behind.proxy.held.wait(30), "no transaction ends"
+        assert behind.proxy.held.wait(HANGING_S), "no transaction ends"
         if held == "answer":
             # A lone broker that is killed before its coordinator has written the markers forgets them as it starts
             # ("these partitions are likely deleted already"), and the transaction stays open for ever.

@@ -33,6 +33,7 @@ from support.apps.kinds_app import BOOM, RETENTION_MS, Event, Oracle
 from support.processes.forked import Forked
 from support.processes.running_worker import configured, create, produce
 from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -246,7 +247,7 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
     with (root / "worker.log").open("ab") as output:
         process = Forked(command, cwd=TESTS, env=environment, output=output.fileno())
         try:
-            ended = process.wait(60)
+            ended = process.wait(HANGING_S)
         finally:
             process.kill()
             process.wait()

@@ -60,6 +60,9 @@ PARTITIONS = 4
 KEYS = [f"k{n}" for n in range(40)]
 RECORDS = entries(KEYS)
 SESSION_MS = 6_000  # the shortest that the broker takes
+# So long that a slow machine has done what must not wait for it.
+LONG_S = 200
+LONG_SESSION: dict[str, Any] = {"session.timeout.ms": 1_000 * LONG_S + 40_000}
 _DISK_MIB = 32
 
 
@@ -83,9 +86,8 @@ class Group:
             self.app,
             self.root / node,
             bootstrap__servers=self.servers,
-            session__timeout__ms=SESSION_MS,
             num__standby__replicas=1,
-            **{"consumer.heartbeat.interval.ms": 300, **self.settings, **more},
+            **{"session.timeout.ms": SESSION_MS, "consumer.heartbeat.interval.ms": 300, **self.settings, **more},
         )
 
     @contextmanager
@@ -364,12 +366,12 @@ def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_un
     group: Group,
 ) -> None:
     group.send()
-    with group.worker("two") as two:
+    with group.worker("two", **LONG_SESSION) as two:
         for _ in range(2):
-            with group.worker("one") as one:
+            with group.worker("one", **LONG_SESSION) as one:
                 eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
                 ask_to_drain(StateDirectory(group.root / "one", group.app.application_id).application, "worker-0")
-                eventually(has(two, 4, 0), "the other one has all", SESSION_MS / 1000 * 0.8)
+                eventually(has(two, 4, 0), "the other one has all", LONG_S)
                 eventually(has(one, 0, 0), "it has nothing")
                 group.send()
                 eventually(group.is_whole("two"), "and goes on")
@@ -379,10 +381,10 @@ def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_un
 
 def test_a_node_that_is_to_leave_when_it_stops_does_so_at_once(group: Group) -> None:
     group.send()
-    with group.worker("two") as two:
-        with group.worker("one", node__leave="true") as one:
+    with group.worker("two", **LONG_SESSION) as two:
+        with group.worker("one", node__leave="true", **LONG_SESSION) as one:
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
-        eventually(has(two, 4, 0), "the other one has all", SESSION_MS / 1000 * 0.8)
+        eventually(has(two, 4, 0), "the other one has all", LONG_S)
         group.send()
         eventually(group.is_whole("two"), "and goes on")
         group.check("two")
@@ -447,7 +449,7 @@ def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewh
             eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it has all of two tasks")
             followed = [int(task.partition("_")[2]) for task in group.lags("two")]
             fill(small_disk / "ballast")
-            while "is not followed for" not in caplog.text:
+            while not any("is not followed for" in said and "No space left" in said for said in caplog.messages):
                 group.send()
                 eventually(group.is_whole("one"), "the owner goes on")
             (small_disk / "ballast").unlink()
@@ -455,7 +457,6 @@ def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewh
             eventually(lambda: all(group.has("two", n) for n in followed), "it goes on as well")
             group.check("one")
             assert has(one, PARTITIONS, 0)()
-    assert "No space left" in caplog.text
 
 
 def fill(ballast: Path) -> None:
@@ -623,7 +624,6 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
-        assert has(one, 2, 2)()
-        assert has(two, 2, 2)()
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each has what it had")
     assert "Standbys are planned anew" in caplog.text
     assert "it is deleted and rebuilt from there" in caplog.text

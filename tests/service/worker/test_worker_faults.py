@@ -57,6 +57,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from support.processes.running_worker import create, eventually, read_all, running
+from support.run.patience import HANGING_S
 
 
 class TestCommitsThatFail:
@@ -174,7 +175,7 @@ class TestTheGroup:
         def stall(record: InputRecord) -> None:
             if record.offset == 11 and threading.current_thread().name == "loser":
                 stalled.set()
-                assert go_on.wait(60)
+                assert go_on.wait(HANGING_S)
 
         app = counting(stall)
         with closing(Place(tmp_path, session_timeout_ms=1_000)) as place:
@@ -184,7 +185,7 @@ class TestTheGroup:
             with running(app, mine, place.log, "loser"):
                 eventually(lambda: found.offset("counts", "in", 0) == 9, "the loser commits")
                 place.send(entries("a", 2))
-                assert stalled.wait(30)
+                assert stalled.wait(HANGING_S)
                 with running(app, other, place.log, "successor"):
                     place.send(entries("a", 88))
                     eventually(lambda: taken_over.offset("counts", "in", 0) == 99, "the successor takes over")

@@ -141,7 +141,7 @@ class Processes:
     def __init__(self, root: Path, url: str, settings: Sequence[str]) -> None:
         self.kills: Counter[str] = Counter()
         self._application = root / "state" / pipeline_app.NAME
-        self._client = httpx.Client(base_url=url, timeout=10)
+        self._client = httpx.Client(base_url=url, timeout=HANGING_S)
         flags = [part for setting in settings for part in ("--set", setting)]
 
         def of(name: str, command: str, has_begun: Callable[[int], bool]) -> Killed:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from support.apps.kinds_app import SIZE_MS
 from support.apps.matrix_app import Deployment
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 Row: TypeAlias = dict[str, Any]
 WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")
@@ -118,6 +119,6 @@ def gated_read(frame: DataFrame, tmp_path: Path, meanwhile: Callable[[], None]) 
         meanwhile()
     finally:
         go.touch()
-        job.join(120)
+        job.join(HANGING_S)
     assert not job.is_alive()
     return found
