@@ -19,11 +19,13 @@ import pytest
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
+from stateline.deployment.nodes_topic import known_nodes
 from stateline.server.guard.tokens import hash_of
 from stateline.server.nodes.acceptance import check_accepted
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies
-from stateline_store import ConfigurationError
+from stateline_store import ConfigurationError, StateDirectory
+from stateline_store.process_metadata import PROCESS_FILE
 from support.apps import changes_app
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading
@@ -332,6 +334,11 @@ def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_st
     assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")
 
 
+def until_named(machines: Machines, node: str) -> None:
+    """Until the registry has this node: it says so again after another server of its directory has left."""
+    wait_until(lambda: node in known_nodes(machines.log, machines.app.application_id), HANGING_S)
+
+
 def test_a_node_that_all_others_refuse_is_not_started(machines: Machines, tmp_path: Path) -> None:
     bootstrap = machines.every["one"].server.serving.config.bootstrap_servers
     topology, given = machines.app.topology(), [f"state.dir={tmp_path}", f"bootstrap.servers={bootstrap}"]
@@ -347,6 +354,22 @@ def test_a_node_that_all_others_refuse_is_not_started(machines: Machines, tmp_pa
         check_accepted(with_secret("a secret that nobody has"), topology)
     alone = changes_app.build("nobody-else").topology()
     check_accepted(with_secret("a secret that nobody has"), alone)
+    until_named(machines, "one")
+    with pytest.raises(ConfigurationError, match="runs already, and it refuses this node: it calls itself 'one'"):
+        check_accepted(with_secret("a secret of these nodes alone", "one"), topology)
+
+
+def test_a_node_with_a_copy_of_the_directory_of_one_that_runs_is_not_started(
+    machines: Machines, tmp_path: Path
+) -> None:
+    one = machines.every["one"]
+    name = machines.app.application_id
+    copied = StateDirectory(tmp_path, name).application / PROCESS_FILE
+    copied.write_bytes((machines.root / "one" / name / PROCESS_FILE).read_bytes())
+    overrides = [*one.settings, f"state.dir={tmp_path}", "node.name=copy"]
+    until_named(machines, "one")
+    with pytest.raises(ConfigurationError, match="it refuses this node: it has the state directory of node 'one', or"):
+        check_accepted(load_config(name, environment={}, overrides=overrides), machines.app.topology())
 
 
 def test_a_server_that_has_just_started_reaches_other_nodes_from_its_first_answer_on(machines: Machines) -> None:

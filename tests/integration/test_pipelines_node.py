@@ -111,14 +111,13 @@ def test_the_first_node_stays_the_one_until_the_setting_names_another(
 def nodes_in_the_registry(broker: KafkaBroker, name: str, directory: Path) -> Sequence[str]:
     found: list[str] = []
 
-    def told(node: str, entry: NodeEntry | None) -> bool:
-        del entry
-        found.append(node)
-        return node != ""
+    def told(heard: Sequence[tuple[str, NodeEntry | None]], is_read: bool) -> bool:
+        found.extend(node for node, _ in heard)
+        return not is_read
 
     with closing(open_log(broker.bootstrap_servers, directory)) as log:
         follow_nodes(log, name, told, 0.5)
-    return [node for node in found if node]
+    return found
 
 
 def test_one_machine_on_the_embedded_log_runs_its_pipelines_and_leaves_no_record(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def run(
 
     Example: stateline run flights:app --set num.workers=2
     """
+    from stateline.config.directory import held_by_node
     from stateline.config.extras import need_extra
     from stateline.model.registries import check_registries
     from stateline.processes.application import application_children, only_run
@@ -74,7 +75,7 @@ def run(
         _refuse_what_check_refuses(app, config)
         planned.write(plan)
         return
-    with only_run(config):
+    with only_run(config), held_by_node(config):
         check_files(config)
         if node_keys(config) is not None:
             from stateline.server.nodes.acceptance import check_accepted
@@ -147,9 +148,11 @@ def worker(
     """
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
+        from stateline.config.directory import held_by_node
         from stateline.worker.run import run_worker
 
-    run_worker(app, config, instance=instance)
+    with held_by_node(config):
+        run_worker(app, config, instance=instance)
 
 
 @hangups_held()
@@ -180,18 +183,20 @@ def serve(
         return
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
+        from stateline.config.directory import held_by_node
         from stateline.server import Listening, serve_inherited
         from stateline.server import serve as run_server
 
     if config.server_processes == 1 or process is not None:  # nobody to hand over to
         heed_hangups()
     inherited = None if listener is None else Listening(listener, for_nodes)
-    if process is not None and inherited is not None:
-        serve_inherited(app, config, process, inherited)
-        return
-    options = passed_on(config_file, settings)
-    again = [sys.executable, "-m", "stateline", "serve", target, *options]
-    run_server(app, config, again, [*again, "--plan"], inherited)
+    with held_by_node(config):
+        if process is not None and inherited is not None:
+            serve_inherited(app, config, process, inherited)
+            return
+        options = passed_on(config_file, settings)
+        again = [sys.executable, "-m", "stateline", "serve", target, *options]
+        run_server(app, config, again, [*again, "--plan"], inherited)
 
 
 def pipeline(
@@ -214,6 +219,7 @@ def pipeline(
 
     Example: stateline pipeline flights:app delays
     """
+    from stateline.config.directory import held_by_node
     from stateline.config.extras import need_extra
     from stateline.deployment.pipelines_node import be_pipelines_node
     from stateline.processes.application import chosen_pipelines, pipeline_children, share_a_driver
@@ -222,16 +228,17 @@ def pipeline(
     app, config = loaded(target, config_file, settings, to_write=True)
     chosen = chosen_pipelines(app, names or ())
     need_extra("spark", "Pipelines")
-    be_pipelines_node(config)
-    if available_now or share_a_driver(config, chosen):
-        from stateline.deployment.configured_log import configured_log
-        from stateline.spark.drivers.several_pipelines import run_pipelines
+    with held_by_node(config):
+        be_pipelines_node(config)
+        if available_now or share_a_driver(config, chosen):
+            from stateline.deployment.configured_log import configured_log
+            from stateline.spark.drivers.several_pipelines import run_pipelines
 
-        with closing(configured_log(config)) as log:
-            run_pipelines(app, chosen, config, log, available_now=available_now)
-    else:
-        children = pipeline_children(config, chosen, target, passed_on(config_file, settings))
-        Supervisor(children, emit=_output_of(config)).run()
+            with closing(configured_log(config)) as log:
+                run_pipelines(app, chosen, config, log, available_now=available_now)
+        else:
+            children = pipeline_children(config, chosen, target, passed_on(config_file, settings))
+            Supervisor(children, emit=_output_of(config)).run()
 
 
 def run_files(target: str, config_file: Path | None) -> list[Path]:

@@ -1,14 +1,22 @@
-"""Whether the state directory can be one, asked before anything else is done."""
+"""Whether the state directory can be one, asked before anything else is done, and which node has it."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline_store.directory import StateDirectory
+from stateline_store.durable_files import FILE_MODE
 from stateline_store.errors import ConfigurationError, RetryLaterError
+
+_NODE_FILE = ".node"  # on disk: never change
 
 # What time can mend: all else that keeps a directory from being made is a wrong path.
 _PASSES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -48,6 +56,48 @@ def make_state_directory(config: Config) -> StateDirectory:
             raise
         path = config.state_dir / config.application_id
         raise _refused(config, f"{path} cannot be made ({cause.strerror})") from error
+
+
+@contextmanager
+def held_by_node(config: Config) -> Iterator[None]:
+    """Hold the application's directory for this node while the block runs. Processes of one node hold it together.
+
+    Raises `ConfigurationError` while a process of another node name holds it. Does nothing on the embedded log, which
+    has no nodes, and where no file can be made.
+    """
+    if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+        yield
+        return
+    path = config.state_dir / config.application_id / _NODE_FILE
+    held = _held(path, config.node)
+    try:
+        if held is not None and (holder := os.pread(held, 255, 0).decode(errors="replace").strip()) != config.node:
+            raise ConfigurationError(
+                f"{path.parent} is the state directory of node {holder!r}, which runs: {config.node!r} needs another "
+                "state.dir, or the same node.name to be a part of that node."
+            )
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _held(path: Path, node: str) -> int | None:
+    """The file, locked together with others; whoever is the only one writes its name first. None where that fails."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except OSError:  # read-only, or full
+        return None
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{node}\n".encode(), 0)
+        except OSError:
+            os.close(file)
+            return None
+    fcntl.flock(file, fcntl.LOCK_SH)  # at most for as long as another one writes its name
+    return file
 
 
 def _refused(config: Config, reason: str) -> ConfigurationError:

@@ -17,7 +17,7 @@ that a member is one (`deployment.lease`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 
@@ -136,31 +136,34 @@ def known_nodes(log: Log, application_id: str) -> dict[str, NodeEntry]:
     return {node: entry for node, entry in found.items() if entry is not None}
 
 
-def follow_nodes(log: Log, application_id: str, told: Callable[[str, NodeEntry | None], bool], wait_s: float) -> None:
-    """Read the topic from its start and on: `told(node, entry)` for each record, None for a node that has left, until
-    it says False; it is asked with an empty name after `wait_s` without records. Raises what the log raises, as
-    `DoesNotExistError` when the topic is deleted.
+def follow_nodes(
+    log: Log, application_id: str, told: Callable[[Sequence[tuple[str, NodeEntry | None]], bool], bool], wait_s: float
+) -> None:
+    """Read the topic from its start and on, until `told(heard, is_read)` returns False.
+
+    `heard` has the name and the entry of each record of a batch, None for a node that has left; it is empty after
+    `wait_s` without records. `is_read`: the batch ends behind all records that were there at the start. Raises what the
+    log raises, as `DoesNotExistError` when the topic is deleted.
     """
 
-    def on_record(record: Record | None) -> bool:
-        if record is None:
-            return told("", None)
-        return told(_name(record), _entry(record)) if _is_node(record) else True
+    def on_records(records: Sequence[Record], is_read: bool) -> bool:
+        return told([(_name(record), _entry(record)) for record in records if _is_node(record)], is_read)
 
-    follow_records(log, nodes_partition(application_id), on_record, wait_s)
+    follow_records(log, nodes_partition(application_id), on_records, wait_s)
 
 
-def follow_records(log: Log, place: TopicPartition, told: Callable[[Record | None], bool], wait_s: float) -> None:
-    """Read this partition from its start and on: `told` of each record, until it says False; it is asked with None
-    after `wait_s` without records. Raises as `follow_nodes`."""
+def follow_records(
+    log: Log, place: TopicPartition, told: Callable[[Sequence[Record], bool], bool], wait_s: float
+) -> None:
+    """Read this partition from its start and on, until `told(records, is_read)` returns False: as `follow_nodes`."""
+    with closing(log.admin()) as admin:
+        end = admin.watermarks(place)[1]
     with closing(log.consumer()) as consumer:
         consumer.assign({place: 0})
         goes_on = True
         while goes_on:
             records = consumer.poll(1000, wait_s)
-            goes_on = told(None) if not records else True
-            for record in records:
-                goes_on &= told(record)
+            goes_on = told(records, (consumer.next_offset(place) or 0) >= end)
 
 
 def _is_node(record: Record) -> bool:

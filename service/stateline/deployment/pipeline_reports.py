@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
@@ -66,24 +66,30 @@ def reports_partition(application_id: str) -> TopicPartition:
 
 
 def follow_reports(
-    log: Log, application_id: str, told: Callable[[str, PipelineReport | None], bool], wait_s: float
+    log: Log,
+    application_id: str,
+    told: Callable[[Sequence[tuple[str, PipelineReport | None]], bool], bool],
+    wait_s: float,
 ) -> None:
-    """Read the topic from its start and on: `told(pipeline, report)` for each record, None for one that was stopped,
-    until it says False; it is asked with an empty name after `wait_s` without records. Raises what the log raises, as
-    `DoesNotExistError` when there is no such topic.
+    """Read the topic from its start and on, until `told(heard, is_read)` returns False.
+
+    `heard` has the pipeline and the report of each record of a batch, None for a pipeline that was stopped. The rest is
+    as in `nodes_topic.follow_nodes`. Raises what the log raises, as `DoesNotExistError` when there is no such topic.
     """
     place = reports_partition(application_id)
     with closing(log.admin()) as admin:
         if place.topic not in admin.topics([place.topic]):
             raise DoesNotExistError(f"There is no topic {place.topic}: no pipeline has been started on this Kafka.")
 
-    def on_record(record: Record | None) -> bool:
-        if record is None:
-            return told("", None)
-        report = None if record.value is None else PipelineReport.decode(record.value)
-        return told((record.key or b"").decode(errors="replace"), report)
+    def on_records(records: Sequence[Record], is_read: bool) -> bool:
+        return told([_told(record) for record in records], is_read)
 
-    follow_records(log, place, on_record, wait_s)
+    follow_records(log, place, on_records, wait_s)
+
+
+def _told(record: Record) -> tuple[str, PipelineReport | None]:
+    report = None if record.value is None else PipelineReport.decode(record.value)
+    return (record.key or b"").decode(errors="replace"), report
 
 
 class PipelineReporter:

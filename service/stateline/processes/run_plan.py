@@ -17,7 +17,7 @@ from stateline.processes.renewal import NewCode
 from stateline_store.errors import ConfigurationError
 
 # What the supervisor itself has: its lock, its sockets, the form of its lines.
-_FIXED = ("application.id", "state.dir", "server.host", "server.port", "node.peer.listen", "log.format")
+_FIXED = ("application.id", "state.dir", "server.host", "server.port", "node.name", "node.peer.listen", "log.format")
 # Of a child what an application decides; the rest is the supervisor's.
 _TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready")
 

@@ -175,7 +175,7 @@ class Serving:
         reasons, nodes = await self.keeper.reasons_not_ready(names), self.nodes
         if nodes is None:
             return reasons
-        if nodes.namesake is not None:
+        if nodes.rivals:
             reasons.insert(0, nodes.fault)
         elif not reasons:  # all is here or reached: what other nodes lack is theirs
             return []

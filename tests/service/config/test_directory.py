@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
 
-from stateline.config.directory import check_state_directory
+from stateline.config.directory import check_state_directory, held_by_node
 from stateline.config.loading import load_config
 from stateline.log.embedded_file import LogFile
 from stateline_store.errors import ConfigurationError
@@ -90,3 +90,20 @@ def test_an_embedded_log_that_may_not_be_written_says_what_to_do(open_path: Path
         sql.execute("DELETE FROM topics")
     with pytest.raises(ConfigurationError, match="cannot be written"):
         LogFile(open_path, 100)
+
+
+def held(state_dir: Path, *settings: str) -> AbstractContextManager[None]:
+    given = [f"state.dir={state_dir}", *settings]
+    return held_by_node(load_config("flights", environment={}, overrides=given))
+
+
+def test_two_nodes_of_different_names_cannot_have_one_directory_at_once(tmp_path: Path) -> None:
+    kafka = "bootstrap.servers=localhost:9092"
+    (tmp_path / "flights").mkdir()
+    with held(tmp_path, kafka, "node.name=one"), held(tmp_path, kafka, "node.name=one"):
+        with pytest.raises(ConfigurationError, match="is the state directory of node 'one', which runs: 'two' needs"):
+            held(tmp_path, kafka, "node.name=two").__enter__()
+        with held(tmp_path, "node.name=two"):
+            pass  # the embedded log has no nodes
+    with held(tmp_path, kafka, "node.name=two"):
+        assert (tmp_path / "flights" / ".node").read_text() == "two\n"

@@ -223,7 +223,7 @@ def test_a_node_without_a_right_to_the_registry_says_so_once_and_joins_when_it_h
     told: list[str] = []
     faults: list[str] = []
     entry = NodeEntry("", "", "d", "1.0", "t")
-    registry = Registry(config, name, "one", entry, lambda node, _: told.append(node), faults.append)
+    registry = Registry(config, name, "one", entry, lambda node, *_: told.append(node), faults.append)
     registry.start()
     try:
         until(lambda: bool(faults))

@@ -39,7 +39,8 @@ def test_a_setting_that_the_supervisor_itself_has_is_not_taken_over_and_said(tmp
 
 
 @pytest.mark.parametrize(
-    "setting", ["state.dir=/elsewhere", "server.host=::1", "node.peer.listen=127.0.0.1:9", "log.format=json"]
+    "setting",
+    ["state.dir=/elsewhere", "server.host=::1", "node.name=x", "node.peer.listen=127.0.0.1:9", "log.format=json"],
 )
 def test_none_of_the_settings_that_the_supervisor_has_is_taken_over(setting: str, tmp_path: Path) -> None:
     on_kafka = "bootstrap.servers=localhost:9092"

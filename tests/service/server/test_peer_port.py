@@ -410,9 +410,43 @@ def test_what_a_node_was_called_before_is_no_other_node() -> None:
     async def scene() -> None:
         node = LinkedNode("new-name", node_config())
         node.hear_of("old-name", node.entry)
+        node.hear_of("new-name", node.entry)
         assert not node.nodes.others
         assert node.nodes.shown is None
+        assert not node.nodes.rivals
         await node.close()
+
+    run(scene())
+
+
+def test_a_directory_that_another_node_has_as_well_is_a_fault_until_that_one_leaves() -> None:
+    async def scene() -> None:
+        node = LinkedNode("one", node_config())
+        node.hear_of("one", node.entry)
+        node.hear_of("two", node.entry)
+        assert node.nodes.fault == (
+            "Node 'two', at http://one, has the state directory of node 'one', or a copy of it. Stop one of the two, "
+            "and give it a state.dir of its own, without the copy."
+        )
+        node.nodes.told("two", None)
+        assert not node.nodes.fault
+        node.hear_of("two", node.entry)
+        node.hear_of("one", node.entry)  # said again, so the other one came later
+        assert not node.nodes.fault
+        await node.close()
+
+    run(scene())
+
+
+def test_a_node_with_the_directory_of_another_one_is_refused_by_that_one(tmp_path: Path) -> None:
+    async def scene() -> None:
+        config = with_secret(tmp_path)
+        node, copy = LinkedNode("one", config), LinkedNode("two", config)
+        copy.nodes.own = replace(copy.nodes.own, directory=node.nodes.own.directory)
+        copy.hear_of("one", replace(node.entry, directory="another one"))
+        await until(lambda: "has the state directory of node 'one', or a copy of it" in copy.fault("one"))
+        await node.close()
+        await copy.close()
 
     run(scene())
 

@@ -49,6 +49,8 @@ class Node:
         self.told: dict[str, str] = {}
         self.heard: set[str] = set()  # directories of all nodes
         self.left: list[str] = []  # what was said to have left
+        self.order: list[str] = []  # what was told, by name
+        self.directories: dict[str, str] = {}  # of all nodes, those that have left included
         self.faults: list[str] = []
         config = load_config(application.name, environment={}, overrides=[f"bootstrap.servers={application.servers}"])
         entry = NodeEntry("", f"127.0.0.1:1{len(directory)}", directory, "1.0", "t")
@@ -57,7 +59,9 @@ class Node:
         self.stop = self.registry.stop
         application.running.callback(self.stop)
 
-    def _told(self, node: str, entry: NodeEntry | None) -> None:
+    def _told(self, node: str, entry: NodeEntry | None, directory: str) -> None:
+        self.directories[node] = directory
+        self.order.append(node)
         if entry is None:
             self.told.pop(node, None)
             self.left.append(node)
@@ -108,6 +112,26 @@ def test_a_node_goes_on_when_one_of_its_name_leaves(application: Application) ->
     second.stop()
     late = application.node("three", "d3")
     until(lambda: late.told == first.told == {"one": "d1", "two": "d9", "three": "d3"})
+
+
+def test_a_reading_of_the_registry_tells_the_newest_entries_alone(application: Application) -> None:
+    application.node("one", "d0").stop()
+    application.node("gone", "d7").stop()
+    one = application.node("one", "d1")
+    until(lambda: one.told == {"one": "d1"})
+    reader = application.node("two", "d9")
+    until(lambda: reader.told == {"one": "d1", "two": "d9"})
+    assert reader.heard == {"d1", "d9"}
+    assert reader.left == ["gone"]
+    assert reader.directories["gone"] == "d7"
+
+
+def test_of_two_names_of_one_directory_the_one_that_came_later_reads_the_other_last(application: Application) -> None:
+    application.node("former", "d1").stop(leaves=False)  # as if it was killed, before the node got another name
+    first = application.node("one", "d1")
+    until(lambda: first.order[-1:] == ["one"])
+    second = application.node("two", "d1")
+    until(lambda: first.order[-2:] == second.order[-2:] == ["two", "one"])
 
 
 def test_a_process_that_hands_over_to_another_one_of_its_node_does_not_say_that_the_node_leaves(

@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stateline.config.settings import Config
@@ -161,13 +161,12 @@ def _living_drivers(log: Log, config: Config) -> dict[str, str]:
     heard: dict[str, str] = {}
     until_s: float | None = None  # from when all was read that was said before
 
-    def told(name: str, report: PipelineReport | None) -> bool:
+    def told(reports: Sequence[tuple[str, PipelineReport | None]], is_read: bool) -> bool:
         nonlocal until_s
-        if name and until_s is not None and report is not None and report.directory != own:
-            heard[name] = report.node
-        if name:
-            newest[name] = report
-        elif until_s is None:
+        newest.update(reports)
+        if until_s is not None:
+            heard.update({name: found.node for name, found in reports if found is not None and found.directory != own})
+        elif is_read:
             until_s = time.monotonic() + SILENT_S
         unknown = {
             name for name, found in newest.items() if found is not None and found.directory != own

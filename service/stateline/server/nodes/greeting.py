@@ -56,6 +56,10 @@ class NotANodeError(Exception):
     """Who is at the other end has not shown that it is a node of this application; str() says how, for the log."""
 
 
+class RefusedError(NotANodeError):
+    """A node of the application refuses this one; str() says why."""
+
+
 class OtherWireError(Exception):
     """A node that speaks no version that this one does; str() says which one does what, for people."""
 
@@ -159,7 +163,7 @@ async def _heard_of_itself(reader: asyncio.StreamReader, *, dialing: bool) -> di
             "to be of the same authority, and not expired (node.peer.tls.certificate.file)"
         ) from error
     if "refused" in told:
-        raise NotANodeError(f"it refuses this node: {told['refused']!s:.300}")
+        raise RefusedError(f"it refuses this node: {told['refused']!s:.300}")
     return told
 
 
@@ -170,6 +174,10 @@ def _check(writer: asyncio.StreamWriter, own: Hello, other: Hello, *, over_tls: 
         raise NotANodeError(f"it is of application {other.application!r}, and {own.node!r} of {own.application!r}")
     if other.node == own.node:
         raise NotANodeError(f"it calls itself {own.node!r}, as this one does: give each a node.name of its own")
+    if other.directory == own.directory:
+        raise NotANodeError(
+            f"it has the state directory of node {own.node!r}, or a copy of it: give it a state.dir of its own"
+        )
 
 
 async def _prove(

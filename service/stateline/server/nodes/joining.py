@@ -124,9 +124,9 @@ def _registered(nodes: Nodes, config: Config, listener: socket.socket | None, *,
         own.wire,
     )
 
-    def told(node: str, other: NodeEntry | None) -> None:
+    def told(node: str, other: NodeEntry | None, directory: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(nodes.told, node, other)
+            loop.call_soon_threadsafe(nodes.told, node, other, directory)
 
     def failed(why: str) -> None:
         nodes.registry_fault = why  # a text: whoever reads it sees the old one or the new one

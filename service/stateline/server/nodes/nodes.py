@@ -89,8 +89,8 @@ class Nodes:
         self.number = now_ms()
         """Grows with each change of what any node has."""
         self.traffic = Traffic()
-        self.namesake: str | None = None
-        """Where another directory says that it is this node, if one does."""
+        self.rivals: dict[str, str] = {}
+        """By name, nodes that have this node's name or its directory and came first: what is wrong."""
         self.is_handed_over = False
         """Whether another process is this node from now on."""
         self.registry_fault = ""
@@ -179,11 +179,8 @@ class Nodes:
     @property
     def fault(self) -> str:
         """What keeps this node from linking with any other; empty when nothing does."""
-        if self.namesake is not None:
-            return (
-                f"Another directory, at {self.namesake}, calls itself node {self.own.node!r} as well: give each a "
-                "node.name of its own."
-            )
+        if self.rivals:
+            return next(iter(self.rivals.values()))
         return self.registry_fault or (self.why_alone if self.others else "")
 
     def other_topologies(self) -> list[str]:
@@ -204,15 +201,15 @@ class Nodes:
         others = self.others.items()
         return self.own.node in self.known and all(each.fault or self.link(name) for name, each in others)
 
-    def told(self, node: str, entry: NodeEntry | None) -> None:
-        """The registry says so: dial a node that is new or elsewhere, and let go of one that has left."""
+    def told(self, node: str, entry: NodeEntry | None, directory: str = "") -> None:
+        """The registry says so: dial a node that is new or elsewhere, and let go of one that has left. `directory` is
+        the one that the node named last."""
+        self._hear_of_rival(node, entry)
         if node == self.own.node:
-            foreign = entry is not None and entry.directory != self.own.directory
-            self.namesake = (entry.url or entry.peer or "an unknown address") if foreign and entry else None
             self.known.add(node)
             return
         if entry is not None and entry.directory == self.own.directory:
-            entry = None  # what this node was called before
+            entry, directory = None, ""
         known = self.others.get(node)
         if known is not None and known.entry == entry:
             return
@@ -220,15 +217,33 @@ class Nodes:
             if known.dialing is not None:
                 known.dialing.cancel()
             del self.others[node]
-            if entry is None:
-                self.left[node] = known.entry.directory
-                if self.own.node in self.known:  # else that was before this one came
-                    _log.info("Node %r has left: others get its tasks when its session has timed out", node)
+            if entry is None and self.own.node in self.known:  # else that was before this one came
+                _log.info("Node %r has left: others get its tasks when its session has timed out", node)
         self.known.add(node)
         if entry is not None:
             self.left.pop(node, None)
             self._reach(node, entry)
+        else:
+            self.left[node] = directory or (known.entry.directory if known is not None else "")
         self._changed()
+
+    def _hear_of_rival(self, node: str, entry: NodeEntry | None) -> None:
+        """A rival is one as long as its record is newer than this node's: older ones are what it was called before."""
+        own, found = (self.own.node, self.own.directory), (node, "" if entry is None else entry.directory)
+        place = "" if entry is None else entry.url or entry.peer or "an unknown address"
+        if found == own:
+            self.rivals.clear()
+        elif entry is None or (own[0] != found[0] and own[1] != found[1]):
+            self.rivals.pop(node, None)
+        elif own[0] == found[0]:
+            self.rivals[node] = (
+                f"Another directory, at {place}, calls itself node {node!r} as well: give each a node.name of its own."
+            )
+        else:
+            self.rivals[node] = (
+                f"Node {node!r}, at {place}, has the state directory of node {own[0]!r}, or a copy of it. Stop one of "
+                "the two, and give it a state.dir of its own, without the copy."
+            )
 
     def _reach(self, node: str, entry: NodeEntry) -> None:
         other = self.others[node] = Other(entry)

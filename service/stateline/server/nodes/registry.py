@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from time import monotonic
 
@@ -35,12 +35,16 @@ _log = logging.getLogger(__name__)
 
 
 class Registry:
-    """On a thread of its own, from `start` to `stop`. `told(node, entry)` is called there for each thing that is said,
-    and `failed(why)` when the topic cannot be read or written, with an empty text when it can be again.
+    """Reads on a thread of its own, from `start` to `stop`.
+
+    `told(node, entry, directory)` is called there for each node whose entry is new, with the directory that it named
+    last; `entry` is None for a node that has left. A reading of the topic goes to its end first, so `told` never gets
+    an entry that was replaced since. `failed(why)` is called when the topic cannot be read or written, with an empty
+    text when it can be again.
 
     `entry` is what this node says of itself; None where another process of it does. It is said again when the topic was
-    deleted meanwhile, when another one of this name has said that it leaves, and when one comes that was not there
-    before: of two that call themselves the same node, the one that came later is to see that there is another.
+    deleted, when another node of this name has left, and when a rival comes: another directory of this name, or
+    another name of this directory. The rival that came later then reads that there is another.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Registry:
         application_id: str,
         node: str,
         entry: NodeEntry | None,
-        told: Callable[[str, NodeEntry | None], None],
+        told: Callable[[str, NodeEntry | None, str], None],
         failed: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -60,7 +64,9 @@ class Registry:
         self._said_in: str | None = None  # the id of the topic
         self._is_unsaid = False  # what was said last of this node is not its own
         self._is_seen = False  # what it has said itself was read
-        self._rivals: set[str] = set()  # directories of that name that were there before, or were answered
+        self._rivals: set[tuple[str, str]] = set()  # that came first, or were answered: names and directories
+        self._directories: dict[str, str] = {}
+        self._unread: dict[str, NodeEntry | None] = {}  # by node, in the order of their newest records
         self._leaves = True
         self._stopping = threading.Event()
         self._fault = ""
@@ -101,14 +107,14 @@ class Registry:
             self._said_in = topic_id
         look_at_s = monotonic() + _LOOK_INTERVAL_S
 
-        def on_record(node: str, entry: NodeEntry | None) -> bool:
+        def on_heard(heard: Sequence[tuple[str, NodeEntry | None]], is_read: bool) -> bool:
             nonlocal look_at_s
             self._note("")
-            if node:
-                self._told(node, entry)
-                if node == self._node:
-                    self._heard_of_this_node(entry)
-            elif self._is_unsaid:  # all was read: it is the last that was said of this node
+            for node, entry in heard:
+                self._hear(node, entry)
+            if is_read:
+                self._tell()
+            if is_read and not heard and self._is_unsaid:
                 self._say(log)
             if monotonic() >= look_at_s:
                 look_at_s = monotonic() + _LOOK_INTERVAL_S
@@ -116,21 +122,35 @@ class Registry:
                     raise DoesNotExistError(f"The topic {nodes_partition(self._application_id).topic} was deleted.")
             return not self._stopping.is_set()
 
+        self._unread.clear()
         try:
-            follow_nodes(log, self._application_id, on_record, _WAIT_S)
+            follow_nodes(log, self._application_id, on_heard, _WAIT_S)
         finally:
             if self._entry is not None and self._stopping.is_set() and self._leaves:
                 with log.patience.for_all(_LEAVE_S):
                     say_node(log, self._application_id, self._node, None)
 
-    def _heard_of_this_node(self, entry: NodeEntry | None) -> None:
+    def _hear(self, node: str, entry: NodeEntry | None) -> None:
+        self._unread.pop(node, None)
+        self._unread[node] = entry
+        if entry is not None:
+            self._directories[node] = entry.directory
         if self._entry is None:
             return
-        if entry is None or entry.directory == self._entry.directory:
-            self._is_unsaid, self._is_seen = entry is None, self._is_seen or entry is not None
-            return
-        self._is_unsaid = self._is_seen and entry.directory not in self._rivals
-        self._rivals.add(entry.directory)
+        own, found = (self._node, self._entry.directory), (node, "" if entry is None else entry.directory)
+        if entry is None:
+            self._rivals = {rival for rival in self._rivals if rival[0] != node}
+            self._is_unsaid |= node == self._node
+        elif found == own:
+            self._is_unsaid, self._is_seen = False, True
+        elif found[0] == own[0] or found[1] == own[1]:
+            self._is_unsaid |= self._is_seen and found not in self._rivals
+            self._rivals.add(found)
+
+    def _tell(self) -> None:
+        for node, entry in self._unread.items():
+            self._told(node, entry, self._directories.get(node, ""))
+        self._unread.clear()
 
     def _say(self, log: Log) -> None:
         self._is_unsaid = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -33,6 +33,8 @@ class ReportedPipelines:
     def __init__(self, topology: Topology, config: Config) -> None:
         self._application_id, self._names, self._config = topology.application_id, set(topology.pipelines), config
         self._found: dict[str, tuple[PipelineReport, float]] = {}  # and when it was heard
+        self._unread: dict[str, PipelineReport | None] = {}
+        self._was_read = False  # the topic, to where it ended when this reading began
         self._lock = threading.Lock()
         self._started, self._stopping = False, threading.Event()
 
@@ -60,6 +62,8 @@ class ReportedPipelines:
 
     def _follow(self) -> None:
         while not self._stopping.is_set():
+            self._unread.clear()
+            self._was_read = False
             try:
                 with closing(configured_log(self._config)) as log:
                     follow_reports(log, self._application_id, self._heard, _WAIT_S)
@@ -67,10 +71,16 @@ class ReportedPipelines:
                 _log.debug("Pipelines on other machines are not heard of: %s", error)
                 self._stopping.wait(_RETRY_S)
 
-    def _heard(self, name: str, report: PipelineReport | None) -> bool:
-        with self._lock:
-            if report is not None:
-                self._found[name] = (report, time.monotonic())
-            else:
-                self._found.pop(name, None)
+    def _heard(self, reports: Sequence[tuple[str, PipelineReport | None]], is_read: bool) -> bool:
+        """A reading of the topic repeats old reports first: one that is known already proves no life of its driver."""
+        self._unread.update(reports)
+        if is_read:
+            with self._lock:
+                for name, report in self._unread.items():
+                    if report is None:
+                        self._found.pop(name, None)
+                    elif self._was_read or name not in self._found or self._found[name][0] != report:
+                        self._found[name] = (report, time.monotonic())
+            self._was_read = True
+            self._unread.clear()
         return not self._stopping.is_set()
