@@ -71,7 +71,7 @@ class SecondaryReader(Reader):
         self._closed = False
         self.notice = NoticeView(notice_path)
         try:
-            scratch_directory.mkdir(parents=True, exist_ok=True)
+            scratch_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._generation = self._number = self._proven = 0
             self.refresh()
         except BaseException:

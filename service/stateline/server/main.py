@@ -296,6 +296,8 @@ async def _lifespan(
         keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
     if serving.nodes is not None and announces:
         keepers.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
+    with contextlib.suppress(OSError):  # a query of a store meets the same, and says so
+        scratch.mkdir(mode=0o700)
     try:
         async with AsyncExitStack() as stack:
             if serving.nodes is not None:

@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from stateline.deployment.lease import Lease
+from stateline.deployment.unix_sockets import check_user, trusted_users
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rows
@@ -91,6 +92,7 @@ class QuerySocket:
         self._lease = lease
         self._copies = copies
         self._listener = listen(path)
+        self._trusted = trusted_users(path.parent)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._clients: dict[int, QueryConnection] = {}
@@ -172,6 +174,12 @@ class QuerySocket:
             connection, _ = self._listener.accept()
         except OSError as error:  # it hung up at once, or we are out of descriptors: serve those who are here
             _log.warning("A query connection could not be accepted: %s", error)
+            return
+        try:
+            check_user(connection, self._trusted)
+        except OSError as error:
+            _log.warning("A query connection is refused: %s", error)
+            connection.close()
             return
         client = QueryConnection(connection)
         self._clients[connection.fileno()] = client

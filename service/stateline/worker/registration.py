@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from stateline_store import LockedError
 from stateline_store.durable_files import refused
 
 _LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
-_SOCKET_PATH_BYTES = 100  # sun_path has 104 (macOS) to 108 bytes (Linux)
+_SOCKET_NAME_BYTES = 80  # of the 100 or so that an address has (`unix_sockets`)
 
 
 def _lock(file: IO[str]) -> None:
@@ -98,14 +97,9 @@ class Registration:
 
 
 def socket_path(application: Path, instance: str) -> Path:
-    """Where this worker answers queries: beside its instance file, where whoever shares the state directory sees it.
-
-    A unix socket's path holds about 100 bytes: from a deeper state directory it moves to the temporary one.
-    """
-    path = instances_directory(application.resolve()) / f"{instance}.sock"
-    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES:
-        return path
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    directory = Path(tempfile.gettempdir()) / f"stateline-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    return directory / f"{digest}.sock"
+    """Where this worker answers queries: beside its instance file, where every process that shares the state directory
+    sees it. An instance whose name is too long for a socket's address has a digest of it there."""
+    name = f"{instance}.sock"
+    if len(name) > _SOCKET_NAME_BYTES:
+        name = f"{hashlib.sha256(instance.encode()).hexdigest()[:16]}.sock"
+    return instances_directory(application.resolve()) / name

@@ -19,7 +19,7 @@ from stateline.deployment.topology_file import Placement, PublishedTopology, pub
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.spark.sink.checkpoint import keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
-from stateline.worker.registration import Registration
+from stateline.worker.registration import Registration, socket_path
 from stateline.worker.topic_ids import remember
 from stateline_store import DamagedDataError, NewerFormatError
 
@@ -202,3 +202,12 @@ def test_figures_of_a_build_that_had_no_standbys_and_none_of_stores_are_read() -
     del tree["standbys"], tree["stores"], tree["totals"]["followed"], tree["rates"]["followed"]
     found = WorkerFigures.decode(orjson.dumps(tree))
     assert (found.standbys, found.stores, found.totals.followed, found.rates.followed) == ({}, {}, None, None)
+
+
+@pytest.mark.parametrize("instance", ["worker-0", "w" * 200])
+def test_a_worker_s_socket_lies_in_its_directory_under_a_name_that_fits_into_an_address(instance: str) -> None:
+    application = Path("/", "d" * 200, "app")
+    path = socket_path(application, instance)
+    assert path.parent == application / "instances"
+    assert len(path.name) < 90
+    assert path != socket_path(application, f"{instance[1:]}x")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,6 +32,8 @@ from stateline_store import (
     WindowStore,
 )
 from support.processes.owned import Owned
+from support.processes.query_server import OwningWorker
+from support.processes.served_here import served_here
 
 DAY_MS = 86_400_000
 
@@ -89,3 +94,18 @@ def test_what_was_read_in_the_middle_of_a_restore_does_not_count_as_what_is_ther
     assert (list(answer.rows.entries), answer.position) == ([(b"k", b"new")], Position.of({input_: 9}))
     partitions.close()
     store.close()
+
+
+def test_what_a_server_keeps_among_temporary_files_its_user_alone_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    worker, before = OwningWorker(tmp_path / "state"), os.umask(0)
+    try:
+        with served_here(tmp_path / "state") as here:
+            assert here.client.get("/v1/stores/counts/count").status_code == 200
+            (folder,) = tmp_path.glob("stateline-server-*")
+            assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, *folder.glob("*/*"))} == {0o700}
+    finally:
+        os.umask(before)
+        worker.close()

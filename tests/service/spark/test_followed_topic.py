@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -23,8 +24,8 @@ from stateline.model.topic import Topic
 from stateline.spark.sources import newest_files
 from stateline.spark.sources.followed_topic import FollowedTopicReader, as_of_now
 from stateline.spark.sources.frames import topic_frames
-from stateline.spark.sources.newest_files import Span
-from stateline_store import DoesNotExistError, TopicPartition
+from stateline.spark.sources.newest_files import Span, private_folder
+from stateline_store import ConfigurationError, DoesNotExistError, TopicPartition
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
 
@@ -300,3 +301,24 @@ def test_a_password_is_in_no_plan(session: SparkSession, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "stateline-followed" in said
     assert "hidden" not in said
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: path.mkdir(mode=0o755),
+    lambda path: (path.mkdir(), path.chmod(0o770)),
+    lambda path: (path.with_name("elsewhere").mkdir(mode=0o700), path.symlink_to("elsewhere")),
+    lambda path: path.touch(mode=0o600),
+])  # fmt: skip
+def test_a_folder_that_others_could_put_files_into_is_refused(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match="mode 0700"):
+        private_folder(tmp_path / "kept")
+
+
+def test_a_folder_of_an_executor_is_its_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            assert stat.S_IMODE(private_folder(tmp_path / "kept").stat().st_mode) == 0o700
+    finally:
+        os.umask(before)

@@ -47,6 +47,7 @@ from stateline_store import (
     TopicPartition,
 )
 from support.processes.query_server import wait_until
+from support.run.other_user import connects_to, open_to_all
 from support.run.patience import HANGING_S
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -281,6 +282,16 @@ def test_a_closed_store_is_not_here(client: Client, store: KeyValueStore) -> Non
 
 def test_only_its_user_may_connect(served: QuerySocket, path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_process_of_another_user_is_hung_up_on_even_where_the_file_lets_it_connect(
+    served: QuerySocket, path: Path
+) -> None:
+    path.chmod(0o666)
+    with open_to_all(path.parent), connects_to(path) as process:
+        served.serve_pending()
+        assert process.communicate()[0] == b"b''\n"
+    assert not served.has_clients
 
 
 def test_the_file_of_a_dead_process_is_replaced(path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.deployment.instance_file import read_instances
+from stateline.deployment.unix_sockets import address
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.log.embedded import EmbeddedLog
@@ -217,7 +218,8 @@ def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
         with running(scene.app, scene.config, log):
             scene.wait_for(produce(log, scene.topic, numbers(100)))
             directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
-            client.connect(str(socket_path(directory.application, "worker-0")))
+            with address(socket_path(directory.application, "worker-0")) as near:
+                client.connect(near)
             client.setblocking(False)
             with monkeypatch.context() as patches:
                 patches.setattr(Committer, "commit", commit_asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, foll
 from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
 from stateline.deployment.pipeline_status import pipelines_directory
 from stateline.deployment.resets import ResetWork
+from stateline.deployment.unix_sockets import is_served
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory
@@ -140,18 +140,11 @@ def _jvm_holds(path: Path) -> bool:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server listens at this socket. It is reached by its folder: its own path may be too long."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Whether a server listens at this socket."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            near = Path(f"/proc/self/fd/{folder}")
-            probe.connect(str((near if near.exists() else path.parent) / path.name))
+        return is_served(path)
     except OSError:
         return False
-    finally:
-        os.close(folder)
-    return True
 
 
 def _living_drivers(log: Log, config: Config) -> dict[str, str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.deployment.unix_sockets import address, is_served, listening
 from stateline.server.guard.passing_on import token_header
 from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError
@@ -38,21 +38,19 @@ class Siblings:
 
     def listener(self) -> socket.socket | None:
         """The socket to answer the others at; None where none can be made, and cursors work in their process alone."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = None
         try:
             self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             for path in self._folder.glob("*.sock"):
                 if _is_left_over(path):
                     path.unlink(missing_ok=True)
-            os.fchmod(listener.fileno(), 0o600)  # before bind: Linux gives the file this mode
             draft = self._own.with_suffix(".new")
-            with _short(self._folder) as folder:
-                listener.bind(f"{folder}/{draft.name}")
-            listener.listen()
+            listener = listening(draft)
             draft.rename(self._own)  # not before it listens: others would take it for left over
         except OSError as error:
             _log.info("Cursors of this process are answered by it alone: %s", error)
-            listener.close()
+            if listener is not None:
+                listener.close()
             return None
         return listener
 
@@ -73,9 +71,9 @@ class Siblings:
         import httpx  # where there is one process, nobody asks this way, and it takes a tenth of a server's start
 
         try:
-            with _short(self._folder) as folder:
+            with address(path) as near:
                 # To a socket that only this user can make: there is no certificate to look at.
-                transport = httpx.AsyncHTTPTransport(uds=f"{folder}/{path.name}", verify=False)
+                transport = httpx.AsyncHTTPTransport(uds=near, verify=False)
                 async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
                     answer = await client.request(method, f"{self._scheme}://sibling{url}", headers=headers)
         except httpx.HTTPError as error:
@@ -93,24 +91,9 @@ def passed_back(status: int, headers: Mapping[str, str], body: bytes) -> Respons
     return Response(body, status, headers={name: headers[name] for name in _KEPT if name in headers})
 
 
-@contextlib.contextmanager
-def _short(folder: Path) -> Iterator[str]:
-    """A way to this folder that fits into a socket's address, which has room for 100 bytes."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        short = f"/proc/self/fd/{descriptor}"
-        yield short if os.path.isdir(short) else str(folder)
-    finally:
-        os.close(descriptor)
-
-
 def _is_left_over(path: Path) -> bool:
     """Whether its process is gone without having removed it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, _short(path.parent) as folder:
-        try:
-            probe.connect(f"{folder}/{path.name}")
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
+    try:
+        return not is_served(path)
+    except OSError:
+        return False

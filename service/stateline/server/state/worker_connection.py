@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stateline.deployment.unix_sockets import connected
 from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
 from stateline.server.wire.exchange import Exchange, Message
@@ -80,10 +82,14 @@ class WorkerConnection:
         """By task the stores that it wants to have from another node, as it said last."""
 
     @classmethod
-    async def open(cls, socket: Path, on_commit: Callable[[], None], limits: TimeLimits) -> WorkerConnection:
-        """Connect and subscribe. Raises `OSError` when nobody listens there."""
+    async def open(
+        cls, path: Path, on_commit: Callable[[], None], limits: TimeLimits, trusted: Collection[int] | None = None
+    ) -> WorkerConnection:
+        """Connect to the worker's socket and subscribe. Raises `OSError` when nobody listens there, `PermissionError`
+        when a process of none of the `trusted` users does: root and this user unless given."""
         loop = asyncio.get_running_loop()
-        arrivals, writer = await streams(lambda made: loop.create_unix_connection(made, str(socket)))
+        to_worker = connected(path, (0, os.geteuid()) if trusted is None else trusted)
+        arrivals, writer = await streams(lambda made: loop.create_unix_connection(made, sock=to_worker))
         connection = cls(arrivals, writer, on_commit, limits)
         await connection._exchange.begin()
         connection._exchange.send({"id": _SUBSCRIPTION, "type": "subscribe"})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline.deployment.instance_file import STANDBY, Instance, lock_path, read_instances
+from stateline.deployment.unix_sockets import trusted_users
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.state.worker_connection import LinkedForCopy, LinkedParts, WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits
@@ -44,6 +45,7 @@ class Workers:
         self._live_owners: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
         self._runs: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
         self._leases: dict[str, tuple[str, float]] = {}  # by task: the instance that ran it last, and until when
+        self._refused: set[str] = set()  # instances at whose socket a process of another user listens
         self.instances: dict[str, Instance] = {}
         self.assigned_at_ms = 0
         """When it was seen last that a group had decided anew who has which tasks, by `boot_ms`; 0 before."""
@@ -223,10 +225,16 @@ class Workers:
             await connection.close()
 
     async def _connect(self, name: str, instance: Instance) -> None:
+        path, trusted = instance.socket, trusted_users(self._application)
         try:
-            self._connections[name] = await WorkerConnection.open(instance.socket, self._on_change, self._limits)
+            self._connections[name] = await WorkerConnection.open(path, self._on_change, self._limits, trusted)
+            self._refused.discard(name)
+        except PermissionError as error:
+            if name not in self._refused:  # it is tried again and again
+                _log.warning("Worker %r is not asked at %s: %s. Remove the other process.", name, path, error)
+            self._refused.add(name)
         except OSError as error:
-            _log.debug("Worker %s does not answer at %s: %s", name, instance.socket, error)
+            _log.debug("Worker %s does not answer at %s: %s", name, path, error)
 
 
 def _moved(name: str, known: dict[str, Instance], now: dict[str, Instance]) -> bool:

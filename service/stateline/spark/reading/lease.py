@@ -18,6 +18,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.deployment.unix_sockets import check_user
 from stateline_store.errors import CallerError, CursorExpiredError, NotReadyError, StatelineError
 
 if TYPE_CHECKING:
@@ -85,10 +87,15 @@ def driver_above(pid: int) -> int | None:
 
 
 def is_kept(snapshot: str) -> bool:
-    """Whether there is a keeper of this snapshot on this machine, of this user."""
-    # Of datagrams: to connect is to look whether there is one, and waits for nobody.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
-        return asking.connect_ex(_address(snapshot)) == 0
+    """Whether there is a keeper of this snapshot on this machine, of this user: anybody can take such an address."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_address(snapshot))
+            check_user(asking, frozenset({os.geteuid()}))
+        except OSError:
+            return False
+    return True
 
 
 def renew(server: LeanClient, snapshot: str, ttl_s: int) -> None:
@@ -110,14 +117,15 @@ def release(server: LeanClient, snapshot: str, *, patience_s: float = _RELEASE_S
 
 def _keep(kept: _LeaseTerms) -> None:
     server = LeanClient(**{**kept.server, "urls": tuple(kept.server["urls"])})
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
-        try:
-            lock.bind(_address(kept.snapshot))
-            driver = os.pidfd_open(kept.driver)
-        except OSError:  # somebody keeps it already; or the driver is gone, and with it whoever would read
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
+        if not _took(lock, _address(kept.snapshot)) and is_kept(kept.snapshot):
             return
         try:
-            while not select.select([driver], [], [], kept.ttl_s / 3)[0]:
+            driver = os.pidfd_open(kept.driver)
+        except OSError:  # it is gone, and with it whoever would read
+            return
+        try:
+            while not _ends_within(driver, lock, kept.ttl_s / 3):
                 with suppress(NotReadyError):  # out of reach: it may come back before the lease ends
                     renew(server, kept.snapshot, kept.ttl_s)
         except StatelineError:
@@ -126,6 +134,31 @@ def _keep(kept: _LeaseTerms) -> None:
             os.close(driver)
         if kept.release:
             release(server, kept.snapshot)
+
+
+def _took(lock: socket.socket, address: bytes) -> bool:
+    """Whether the socket listens at this address now. Where another user has it, the lease is kept without it."""
+    lock.setblocking(False)
+    try:
+        lock.bind(address)
+    except OSError:
+        return False
+    lock.listen()
+    return True
+
+
+def _ends_within(driver: int, lock: socket.socket, seconds: float) -> bool:
+    """Whether the driver ends within this time. Meanwhile connections are closed: who makes one only looks whether
+    there is a keeper."""
+    until_s = time.monotonic() + seconds
+    watched = [driver, *([lock.fileno()] if lock.getsockname() else ())]
+    while (left_s := until_s - time.monotonic()) > 0:
+        ready, _, _ = select.select(watched, [], [], left_s)
+        if driver in ready:
+            return True
+        with suppress(OSError):
+            lock.accept()[0].close()
+    return False
 
 
 def _address(snapshot: str) -> bytes:

@@ -35,7 +35,7 @@ from stateline.log import Log, Record, open_log
 from stateline.log.interface import Admin, TopicInfo
 from stateline.spark.one_line import in_one_line
 from stateline.spark.sources.embedded_source import SCHEMA
-from stateline.spark.sources.newest_files import Span, newest_records
+from stateline.spark.sources.newest_files import Span, newest_records, private_folder
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 FORMAT = "stateline-followed"
@@ -97,9 +97,9 @@ class FollowedTopicReader(DataSourceReader):
         # Which of Spark's directories is the executor's, Python workers are told; they have one each.
         local = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
         with in_one_line():
+            kept = private_folder(Path(local) / f"stateline-followed-{os.geteuid()}")
             for span in self._now()[partition.number :: partition.of]:
-                folder = Path(local) / "stateline-followed" / span.topic_id
-                yield from newest_records(folder, span, partial(self.changes, span))
+                yield from newest_records(kept / span.topic_id, span, partial(self.changes, span))
 
     def _now(self) -> list[Span]:
         """The topic's partitions as this micro-batch has them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 
 from stateline.log import Record
 from stateline.spark.sources.embedded_source import ARROW_SCHEMA
+from stateline_store import ConfigurationError
 
 Changes = Callable[[int], Iterable[list[Record]]]
 """A partition's records from this offset on, as far as is wanted, in order."""
@@ -56,6 +58,20 @@ def newest_records(folder: Path, span: Span, changes: Changes) -> Iterator[pa.Re
         _remove_old(folder, span.partition)
     # An empty batch says that there is nothing: without one Spark takes the reader for one that yields rows.
     return iter(_still_kept(table, span.first) or [_batch([])])
+
+
+def private_folder(path: Path) -> Path:
+    """This folder, made if it is not there. Raises `ConfigurationError` where another user could put files into it."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700, parents=True)
+    found = path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode & 0o077:
+        raise ConfigurationError(
+            f"{path} belongs to user {found.st_uid} and has mode {mode:04o}: it has to be a directory of user "
+            f"{os.geteuid()} with mode 0700, or others could change what is read. Remove it, or set SPARK_LOCAL_DIRS."
+        )
+    return path
 
 
 @contextmanager

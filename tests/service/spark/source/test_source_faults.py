@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
 from support.processes.served_here import http_server
+from support.run.other_user import listens_at
 from support.run.patience import HANGING_S
 
 MANY = 30_000
@@ -326,10 +328,19 @@ for _ in range(3):
 """
 
 
-def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kinds, tmp_path: Path) -> None:
-    """The driver is a shell by the name of Spark's: `java` is what the keeper looks for above itself."""
+@pytest.mark.parametrize("of_others", [False, True])
+def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(
+    kinds: Kinds, tmp_path: Path, of_others: bool
+) -> None:
+    """The driver is a shell by the name of Spark's: `java` is what the keeper looks for above itself. Another user may
+    have taken the keeper's address."""
     made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 20}).json()
     path = f"/v1/snapshots/{made['id']}"
+    with listens_at(f"@stateline-lease-{os.getuid()}-{made['id']}") if of_others else nullcontext():
+        _keeps(kinds, tmp_path, made, path, of_others=of_others)
+
+
+def _keeps(kinds: Kinds, tmp_path: Path, made: dict[str, Any], path: str, *, of_others: bool) -> None:
     java = tmp_path / "java"
     java.write_bytes(Path("/bin/bash").read_bytes())
     java.chmod(0o755)
@@ -338,7 +349,7 @@ def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(kinds: Kin
     try:
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"kept\n"
-        wait_until(lambda: is_kept(made["id"]))
+        wait_until(lambda: is_kept(made["id"]) is not of_others)
         wait_until(lambda: kinds.client.get(path).json().get("expires_at", 0) > made["expires_at"] + 2_000)
         kinds.client.patch(path, json={"ttl_s": 600})  # by itself it would not end for long
     finally:

@@ -1,0 +1,95 @@
+"""Unix sockets by which the processes of one state directory reach each other.
+
+A socket's address holds about 100 bytes, and a state directory may lie deeper. So a socket is bound and reached through
+an open descriptor of its folder, and always lies in the state directory. Server and worker check the user of the
+process at the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `struct ucred` of Linux
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """An address of this socket that is short enough, for as long as the block runs. Raises `OSError` where its folder
+    cannot be opened."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        short = f"/proc/self/fd/{folder}"
+        yield f"{short}/{path.name}" if os.path.isdir(short) else str(path)
+    finally:
+        os.close(folder)
+
+
+def listening(path: Path) -> socket.socket:
+    """A socket that listens at this path, for this user alone. Raises `OSError` where there can be none."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Before bind: Linux gives the file the socket's own mode, so that it is never open to others.
+        os.fchmod(listener.fileno(), 0o600)
+        with address(path) as near:
+            listener.bind(near)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connected(path: Path, trusted: Collection[int]) -> socket.socket:
+    """A connection, which never blocks, to the process that listens at this path. Raises `OSError` where none does,
+    `BlockingIOError` where it has no room for more, `PermissionError` where it runs as none of the `trusted` users."""
+    connection = _connected(path)
+    try:
+        check_user(connection, trusted)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def is_served(path: Path) -> bool:
+    """Whether a process listens at this path. Raises `OSError` where that cannot be told."""
+    try:
+        _connected(path).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except BlockingIOError:  # it does, and has no room for more
+        return True
+    return True
+
+
+def trusted_users(application: Path) -> frozenset[int]:
+    """The ids of the users whose processes work on this application's directory: root, this user, and its owner.
+    Raises `OSError` where there is no such directory."""
+    return frozenset({0, os.geteuid(), application.stat().st_uid})
+
+
+def check_user(connection: socket.socket, trusted: Collection[int]) -> None:
+    """Raise `PermissionError` when the process at the other end runs as none of these users."""
+    if not hasattr(socket, "SO_PEERCRED"):  # macOS: the modes of files guard sockets there
+        return
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(credentials)
+    if user not in trusted:
+        raise PermissionError(f"process {pid} at the other end runs as user {user}")
+
+
+def _connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        with address(path) as near:
+            connection.connect(near)
+    except OSError:
+        connection.close()
+        raise
+    return connection
