@@ -18,7 +18,7 @@ from stateline.cli import check_command, node, reset_commands, run_commands, sta
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.cli.new_project import new
-from stateline.processes.logging import say_error, set_up_logging
+from stateline.processes.logging import say_error, set_up_logging, use_log_format
 
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
 _COMMANDS = (
@@ -73,10 +73,17 @@ def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     return Flags(verbosity, "--traceback" in before), [*rest, *after]
 
 
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether the command line or the environment sets log.format=json. A settings file is read too late."""
+    return "log.format=json" in arguments or os.environ.get("STATELINE_LOG_FORMAT") == "json"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` unless given; the exit code. Every error ends here, as one line."""
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
     set_up_logging(flags.verbosity)
+    if asks_for_json(rest):
+        use_log_format("json")  # for what goes wrong before the settings are read; then they say
     if flags.traceback:
         os.environ[TRACEBACK_VARIABLE] = "1"  # for the processes that this one starts, too
     try:

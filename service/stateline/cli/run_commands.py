@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateline.cli.target import ConfigFile, Settings, Target, loaded, passed_on
-from stateline.processes.logging import write_json_line
+from stateline.cli.target import ConfigFile, Settings, Target, loaded, log_origin, passed_on
+from stateline.processes.logging import json_line_writer
 from stateline.processes.terminal import Terminal, hangups_held, heed_hangups
 from stateline_store.errors import ConfigurationError
 
@@ -268,4 +268,4 @@ def _output_of(config: Config) -> Callable[[str, str], None]:
     """How a supervisor passes on what its processes say."""
     from stateline.processes.supervisor import write_line
 
-    return write_json_line if config.log_format == "json" else write_line
+    return json_line_writer(log_origin(config)) if config.log_format == "json" else write_line

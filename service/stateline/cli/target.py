@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +39,7 @@ def loaded(
     from stateline.config.directory import check_state_directory, make_state_directory
 
     app, config = read(target, config_file, settings)
-    use_log_format(config.log_format)
+    use_log_format(config.log_format, log_origin(config))
     if logger.isEnabledFor(logging.DEBUG):
         for row in config.describe():
             if row.origin != "default":
@@ -47,6 +48,13 @@ def loaded(
     if to_write:
         make_state_directory(config)
     return app, config
+
+
+def log_origin(config: Config) -> dict[str, str]:
+    """The members that say where a log line comes from. `process` is the command; a supervisor puts its own name for
+    the process there."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "stateline")
+    return {"node": config.node, "application": config.application_id, "process": command}
 
 
 def read(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:

@@ -1,7 +1,7 @@
-"""What the command line writes to standard error as it goes: lines of text, or of JSON (`log.format`).
+"""Log lines of a process: text, or JSON (`log.format`).
 
-A line of JSON has `time` (UTC, ISO 8601), `level`, `logger` and `message`, `error` with a traceback where
-there is one, and `process` where a supervisor passed it on.
+Each line of JSON has `time` (UTC, ISO 8601), `level`, `message`, `node`, `application` and `process`; lines of loggers
+also `logger`, the fields their record carries in `FIELDS`, and `error` with a traceback where there is one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
+
+FIELDS = "stateline_fields"
+"""Attribute of a log record: a mapping whose members become members of its JSON line."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 REPEAT_AFTER_S = 60.0
@@ -45,24 +50,41 @@ class SaidOnce(logging.Filter):
 
 
 class JsonLines(logging.Formatter):
-    """Each record as one line of JSON, whatever is in it."""
+    """Formats each record as one line of JSON. `origin` has the members that say where a line comes from."""
+
+    def __init__(self, origin: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__()
+        self._origin = dict(origin)
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": _iso(record.created),
             "level": record.levelname,
+            **self._origin,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return _line(line)
 
 
-def use_log_format(name: Literal["text", "json"]) -> None:
-    """Write in this format from now on. `set_up_logging` begins with text: settings are read later."""
+def use_log_format(name: Literal["text", "json"], origin: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Write in this format from now on; `set_up_logging` begins with text. As JSON, warnings of Python and failures of
+    threads are logged as well: each would print several lines of text otherwise."""
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(JsonLines() if name == "json" else logging.Formatter(LOG_FORMAT))
+        handler.setFormatter(JsonLines(origin) if name == "json" else logging.Formatter(LOG_FORMAT))
+    logging.captureWarnings(name == "json")
+    threading.excepthook = _log_thread_failure if name == "json" else threading.__excepthook__
+
+
+def _log_thread_failure(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is None or issubclass(failed.exc_type, SystemExit):
+        return
+    name = "unknown" if failed.thread is None else failed.thread.name
+    trace = (failed.exc_type, failed.exc_value, failed.exc_traceback)
+    logging.getLogger("stateline").critical("Thread %s failed", name, exc_info=trace)
 
 
 def say_error(message: str) -> None:
@@ -79,11 +101,21 @@ def last_words(line: str) -> str:
     return line.removeprefix("error: ") if said is None else str(said.get("message", line))
 
 
-def write_json_line(process: str, line: str) -> None:
-    """A line of a supervised process on standard output, as JSON with its process's name whatever it was before."""
-    said = _parsed(line)
-    sys.stdout.write(_line({"process": process, **({"message": line} if said is None else said)}) + "\n")
-    sys.stdout.flush()
+def json_line_writer(origin: Mapping[str, str]) -> Callable[[str, str], None]:
+    """A function of a supervised process's name and a line it wrote. It writes the line to standard output as JSON:
+    a line of text (Spark's, a crash's) becomes the `message` of one with the current time and level INFO."""
+
+    def write(process: str, line: str) -> None:
+        said = _parsed(line)
+        text = {"time": _iso(time.time()), "level": "INFO", **origin, "message": line}
+        sys.stdout.write(_line({**(text if said is None else said), "process": process}) + "\n")
+        sys.stdout.flush()
+
+    return write
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -6,13 +6,23 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from stateline.processes.logging import REPEAT_AFTER_S, SaidOnce, last_words, say_error, use_log_format, write_json_line
+from stateline.processes.logging import (
+    FIELDS,
+    REPEAT_AFTER_S,
+    SaidOnce,
+    json_line_writer,
+    last_words,
+    say_error,
+    use_log_format,
+)
 from support.run.patience import HANGING_S
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
@@ -41,6 +51,9 @@ def test_endlessly_many_messages_do_not_fill_the_memory() -> None:
     assert len(once._said) <= 1000
 
 
+ORIGIN = {"node": "one", "application": "shop", "process": "worker"}
+
+
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
     """What loggers write while their format is JSON."""
@@ -48,8 +61,9 @@ def written() -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(stream)
     before = {each: each.formatter for each in root.handlers}
     root.addHandler(handler)
-    use_log_format("json")
+    use_log_format("json", ORIGIN)
     yield stream
+    use_log_format("text")
     root.removeHandler(handler)
     for each, formatter in before.items():
         each.setFormatter(formatter)
@@ -60,7 +74,7 @@ def test_a_line_of_json_has_everything_that_a_line_of_text_has(written: io.Strin
     line, end = written.getvalue().split("\n")
     found = json.loads(line)
     assert datetime.fromisoformat(found.pop("time")).tzinfo == UTC
-    assert found == {"level": "WARNING", "logger": "stateline.x", "message": 'Ü "quoted"\nsecond line, 7'}
+    assert found == ORIGIN | {"level": "WARNING", "logger": "stateline.x", "message": 'Ü "quoted"\nsecond line, 7'}
     assert end == ""
 
 
@@ -87,20 +101,48 @@ def test_the_last_line_of_a_process_is_json_too_and_is_understood(written: io.St
     assert last_words("[1]") == "[1]"
 
 
+def test_fields_of_a_record_become_members_of_its_line(written: io.StringIO) -> None:
+    logging.getLogger("stateline.access").warning("GET", extra={FIELDS: {"status": 200, "ms": 0.4}})
+    found = json.loads(written.getvalue())
+    assert (found["message"], found["status"], found["ms"]) == ("GET", 200, 0.4)
+
+
+def test_warnings_of_python_and_failures_of_threads_are_lines_of_json(written: io.StringIO) -> None:
+    def fail() -> None:
+        raise ValueError("no such luck")
+
+    thread = threading.Thread(target=fail, name="feeder")
+    thread.start()
+    thread.join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)  # pytest's own recorder took the place
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    failed, warned = (json.loads(line) for line in written.getvalue().splitlines())
+    assert (failed["message"], failed["level"]) == ("Thread feeder failed", "CRITICAL")
+    assert "ValueError: no such luck" in failed["error"]
+    assert (warned["logger"], "old" in warned["message"]) == ("py.warnings", True)
+
+
 @pytest.mark.parametrize(
     ("line", "passed_on"),
     [
-        ('{"level":"INFO","message":"hello"}', {"process": "w", "level": "INFO", "message": "hello"}),
-        ("26/11/21 WARN Spark: hello", {"process": "w", "message": "26/11/21 WARN Spark: hello"}),
-        ("7", {"process": "w", "message": "7"}),
-        ("", {"process": "w", "message": ""}),
+        ('{"level":"DEBUG","node":"two","message":"hello"}', {"level": "DEBUG", "node": "two", "message": "hello"}),
+        ("26/11/21 WARN Spark: hello", {"message": "26/11/21 WARN Spark: hello"}),
+        ("7", {"message": "7"}),
+        ("", {"message": ""}),
     ],
 )
 def test_what_a_process_says_is_passed_on_as_json_with_its_name(
     line: str, passed_on: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json_line("w", line)
-    assert json.loads(capsys.readouterr().out) == passed_on
+    json_line_writer(ORIGIN)("w", line)
+    found = json.loads(capsys.readouterr().out)
+    if not line.startswith("{"):
+        assert datetime.fromisoformat(found.pop("time")).tzinfo == UTC
+        passed_on = ORIGIN | {"level": "INFO"} | passed_on
+    assert found == passed_on | {"process": "w"}
 
 
 def test_a_whole_application_logs_json_and_nothing_else(tmp_path: Path) -> None:
@@ -113,6 +155,8 @@ def test_a_whole_application_logs_json_and_nothing_else(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert ended.returncode == 2
     said = [json.loads(line) for line in [*ended.stdout.splitlines(), *ended.stderr.splitlines()]]
+    assert all({"time", "level", "node", "application", "process", "message"} <= set(line) for line in said)
+    assert {line["application"] for line in said} == {"lacking"}
     (last,) = [line for line in said if line.get("process") == "worker-0" and line.get("level") == "CRITICAL"]
     assert last["message"].startswith("Missing source topic: nowhere")
     assert said[-1]["message"].startswith("worker-0 cannot run: Missing source topic: nowhere")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import threading
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from stateline.server.guard.tokens import TokenEntry, TokensFile
-from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line
+from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line, Sender
 from stateline.server.telemetry.request_counts import Answered
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import served, until_ready, wait_until
@@ -40,7 +41,9 @@ def test_a_line_tells_what_was_asked_and_answered_and_no_key_or_value(tmp_path: 
         wait_until(lambda: bool(one.lines("route=unmatched")))
         (line,) = map(members, one.lines("route=/v1/stores/{store}/keys/{key}"))
         assert float(line.pop("ms")) > 0
+        assert line.pop("request_id") == answer.headers["x-request-id"]
         assert line == {
+            "client": "127.0.0.1",
             "method": "GET",
             "route": "/v1/stores/{store}/keys/{key}",
             "store": "aircraft",
@@ -57,6 +60,18 @@ def test_a_line_tells_what_was_asked_and_answered_and_no_key_or_value(tmp_path: 
         assert not one.lines("mine-alone")
         assert not one.lines("of-mine")
     worker.close()
+
+
+def test_with_json_logs_a_request_is_an_object_with_the_numbers_as_numbers(tmp_path: Path) -> None:
+    with served(tmp_path, "server.access.log=on", "log.format=json") as one:
+        wait_until(lambda: answers(one.url))
+        one.fresh("/v1/stores", headers={"x-request-id": "mine/7"})
+        wait_until(lambda: bool(one.lines("mine/7")))
+        (line,) = map(json.loads, one.lines("mine/7"))
+    assert {"time", "level", "node", "application", "process"} <= set(line)
+    assert (line["message"], line["logger"]) == ("GET /v1/stores", "stateline.access")
+    assert (line["status"], line["client"], line["request_id"]) == (200, "127.0.0.1", "mine/7")
+    assert isinstance(line["ms"], float)
 
 
 def test_the_name_of_a_token_is_told_and_not_the_token(tmp_path: Path) -> None:
@@ -103,7 +118,7 @@ def test_by_default_there_is_none(tmp_path: Path) -> None:
 
 
 def test_what_could_be_taken_for_more_members_is_quoted() -> None:
-    line = Line("GET", ASKED._replace(store='a b="c"\n'), 200, 0.0012345, 0, 12, "")
+    line = Line("GET", ASKED._replace(store='a b="c"\n'), 200, 0.0012345, 0, 12, Sender())
     assert line.text() == (
         'method=GET route=/v1/stores/{store}/keys/{key} store="a b=\\"c\\"\\n" level=read_committed outcome=ok '
         "status=200 ms=1.234 rows=0 bytes=12"
@@ -138,7 +153,7 @@ def test_a_reader_that_hangs_holds_nobody_up_and_what_is_left_out_is_known() -> 
     logger.addHandler(stuck)
     logger.setLevel(logging.INFO)
     log = AccessLog("on", 0)
-    line = Line("GET", ASKED, 200, 0.001, 1, 10, "")
+    line = Line("GET", ASKED, 200, 0.001, 1, 10, Sender())
     try:
         assert log.write(line)
         assert stuck.entered.wait(HANGING_S)  # it hangs with this one

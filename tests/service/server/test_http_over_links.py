@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from stateline.query import wire
+from stateline.server.contract import observation
 from stateline.server.nodes import http_over_link
 from stateline.server.nodes.answering import AskingNode
 from stateline.server.nodes.http_over_link import came_over_link
@@ -36,6 +37,16 @@ async def linked(*routes: Route) -> AsyncIterator[Link]:
 
     async with link_to(accept) as link:
         yield link
+
+
+def test_a_request_that_is_answered_here_takes_its_id_along() -> None:
+    assert "x-request-id" not in http_over_link.encode_request(1, "GET", "/v1/stores", {}, b"")["headers"]
+    observation.begin("mine-7")
+    try:
+        message = http_over_link.encode_request(1, "GET", "/v1/stores", {}, b"")
+        assert (message["id"], message["headers"]["x-request-id"]) == (1, "mine-7")
+    finally:
+        observation._current.set(None)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -12,9 +12,11 @@ from contextvars import ContextVar
 class Observation:
     """One request. For the task that answers it, and the tasks that this one starts."""
 
-    __slots__ = ("level", "reason", "route", "rows", "token")
+    __slots__ = ("level", "reason", "request_id", "route", "rows", "token")
 
-    def __init__(self) -> None:
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        """`stateline.server.contract.request_id`"""
         self.level = ""
         """The isolation level that a query used; empty when the request is none, or was refused before."""
         self.reason = ""
@@ -30,9 +32,15 @@ class Observation:
 _current: ContextVar[Observation | None] = ContextVar("stateline_observation", default=None)
 
 
-def begin() -> Observation:
+def current_request_id() -> str | None:
+    """The id of the request that this task answers; None outside a request."""
+    observation = _current.get()
+    return None if observation is None else observation.request_id
+
+
+def begin(request_id: str) -> Observation:
     """What notes of this task go to from now on."""
-    observation = Observation()
+    observation = Observation(request_id)
     _current.set(observation)  # never reset: the server runs every request in a context of its own
     return observation
 

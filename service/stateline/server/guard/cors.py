@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stateline.config.settings import Config
 
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE")
-_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID")
+_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "X-Request-Id")
 _SHOWN = (
     "ETag",
     "Location",
@@ -26,6 +26,7 @@ _SHOWN = (
     "Stateline-Isolation-Level",
     "Stateline-Position",
     "WWW-Authenticate",
+    "X-Request-Id",
 )
 
 

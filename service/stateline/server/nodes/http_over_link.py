@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope
 from starlette.types import Message as Event
 
+from stateline.server.contract.observation import current_request_id
 from stateline.server.wire.exchange import Message
 from stateline_store import InvalidArgumentError, StatelineError
 
@@ -30,7 +31,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 # Longer than a snapshot takes to be made, or a page to be read.
 TIMEOUT_S = 60.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
-_HEADERS = frozenset({"authorization", "accept", "content-type"})
+_HEADERS = frozenset({"authorization", "accept", "content-type", "x-request-id"})
 _FROM_NODE = "stateline.from-node"  # in the scope, where no client can put anything
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ def encode_request(number: int, method: str, path: str, headers: Mapping[str, st
     if len(body) > MAX_BODY_BYTES:
         raise InvalidArgumentError(f"A body of {len(body)} bytes: between nodes {MAX_BODY_BYTES} are the most.")
     sent = {name.lower(): value for name, value in headers.items() if name.lower() in _HEADERS}
+    if (asked_as := current_request_id()) is not None:
+        sent["x-request-id"] = asked_as
     text = base64.b64encode(body).decode("ascii")
     return {"id": number, "type": "http", "method": method, "path": path, "headers": sent, "body": text}
 

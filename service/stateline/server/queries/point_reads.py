@@ -88,13 +88,13 @@ class PointReads:
             if _is_read_here(read) and (owner is None or takes_standbys(read.terms, partition)):
                 body = self._found(read, key, partition)
                 if body is not None:
-                    self._tell(read, body, began_s, token)
+                    self._tell(read, body, began_s, scope, token)
                 if body is not None or owner is None:
                     return body
 
             def answered(body: bytes | None) -> None:
                 if body is not None:
-                    self._tell(read, body, began_s, token)
+                    self._tell(read, body, began_s, scope, token)
                 later(body)
 
             if owner is None:
@@ -150,9 +150,9 @@ class PointReads:
     def _token(self, scope: Scope) -> str | None:
         return None if self._serving.tokens is None else bearer_token(scope["headers"])
 
-    def _tell(self, read: ReadRequest, body: bytes, began_s: float, token: str) -> None:
+    def _tell(self, read: ReadRequest, body: bytes, began_s: float, scope: Scope, token: str) -> None:
         answered = Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
-        self._measuring.tell("GET", answered, 200, time.perf_counter() - began_s, 1, len(body), token)
+        self._measuring.tell(scope, token, answered, 200, time.perf_counter() - began_s, 1, len(body))
 
     def _found(self, read: ReadRequest, key: bytes, partition: int) -> bytes | None:
         store, place = read.store, (read.store.name, partition)

@@ -1,10 +1,10 @@
-"""The access log: a line for each request, written by a thread of its own.
+"""The access log: one line per request, written by a thread of its own through the logger ``stateline.access``.
 
     method=GET route=/v1/stores/{store}/keys/{key} store=orders level=read_committed status=200 outcome=ok ms=0.412
-    rows=1 bytes=312 token=dashboards
+    rows=1 bytes=312 token=dashboards client=10.0.0.7 request_id=9f2c1d0a77be-1c
 
-all in one line, through the logger ``stateline.access``. Members that say nothing are left out. There are neither
-keys nor values nor paths in it: what clients ask for may be personal.
+With log.format=json these are members of the line's object. Empty members are left out. A line has no keys, values or
+paths, because they may be personal.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from stateline.processes.logging import FIELDS
 from stateline.server.telemetry.request_counts import Answered
 
 # Lines that may wait for a slow reader of the log, about 2 MB of them; further ones are left out and counted.
@@ -27,8 +27,16 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 _log = logging.getLogger("stateline.access")
 
 
+class Sender(NamedTuple):
+    """Who sent a request: the name of the token, the address without a port, and the request's id. Empty: unknown."""
+
+    token: str = ""
+    client: str = ""
+    request_id: str = ""
+
+
 class Line(NamedTuple):
-    """What is written of one request."""
+    """One request, as the access log has it."""
 
     method: str
     answered: Answered
@@ -36,20 +44,24 @@ class Line(NamedTuple):
     seconds: float
     rows: int
     size: int
-    token: str
+    sender: Sender
 
     def text(self) -> str:
-        """As it is written, without a line break."""
-        return " ".join(f"{name}={_quoted(value)}" for name, value in self._members() if value)
+        """Without a line break."""
+        return " ".join(f"{name}={_quoted(value)}" for name, value in self.members().items())
 
-    def _members(self) -> Iterator[tuple[str, str]]:
-        yield "method", self.method
-        yield from self.answered._asdict().items()
-        yield "status", str(self.status)
-        yield "ms", f"{self.seconds * 1000:.3f}"
-        yield "rows", str(self.rows)
-        yield "bytes", str(self.size)
-        yield "token", self.token
+    def members(self) -> dict[str, str | int | float]:
+        """All that are not empty."""
+        found = {
+            "method": self.method,
+            **self.answered._asdict(),
+            "status": self.status,
+            "ms": round(self.seconds * 1000, 3),
+            "rows": self.rows,
+            "bytes": self.size,
+            **self.sender._asdict(),
+        }
+        return {name: value for name, value in found.items() if value != ""}
 
 
 class AccessLog:
@@ -79,8 +91,10 @@ class AccessLog:
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
-            _log.info("%s", line.text())
+            message = f"{line.method} {line.answered.route}"  # of a line of JSON
+            _log.info("%s", line.text(), extra={FIELDS: {"message": message, **line.members()}})
 
 
-def _quoted(value: str) -> str:
+def _quoted(member: str | float) -> str:
+    value = f"{member:.3f}" if isinstance(member, float) else str(member)
     return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

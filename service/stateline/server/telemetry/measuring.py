@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stateline.server.contract import request_id
 from stateline.server.contract.observation import Observation, begin
 from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
-from stateline.server.telemetry.access_log import AccessLog, Line
+from stateline.server.telemetry.access_log import AccessLog, Line, Sender
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.request_counts import Answered
 
@@ -27,13 +28,15 @@ class Measuring:
         self._access_log = access_log
 
     def tell(
-        self, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int, token: str = ""
+        self, scope: Scope, token: str, answered: Answered, status: int, seconds: float, rows: int, size: int
     ) -> None:
-        """A request was answered, in so many seconds, with so many entries and bytes of body."""
+        """A request was answered, in so many seconds, with so many entries and bytes of body. `token` is its name."""
         self.metrics.requests.observe(answered, seconds, size, rows)
         log = self._access_log
         if log is not None and log.wants(seconds, status):
-            line = Line(method, answered, status, seconds, rows, size, token)
+            address = scope["client"]
+            sender = Sender(token, "" if address is None else address[0], scope[request_id.KEY])
+            line = Line(scope["method"], answered, status, seconds, rows, size, sender)
             self.metrics.lines_dropped += not log.write(line)
 
     def close(self) -> None:
@@ -57,13 +60,16 @@ class MeasuringMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        observation = begin()
+        number = request_id.request_id(scope["headers"])
+        scope[request_id.KEY] = number
+        observation = begin(number)
         status, size = 500, 0  # unless an answer begins
 
         async def watch(message: Message) -> None:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (request_id.HEADER, number.encode("ascii"))]
             else:
                 size += len(message.get("body", b""))
             await send(message)
@@ -81,7 +87,7 @@ class MeasuringMiddleware:
             metrics.in_progress -= 1
             answered = self._answered(scope, observation, status)
             rows, token = observation.rows, observation.token
-            self._measuring.tell(scope["method"], answered, status, seconds, rows, size, token)
+            self._measuring.tell(scope, token, answered, status, seconds, rows, size)
 
     def _answered(self, scope: Scope, observation: Observation, status: int) -> Answered:
         store = scope["path_params"].get("store", "") if "path_params" in scope else ""

@@ -15,6 +15,7 @@ from typing import Any
 from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from stateline.server.contract import request_id
 from stateline.server.contract.answer_headers import lines_of_every_answer
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.contract.unreadable import (
@@ -296,5 +297,6 @@ class BoundedProtocol(HttpToolsProtocol):
         head = [STATUS_LINE[response.status_code].rstrip()]
         head += [name + b": " + value for name, value in response.raw_headers]
         head += lines_of_every_answer()
+        head.append(b"x-request-id: " + request_id.request_id(self.headers).encode("ascii"))
         self.transport.write(b"\r\n".join([*head, b"connection: close", b"", bytes(response.body)]))
         self.transport.close()

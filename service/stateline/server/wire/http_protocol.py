@@ -19,6 +19,7 @@ from typing import Any, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from stateline.server.contract import request_id
 from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
@@ -86,6 +87,7 @@ class ProblemProtocol(BoundedProtocol):
         self._asked: _Asked | None = None
         self._default_headers: object = None
         self._head = b""
+        self._request_id = ""  # of what is answered at once
 
     def data_received(self, data: bytes) -> None:
         """Some requests at once, the others in turn with those of other clients."""
@@ -216,7 +218,9 @@ class ProblemProtocol(BoundedProtocol):
         """The body that can be given at once; an empty one when `_take_later` will get it, None for neither."""
         if self._at_once is None:
             return None
+        self._request_id = request_id.request_id(headers)
         scope = {
+            request_id.KEY: self._request_id,
             "method": "GET",
             "root_path": self.root_path,
             "raw_path": path,
@@ -235,7 +239,8 @@ class ProblemProtocol(BoundedProtocol):
     def _write(self, body: bytes, *, last: bool = False) -> None:
         """Answer, and hang up behind the last one."""
         more = b"connection: close\r\n" if last else b""
-        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (self._response_head(), len(body), more, body))
+        head = (self._response_head(), self._request_id.encode("ascii"), len(body), more, body)
+        self.transport.write(b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % head)
         if last:
             self.transport.close()
 

@@ -1,0 +1,33 @@
+"""The id of a request: `x-request-id` of its answer, `request_id` in logs, passed to the nodes that are asked."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Iterable
+
+HEADER = b"x-request-id"
+KEY = "stateline.request_id"
+"""Where a scope has it, as text."""
+
+# A client's own id, if it can stand in a header and in a log line as it is.
+_TAKEN = re.compile(rb"[\w.:/+=@~-]{1,128}")
+# W3C Trace Context, section 3.2: version, trace-id, parent-id, flags. An all-zero trace-id is invalid.
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+_PREFIX = secrets.token_hex(6)
+_NUMBERS = itertools.count(1)
+
+
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The id that the client sent (`x-request-id`, else the trace id of `traceparent`), or a new one. `headers` have
+    names in lower case. An id with other characters than letters, digits and ``._:/+=@~-``, or over 128 of them, is
+    replaced."""
+    trace = None
+    for name, value in headers:
+        if name == HEADER and _TAKEN.fullmatch(value):
+            return value.decode("ascii")
+        if name == b"traceparent" and (found := _TRACEPARENT.fullmatch(value)):
+            trace = found[1].decode("ascii")
+    return trace or f"{_PREFIX}-{next(_NUMBERS):x}"
