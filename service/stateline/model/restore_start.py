@@ -7,34 +7,65 @@ Offsets of stores are those of the last applied record, None of one that has app
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from stateline_store import Position, TopicPartition
 
 
 class RestoreStart(NamedTuple):
-    """The next offset to read. `anew`: the store is emptied first."""
+    """The next offset to read. `anew`: the store is emptied first. `missed` are the offsets that the log deleted before
+    a store that keeps its rows had read them."""
 
     at: int
     anew: bool = False
+    missed: range = range(0)
 
 
-def start_of_table(offset: int | None, first: int, end: int, *, forgets: bool) -> RestoreStart:
-    """Of a table in its topic. A table is what its topic says: one that is ahead of it is rebuilt, and so is one that
-    `forgets` (of windows or sessions) whose topic has let go of records that it has not read, as they both let go of
-    old ones. Rows of what was deleted stay in others: what was made of them (joins, sums) stays as well."""
+def start_of_table(offset: int | None, first: int, end: int) -> RestoreStart:
+    """Of a table in its topic. A table is what its topic says: one that is ahead of it is rebuilt. Rows stay where the
+    topic deleted what comes next: rows of windows have expired then, and other tables have the only copy."""
     if offset is None:
         return RestoreStart(first)
-    if offset + 1 > end or (offset + 1 < first and forgets):
+    if offset + 1 > end:
         return RestoreStart(first, anew=True)
-    return RestoreStart(max(offset + 1, first))
+    return _kept(offset, first)
 
 
-def start_of_logged(offset: int | None, first: int) -> RestoreStart:
-    """Of a store in its changelog, which has all that the store has: one that cannot know what it missed is rebuilt."""
+def start_of_logged(
+    offset: int | None, first: int, *, forgets: bool, has_markers: bool, has_all_input: bool
+) -> RestoreStart:
+    """Of a store in its changelog. A store that lacks a deleted record is rebuilt, because the changelog has all that
+    such a store may show.
+
+    A store keeps its rows if it `forgets` (windows, sessions): deleted records have expired, or the store has them. So
+    does a store that `has_all_input` that the group has committed, and one that lacks a single offset of a changelog
+    that `has_markers`: a transaction ends with an offset that holds no record.
+    """
     if offset is None:
         return RestoreStart(first)
-    return RestoreStart(first, anew=True) if offset + 1 < first else RestoreStart(offset + 1)
+    start = _kept(offset, first)
+    is_kept = forgets or has_all_input or len(start.missed) <= (1 if has_markers else 0)
+    return start if is_kept else RestoreStart(first, anew=True)
 
 
 def is_behind_store(offset: int | None, end: int) -> bool:
     """Whether a changelog that ends there has lost what the store still has."""
     return offset is not None and offset + 1 > end
+
+
+def has_seen(position: Position, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether a store with this Position has seen all input before these next offsets of its group. False where no
+    offset is given: nothing proves it then."""
+    return bool(committed) and all(
+        (seen := position.get(*source)) is not None and seen + 1 >= at for source, at in committed.items()
+    )
+
+
+def may_be_markers(missed: range) -> bool:
+    """Whether these offsets can have held no record: each transaction ends with one such offset."""
+    return len(missed) <= 1
+
+
+def _kept(offset: int, first: int) -> RestoreStart:
+    return RestoreStart(max(offset + 1, first), missed=range(offset + 1, max(offset + 1, first)))

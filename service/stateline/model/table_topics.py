@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stateline.model.restore_start import may_be_markers
 from stateline.model.store_definition import COMPACTED, StoreDefinition
 from stateline.model.topology import Topology
 from stateline_store import TopicPartition
 
 _FOR_EVER = "-1"
+_OR_MARKER = ", perhaps the end of a transaction and no record"
 _KEPT = {
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
@@ -75,12 +77,26 @@ def beginning_is_lost(table: str, first_offsets: Mapping[TopicPartition, int]) -
 
 def never_read(table: str, missed: Mapping[TopicPartition, range]) -> str:
     """What to say of a table whose topic has lost these offsets before the table had read them."""
-    listed = ", ".join(f"{place} offsets {each[0]} to {each[-1]} ({len(each)})" for place, each in missed.items())
     return (
-        f"Table {table!r} has lost records, which its topic deleted before they were read: {listed}. The rows that it "
-        "has stay; keys that were put or deleted by those records are missing, or have older values. Write the keys of "
-        "those records again, and let the topic keep its records: cleanup.policy=compact, or retention.ms=-1 where it "
-        "is read as a stream as well."
+        f"Table {table!r} has lost records, which its topic deleted before they were read: {_listed(missed)}. The rows "
+        "that it has stay; keys that were put or deleted by those records are missing, or have older values. Write the "
+        "keys of those records again, and let the topic keep its records: cleanup.policy=compact, or retention.ms=-1 "
+        "where it is read as a stream as well."
+    )
+
+
+def windows_kept(table: str, missed: Mapping[TopicPartition, range]) -> str:
+    """What to say of a table of windows or sessions whose topic deleted these offsets before the table read them."""
+    return (
+        f"Table {table!r} keeps its rows. Its topic has deleted offsets that it has not read: {_listed(missed)}. "
+        "Windows that records there have changed show older values until they expire."
+    )
+
+
+def _listed(missed: Mapping[TopicPartition, range]) -> str:
+    return ", ".join(
+        f"{place} offsets {each[0]} to {each[-1]} ({len(each)}{_OR_MARKER if may_be_markers(each) else ''})"
+        for place, each in missed.items()
     )
 
 

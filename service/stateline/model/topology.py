@@ -59,6 +59,15 @@ class Subtopology:
         names += [s.name for p in self.readers(topic) for s in p.stores if s.source is None]
         return tuple(dict.fromkeys(names))
 
+    def sources_of(self, store: str) -> tuple[Topic, ...]:
+        """The source topics that this store's Position follows: as `stores_fed_by`."""
+        return tuple(topic for topic in self.sources if store in self.stores_fed_by(topic.name))
+
+    def is_called_by_clock(self, store: str) -> bool:
+        """Whether a function that the clock calls may write this store: then the store changes without input."""
+        called = (p for p in self.processors if p.punctuation is not None and p.punctuation.on == "wall_clock_time")
+        return any(kept.name == store for p in called for kept in p.stores)
+
     def needs_order(self) -> bool:
         """Whether records of its several topics must be taken by their timestamps."""
         roots = [root for processor in self.processors for root in processor.roots]

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 
 from stateline.log.interface import Admin, Log
+from stateline.model.restore_start import RestoreStart, start_of_logged
+from stateline.model.table_topics import forgets
 from stateline.model.topic import Topic
 from stateline.processing.changelog import OWNER_EPOCH
 from stateline.worker.restore_plan import TaskPlan
@@ -39,12 +41,15 @@ _FOLLOW_INTERVAL_S = 1.0
 
 @dataclass(slots=True)
 class _Build:
-    """A store that is being built, and what it is built from. `table_of` is the topic of a table."""
+    """A store that is being built, and what it is built from. `table_of` is the topic of a table. `keeps_rows`: it
+    keeps what it has if its changelog deletes what comes next. `has_markers`: transactions write that changelog."""
 
     store: TransactionalStore
     context: StoreContext
     changelog: TopicPartition
     table_of: Topic | None
+    keeps_rows: bool
+    has_markers: bool
     ready: bool = False
 
 
@@ -106,7 +111,8 @@ class FormatUpgrades:
         if changelog is None or not isinstance(store, TransactionalStore):
             raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
         context = StoreContext(str(task.id), task.directory, changelog, types=definition.types)
-        build = _Build(store, context, changelog, definition.source)
+        keeps_rows, has_markers = definition.source is not None or forgets(definition), task.settings.exactly_once
+        build = _Build(store, context, changelog, definition.source, keeps_rows, has_markers)
         try:
             store.init(build.context)
         except DamagedDataError as error:
@@ -127,20 +133,18 @@ class FormatUpgrades:
         store, changelog = build.store, build.changelog
         first, end = self._admin.watermarks(changelog)
         offset = store.committed_offset(changelog)
-        if offset is not None and not first <= offset + 1 <= end and self._is_outside(changelog, first, offset + 1):
+        start = start_of_logged(
+            offset, first, forgets=build.keeps_rows, has_markers=build.has_markers, has_all_input=False
+        )
+        if offset is not None and (start.anew or (start.at > end and start.at > self._admin.log_end(changelog))):
             logger.warning("What was built of %s stands at offset %d, and %s holds %d to %d: it is built anew",
                            store.name, offset, changelog, first, end - 1)  # fmt: skip
             _begin_anew(build)
-            offset = None
-        at, has_commits = first if offset is None else offset + 1, bool(store.position(IsolationLevel.READ_COMMITTED))
+            start = RestoreStart(first)
+        has_commits = bool(store.position(IsolationLevel.READ_COMMITTED))
         epoch = 0 if build.table_of else store.committed_offset(OWNER_EPOCH) or 0
         of = RestoredStore(store, store.commit, changelog, build.table_of, build.context.types, owner_epoch=epoch)
-        return StoreRestore(of, at, end, has_commits=has_commits)
-
-    def _is_outside(self, changelog: TopicPartition, first: int, at: int) -> bool:
-        """Whether the changelog has lost what is needed from here on, or what was read before. An open transaction
-        behind the visible end is no loss."""
-        return at < first or at > self._admin.log_end(changelog)
+        return StoreRestore(of, start.at, end, has_commits=has_commits)
 
     def _note_ready(self, task: Task) -> None:
         for build in self._tasks[task.id][1]:

@@ -20,10 +20,11 @@ from stateline.deployment.worker_figures import StoreFigures
 from stateline.log.interface import Consumer, Record
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.table_topics import beginning_is_lost, never_read
+from stateline.model.table_topics import beginning_is_lost
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
 from stateline.worker.readable_stores import refuse_unreadable
+from stateline.worker.restore_plan import say_never_read
 from stateline.worker.store_commits import StoreCommits
 from stateline_store import (
     DamagedDataError,
@@ -109,7 +110,7 @@ class GlobalTableStore:
         if lost:
             logger.warning("%s", beginning_is_lost(self.store.name, lost))
         if missed:
-            logger.error("%s", never_read(self.store.name, missed))
+            say_never_read(self.store.name, missed, forgets=False)
 
     def _empty(self, why: str) -> None:
         name = self.store.name

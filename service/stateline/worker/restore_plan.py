@@ -8,9 +8,8 @@ Each store says itself up to where it has applied its changelog (`committed_offs
 | table that nothing else reads        | its source topic     | not at all: the task starts at the store's offset |
 | table beside a processor             | its source topic     | the group's committed offset                    |
 
-A store whose offset lies before the log's first kept record cannot know what it missed: that store alone is wiped and
-rebuilt. Not a table of newest values or versions: nobody else has its rows, whose records were deleted. It goes on from
-the first record, and that is said.
+A store that lacks a deleted record of its changelog is wiped and rebuilt, alone. Which stores keep their rows although
+their offset lies before the log's first record says `model.restore_start`; it is logged. A table always keeps them.
 """
 
 from __future__ import annotations
@@ -22,8 +21,15 @@ from functools import partial
 from typing import TypeAlias
 
 from stateline.log.interface import Admin
-from stateline.model.restore_start import is_behind_store, start_of_logged, start_of_table
-from stateline.model.table_topics import beginning_is_lost, forgets, never_read
+from stateline.model.restore_start import (
+    RestoreStart,
+    has_seen,
+    is_behind_store,
+    may_be_markers,
+    start_of_logged,
+    start_of_table,
+)
+from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
 from stateline.model.topic import Topic
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.store_restore import RestoredStore, StoreRestore
@@ -132,24 +138,35 @@ def _restored(task: Task, name: str, changelog: TopicPartition, table_of: Topic 
 
 def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
     """Say which tables lack records that their topics have deleted: those that were never read, and the first ones
-    where the table is read from the beginning. Not of tables that forget by themselves."""
+    where the table is read from the beginning. Tables of windows and sessions are read without old records anyway."""
     beginnings: dict[str, dict[TopicPartition, int]] = {}
     missed: dict[str, dict[TopicPartition, range]] = {}
+    forgetting: set[str] = set()
     for task in tasks:
         for source in task.topology.sources:
             first, end = bounds[source]
             for table in task.topology.subtopology.tables(source.topic):
                 offset = task.stores.offsets.committed(table.name)
                 if forgets(table):
-                    continue
-                if offset is not None and offset + 1 < first:
-                    missed.setdefault(table.name, {})[source] = range(offset + 1, first)
-                elif first > 0 and (offset is None or offset + 1 > end):
+                    forgetting.add(table.name)
+                start = start_of_table(offset, first, end)
+                if start.missed:
+                    missed.setdefault(table.name, {})[source] = start.missed
+                elif first > 0 and (offset is None or start.anew) and not forgets(table):
                     beginnings.setdefault(table.name, {})[source] = first
     for name, firsts in beginnings.items():
         logger.warning("%s", beginning_is_lost(name, firsts))
     for name, ranges in missed.items():
-        logger.error("%s", never_read(name, ranges))
+        say_never_read(name, ranges, forgets=name in forgetting)
+
+
+def say_never_read(table: str, missed: Mapping[TopicPartition, range], *, forgets: bool) -> None:
+    """Log that this table keeps its rows although its topic has deleted these offsets before the table read them."""
+    if forgets:
+        logger.warning("%s", windows_kept(table, missed))
+    else:
+        level = logging.WARNING if all(map(may_be_markers, missed.values())) else logging.ERROR
+        logger.log(level, "%s", never_read(table, missed))
 
 
 def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:
@@ -197,7 +214,10 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
     """Where the group goes on: as a consumer would, at the first record kept when the log has not what comes next."""
     if committed is None or first <= committed <= end:
         return first if committed is None else committed
-    if committed < first:
+    if committed < first and may_be_markers(range(committed, first)):
+        logger.warning("%s begins at offset %d. Its offset %d, which was deleted, was not processed: it was the end of "
+                       "a transaction, or a record.", source, first, committed)  # fmt: skip
+    elif committed < first:
         logger.warning("Input is lost: %s begins at offset %d, and %d to %d, which were deleted, were never processed.",
                        source, first, committed, first - 1)  # fmt: skip
     else:
@@ -209,7 +229,7 @@ def _start_of_group(source: TopicPartition, first: int, end: int, committed: int
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
     """The next offset to read."""
     offset = task.stores.offsets.committed(store)
-    start = start_of_table(offset, first, end, forgets=forgets(task.topology.definitions[store]))
+    start = start_of_table(offset, first, end)
     return _rebuild(task, store, source, first, end) if start.anew else start.at
 
 
@@ -234,8 +254,43 @@ def _resume_logged(
             "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
             f"data, stop the workers and delete {store!r} below the task's directory."
         )
-    start = start_of_logged(task.stores.offsets.committed(store), first)
-    return _rebuild(task, store, changelog, first, end) if start.anew else start.at
+    start = _start_of_logged(task, store, first, committed)
+    if start.anew:
+        return _rebuild(task, store, changelog, first, end)
+    if start.missed:
+        _say_kept(task, store, changelog, start, committed)
+    return start.at
+
+
+def _start_of_logged(task: Task, store: str, first: int, committed: Mapping[TopicPartition, int]) -> RestoreStart:
+    return start_of_logged(
+        task.stores.offsets.committed(store),
+        first,
+        forgets=forgets(task.topology.definitions[store]),
+        has_markers=task.settings.exactly_once,
+        has_all_input=_has_all_input(task, store, committed),
+    )
+
+
+def _has_all_input(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether the store's own Position has what the group has committed of all that feeds it."""
+    feeding = {source: at for source, at in committed.items() if store in task.topology.fed_by[source.topic]}
+    return has_seen(task.stores.position(store, IsolationLevel.READ_COMMITTED), feeding)
+
+
+def _say_kept(
+    task: Task, store: str, log: TopicPartition, start: RestoreStart, committed: Mapping[TopicPartition, int]
+) -> None:
+    is_complete = _has_all_input(task, store, committed) and not task.topology.subtopology.is_called_by_clock(store)
+    if is_complete or (task.settings.exactly_once and may_be_markers(start.missed)):
+        level, why = logging.INFO, "The store lacks no record of them."
+    else:
+        level, why = (
+            logging.WARNING,
+            ("If they held records of this store, rows that those records changed are older than they should be."),
+        )
+    logger.log(level, "Store %s of task %s keeps its rows. %s has deleted offsets %d to %d, which the store has not "
+               "read. %s", store, task.id, log, start.missed[0], start.missed[-1], why)  # fmt: skip
 
 
 def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:

@@ -590,6 +590,28 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     assert "it is deleted and rebuilt from there" in caplog.text
 
 
+def test_a_standby_that_has_everything_keeps_its_rows_when_its_changelog_is_emptied(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    changelog = f"{group.app.application_id}-counts-changelog"
+    group.send()
+    with group.worker("one") as one:
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            for node in ("one", "two"):
+                eventually(group.is_whole(node), f"{node} has all of it")
+        set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
+        with closing(group.log.admin()) as admin:
+            places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
+            admin.delete_records({place: admin.log_end(place) for place in places})
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            for node in ("one", "two"):
+                eventually(group.is_whole(node), f"{node} has all of it")
+                group.check(node)
+    assert "rebuilt from there" not in caplog.text
+
+
 @every_pair
 def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

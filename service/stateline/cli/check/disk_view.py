@@ -18,6 +18,7 @@ from stateline.worker.topic_ids import known
 from stateline_store import (
     DamagedDataError,
     NotPresentError,
+    Position,
     RetryLaterError,
     StateDirectory,
     StatelineError,
@@ -37,11 +38,12 @@ from stateline_store.rocksdb_engine import check_format
 @dataclass(frozen=True, slots=True)
 class StoredPart:
     """One store's database in one task, or a global table's of one worker. `offsets` are the last ones of its changelog
-    that it has applied, partition by partition; `topic_ids` are those of the topics that the stores there were made of.
-    """
+    that it has applied, partition by partition; `position` is its own; `topic_ids` are those of the topics that the
+    stores there were made of."""
 
     entries: int
     offsets: Mapping[TopicPartition, int]
+    position: Position
     topic_ids: Mapping[str, str]
 
 
@@ -148,4 +150,4 @@ def _opened(store: StoreDefinition, task: Path, database: Path, changelog: str |
         if not offsets and changelog is not None:
             noted = read_offset_checkpoint(task / OFFSET_CHECKPOINT)
             offsets = {place: at for place, at in noted.items() if place.topic == changelog and at != OFFSET_UNKNOWN}
-        return StoredPart(opened.approximate_num_entries(), offsets, known(task))
+        return StoredPart(opened.approximate_num_entries(), offsets, opened.commit.position, known(task))

@@ -9,9 +9,9 @@ from stateline.cli.check.disk_view import DiskView, StoredPart
 from stateline.cli.check.findings import Finding
 from stateline.cli.check.log_view import LogView
 from stateline.model.reset_command import of_store, reset_command, says_how_to_begin_anew
-from stateline.model.restore_start import RestoreStart, is_behind_store, start_of_logged, start_of_table
+from stateline.model.restore_start import RestoreStart, has_seen, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.table_topics import beginning_is_lost, forgets
+from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import StatelineError, TopicPartition, TopologyError
 from stateline_store.task_id import TaskId
@@ -51,9 +51,11 @@ def store_starts(
     *,
     workers: int,
     dead_letters: bool,
+    exactly_once: bool,
 ) -> tuple[list[StoreStart], list[Finding]]:
     """Store by store, and what a start would be refused for, or warn of. `partitions` are those of subtopologies, as
-    far as they are known; `log` is None where it does not answer; so many `workers` run here."""
+    far as they are known; `log` is None where it does not answer; so many `workers` run here. `dead_letters`: as
+    `Subtopology.is_read_by_group`; `exactly_once`: transactions write changelogs."""
     starts: list[StoreStart] = []
     findings: list[Finding] = []
     for subtopology in topology.subtopologies:
@@ -62,33 +64,47 @@ def store_starts(
             here = {TaskId.parse(at).partition: each for (name, at), each in disk.stored.items() if name == store.name}
             reads = None
             if log is not None and count is not None:
-                reads = [_read(subtopology, store, n, here.get(n), topology, log, dead_letters) for n in range(count)]
+                asked = _Asked(topology, subtopology, store, log, dead_letters, exactly_once)
+                reads = [_read(asked, n, here.get(n)) for n in range(count)]
                 findings += _findings(topology, store, here, log, count)
             starts.append(_start(store, subtopology.ordinal, count, here, reads))
     starts += [_of_global(store, disk, log, workers) for store in topology.global_tables.values()]
     return starts, findings
 
 
-def _read(
-    subtopology: Subtopology,
-    store: StoreDefinition,
-    partition: int,
-    stored: StoredPart | None,
-    topology: Topology,
-    log: LogView,
-    dead_letters: bool,
-) -> _Read | None:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A store of which it is asked where each partition begins. As the arguments of `store_starts`."""
+
+    topology: Topology
+    subtopology: Subtopology
+    store: StoreDefinition
+    log: LogView
+    dead_letters: bool
+    exactly_once: bool
+
+
+def _read(of: _Asked, partition: int, stored: StoredPart | None) -> _Read | None:
     """None of a store that nothing can restore."""
-    changelog = store.changelog(topology.application_id)
+    store, log, changelog = of.store, of.log, of.store.changelog(of.topology.application_id)
     if changelog is None:
         return None
     place = TopicPartition(changelog, partition)
     first, end = log.bounds.get(place, (0, 0))
     offset = None if stored is None or _is_recreated(stored, changelog, log) else stored.offsets.get(place)
     if store.source is None:
-        return _Read(start_of_logged(offset, first), end, stored is not None)
-    start = start_of_table(offset, first, end, forgets=forgets(store))
-    if not subtopology.is_read_by_group(changelog, dead_letters=dead_letters):
+        feeding = [TopicPartition(t.name, partition) for t in of.subtopology.sources_of(store.name)]
+        committed = {source: log.committed[source] for source in feeding if source in log.committed}
+        start = start_of_logged(
+            offset,
+            first,
+            forgets=forgets(store),
+            has_markers=of.exactly_once,
+            has_all_input=stored is not None and has_seen(stored.position, committed),
+        )
+        return _Read(start, end, stored is not None)
+    start = start_of_table(offset, first, end)
+    if not of.subtopology.is_read_by_group(changelog, dead_letters=of.dead_letters):
         return _Read(start, end, stored is not None, is_input=True)
     group = log.committed.get(place, first)
     return _Read(start, group if first <= group <= end else first, stored is not None)
@@ -111,6 +127,9 @@ def _findings(
         begins = {p: at for p, at in firsts.items() if p.partition not in here or p not in here[p.partition].offsets}
         if begins and not forgets(store):
             yield Finding("warning", beginning_is_lost(store.name, begins))
+        if missed := _missed(here, firsts):
+            said = windows_kept if forgets(store) else never_read
+            yield Finding("warning", said(store.name, missed))
         return
     for place in places:
         stored, end = here.get(place.partition), log.bounds.get(place, (0, 0))[1]
@@ -124,6 +143,13 @@ def _findings(
                 f"{reset_command(topology, [store.name])}",
             )
         yield from _of_types(topology, store, place, log)
+
+
+def _missed(here: Mapping[int, StoredPart], firsts: Mapping[TopicPartition, int]) -> dict[TopicPartition, range]:
+    """What a table's topic deleted before the table here read it."""
+    offsets = {p: here[p.partition].offsets.get(p) for p in firsts if p.partition in here}
+    found = {p: range(at + 1, firsts[p]) for p, at in offsets.items() if at is not None}
+    return {p: missed for p, missed in found.items() if missed}
 
 
 def _of_types(topology: Topology, store: StoreDefinition, place: TopicPartition, log: LogView) -> Iterator[Finding]:
@@ -193,7 +219,7 @@ def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> lis
     """Of each partition what one worker reads, by the rules of `stateline.worker.global_table_store`."""
     bounds = {place: each for place, each in log.bounds.items() if place.topic == topic}
     offsets = {} if stored is None else stored.offsets
-    starts = {p: start_of_table(offsets.get(p), first, end, forgets=False) for p, (first, end) in bounds.items()}
+    starts = {p: start_of_table(offsets.get(p), first, end) for p, (first, end) in bounds.items()}
     is_anew = stored is not None and _is_recreated(stored, topic, log)
     if is_anew or any(start.anew for start in starts.values()):
         starts = {place: RestoreStart(first, anew=True) for place, (first, _) in bounds.items()}

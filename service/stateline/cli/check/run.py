@@ -41,7 +41,13 @@ def check(app: App, config: Config) -> Report:
         of_log += [*_of_topics(topology, config, disk, log), *of_counts]
     dead_letters = FailureHandler.of(config).writes_dead_letters
     starts, of_stores = store_starts(
-        topology, partitions, disk, log, workers=config.num_workers, dead_letters=dead_letters
+        topology,
+        partitions,
+        disk,
+        log,
+        workers=config.num_workers,
+        dead_letters=dead_letters,
+        exactly_once=config.exactly_once,
     )
     roles = topic_roles(topology, config.dead_letter_topic)
     rows = topic_rows(roles, topics, {} if log is None else _counts(log), differ={} if log is None else log.differ)
