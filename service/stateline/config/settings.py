@@ -203,11 +203,11 @@ class Config(BaseModel):
     server_query_timeout_ms: Milliseconds = 60_000
     """How long a query may work before its answer begins, wait_ms not counted; then it gets TOO_MANY_REQUESTS."""
     server_scans_max: CountOrUnlimited = 64
-    """Scans that a server process runs at once; one more gets TOO_MANY_REQUESTS."""
+    """Scans that a server process runs at once, without those that wait; one more gets TOO_MANY_REQUESTS."""
     server_rate_limit: CountOrUnlimited = -1
     """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
     server_caller_share_percent: Percent = 50
-    """Of snapshots, change feeds and large bodies together, how much one caller may have: a token, or an address."""
+    """Of snapshots, scans, change feeds and large bodies, how much one caller may have: a token, or an address."""
     server_forwarded_allow_ips: OptionalAddresses = None
     """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
     server_cors_origins: OptionalOrigins = None

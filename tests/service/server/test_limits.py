@@ -13,8 +13,10 @@ from stateline.config.loading import load_config
 from stateline.server.guard import limits as limits_module
 from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError
-from support.processes.query_server import OwningWorker, wait_until
-from support.processes.served_here import http_server
+from support.processes.query_server import OwningWorker, from_another_address, wait_until
+from support.processes.served_here import http_server, served_here
+
+EVERYTHING = "server.caller.share.percent=100"
 
 
 def limits(*settings: str) -> Limits:
@@ -78,34 +80,52 @@ def test_without_a_setting_nobody_is_counted() -> None:
 
 
 def test_scans_run_up_to_the_limit_and_one_that_ends_makes_room() -> None:
-    limited = limits("server.scans.max=3")
+    limited = limits("server.scans.max=3", EVERYTHING)
 
     async def run() -> None:
         async with AsyncExitStack() as running:
             first = await running.enter_async_context(AsyncExitStack())
-            await first.enter_async_context(limited.scan())
+            await first.enter_async_context(limited.scan("a"))
             for _ in range(2):
-                await running.enter_async_context(limited.scan())
+                await running.enter_async_context(limited.scan("a"))
             with pytest.raises(TooManyRequestsError, match=r"3 scans are running, as many as server\.scans\.max"):
-                async with limited.scan():
+                async with limited.scan("a"):
                     pytest.fail("a fourth one ran")
             assert limited.scans == 3
             await first.aclose()
-            async with limited.scan():
+            async with limited.scan("a"):
                 assert limited.scans == 3
         assert limited.scans == 0
 
     asyncio.run(run())
 
 
+def test_one_caller_has_its_share_of_the_scans_and_others_have_the_rest() -> None:
+    limited = limits("server.scans.max=4")
+
+    async def run() -> None:
+        async with AsyncExitStack() as running:
+            for _ in range(2):
+                await running.enter_async_context(limited.scan("greedy"))
+            with pytest.raises(TooManyRequestsError, match=r"2 scans are yours.*4.*server\.caller\.share\.percent"):
+                async with limited.scan("greedy"):
+                    pytest.fail("a third one ran")
+            await running.enter_async_context(limited.scan("modest"))
+            assert limited.scans == 3
+        async with limited.scan("greedy"):
+            assert limited.scans == 1
+
+    asyncio.run(run())
+
+
 def test_of_many_at_once_exactly_as_many_run_as_may() -> None:
-    limited = limits("server.scans.max=5")
+    limited = limits("server.scans.max=5", EVERYTHING)
     together = 0
 
     async def scan(end: asyncio.Event) -> bool:
         nonlocal together
         try:
-            async with limited.scan():
+            async with limited.scan("a"):
                 together = max(together, limited.scans)
                 await end.wait()
         except TooManyRequestsError:
@@ -127,16 +147,16 @@ def test_a_scan_that_fails_or_is_cancelled_gives_its_place_back() -> None:
     limited = limits("server.scans.max=1")
 
     async def fail() -> None:
-        async with limited.scan():
+        async with limited.scan("a"):
             raise ZeroDivisionError
 
     async def run() -> None:
         with pytest.raises(ZeroDivisionError):
             await fail()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0), limited.scan():
+            async with asyncio.timeout(0), limited.scan("a"):
                 await asyncio.Event().wait()
-        async with limited.scan():
+        async with limited.scan("a"):
             pass
 
     asyncio.run(run())
@@ -148,7 +168,7 @@ def test_scans_may_be_unlimited() -> None:
     async def run() -> None:
         async with AsyncExitStack() as running:
             for _ in range(1_000):
-                await running.enter_async_context(limited.scan())
+                await running.enter_async_context(limited.scan("a"))
 
     asyncio.run(run())
 
@@ -204,3 +224,20 @@ def check_refusal(refused: httpx.Response) -> None:
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["reason"] == "TOO_MANY_REQUESTS"
     assert "server.rate.limit" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_over_http_a_caller_beyond_its_share_of_scans_is_refused_and_another_is_answered(
+    tmp_path: Path, accept: str
+) -> None:
+    worker = OwningWorker(tmp_path)
+    with served_here(tmp_path, "server.scans.max=100") as here, from_another_address(here.client) as another:
+        snapshot = here.client.post("/v1/snapshots", json={"stores": ["aircraft"]}).json()
+        paths = ["/v1/stores/aircraft/range", snapshot["stores"]["aircraft"]["0"]["path"]]
+        here.limits._scans["127.0.0.1"] += 50  # scans of this address that never end
+        for path in paths:
+            refused = here.client.get(path, headers={"Accept": accept})
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert "server.caller.share.percent" in refused.json()["detail"]
+            assert another.get(path, headers={"Accept": accept}).status_code == 200
+    worker.close()

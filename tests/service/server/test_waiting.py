@@ -17,6 +17,7 @@ import pytest
 
 from stateline.query.wire import LENGTH, decode_message, frame, frame_size
 from support.processes.query_server import PARTITIONS, TOPIC, OwningWorker, server_process, wait_until
+from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
 
 
@@ -40,12 +41,17 @@ class Asking:
             assert self._client.get("/healthz").status_code == 200
         return not select.select([self._connection.sock], [], [], 0)[0]
 
-    def value(self) -> Any:
-        """The value in the answer, once it has come."""
+    def answer(self) -> tuple[int, Any]:
+        """Status and body of the answer, once it has come."""
         with contextlib.closing(self._connection):
             response = self._connection.getresponse()
-            assert response.status == 200
-            return json.load(response)["value"]
+            return response.status, json.load(response)
+
+    def value(self) -> Any:
+        """The value in the answer, once it has come."""
+        status, body = self.answer()
+        assert status == 200
+        return body["value"]
 
 
 def waiting_at_worker(state_dir: Path) -> int:
@@ -163,6 +169,51 @@ def test_partial_answers_come_with_the_failures_beside(client: httpx.Client, wor
 def test_partial_is_still_a_failure_when_nothing_answered(client: httpx.Client, worker: OwningWorker) -> None:
     params = {"position_bound": bound(1, 10**12), "partition": "1", "allow_partial": "true"}
     assert client.get("/v1/stores/aircraft/range", params=params).status_code == 412
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_scans_that_wait_for_their_bound_leave_the_places_of_scans_to_others(
+    state_dir: Path, worker: OwningWorker, level: str
+) -> None:
+    at = worker.put("scanned", 0)
+    worker.commit()
+    wanted = bound(at.partition, worker.offset(at.partition) + 1)
+    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": level, "prefix": "scanned"}
+    with served_here(state_dir, "server.scans.max=1", "server.wait.max.ms=30000") as here:
+        path = "/v1/stores/aircraft/range"
+        asking: list[Asking] = []
+        while len(asking) < 3:
+            asking.append(Asking(here.client, path, params))
+            wait_until(lambda: len(asking) in (here.serving.commits.waiting, waiting_at_worker(state_dir)))
+        assert here.limits.scans == 0
+        assert here.client.get(path, params={"prefix": "scanned"}).status_code == 200
+        assert all(each.is_waiting() for each in asking)
+        worker.put("scanned", 1)
+        worker.commit()
+        answers = [each.answer() for each in asking]
+        # All bounds are met at once and there is one place. A request that finds it taken is refused.
+        assert {status for status, _ in answers} <= {200, 429}
+        assert next(body["entries"][0]["value"] for status, body in answers if status == 200) == 1
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_scan_of_several_partitions_waits_for_those_that_are_behind(
+    client: httpx.Client, worker: OwningWorker, level: str
+) -> None:
+    for partition in range(PARTITIONS):
+        worker.put(f"late{partition}", 0, partition=partition)
+    worker.commit()
+    wanted = json.dumps({TOPIC: {str(p): worker.offset(p) + 1 for p in (0, 2)}})
+    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": level, "prefix": "late"}
+    asking = Asking(client, "/v1/stores/aircraft/range", params)
+    worker.put("late0", 1, partition=0)
+    worker.commit()
+    assert asking.is_waiting()
+    worker.put("late2", 2, partition=2)
+    worker.commit()
+    status, body = asking.answer()
+    assert status == 200
+    assert [entry["value"] for entry in body["entries"]] == [1, 0, 2]
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])

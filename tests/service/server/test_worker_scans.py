@@ -100,7 +100,7 @@ def test_a_query_of_several_partitions_that_is_cancelled_leaves_none_of_those_th
         terms = Terms("cache", IsolationLevel.READ_UNCOMMITTED, PositionBound(behind), limit=1)
         deadline_s = asyncio.get_running_loop().time() + 60
         asking = asyncio.create_task(
-            serving.routing.scan(serving.stores.get("cache"), terms, SCAN, (0, 1, 2), deadline_s)
+            serving.routing.ask(serving.stores.get("cache"), terms, dict.fromkeys((0, 1, 2), SCAN), deadline_s)
         )
         await asyncio.to_thread(wait_until, lambda: kept(worker) == 2)
         pending = serving.workers._connections["w1"]._exchange._pending

@@ -35,6 +35,7 @@ from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import from_query_string
+from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import JSON, OwningStream
@@ -134,7 +135,7 @@ class ChangeRowRoutes:
             return head_response(JSON)
         limits: Limits = request.app.state.limits
         buffer_bytes = self._serving.config.server_changes_buffer_bytes
-        async with limits.scan(), limits.query():
+        async with limits.scan(caller_of(request)), limits.query():
             changelog = ChangeLog(
                 self._serving.config,
                 topic,
@@ -161,7 +162,7 @@ class ChangeRowRoutes:
         schema = change_schema(asked.store.definition, chosen, asked.topic, asked.topic_id)
         limits: Limits = request.app.state.limits
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(limits.scan())
+            await resources.enter_async_context(limits.scan(caller_of(request)))
             log = self._log_of(asked)
             resources.callback(log.close)
             await log.begin(After({asked.partition: asked.begin - 1} if asked.begin else {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -26,15 +27,16 @@ class Limits:
 
     def __init__(self, config: Config, now_s: Callable[[], float] = time.monotonic) -> None:
         self._scans_max = config.server_scans_max
+        self._share = config.caller_share(self._scans_max)
         self.timeout_s = config.server_query_timeout_ms / 1000
         """How long a query may work, and a stream wait for its client."""
-        self._scans = 0
+        self._scans: Counter[str] = Counter()  # by caller
         self._rate = None if config.server_rate_limit == _UNLIMITED else RateLimit(config.server_rate_limit, now_s)
 
     @property
     def scans(self) -> int:
         """Scans that run now."""
-        return self._scans
+        return self._scans.total()
 
     @property
     def limits_rate(self) -> bool:
@@ -47,20 +49,31 @@ class Limits:
             self._rate.take(client)
 
     @asynccontextmanager
-    async def scan(self) -> AsyncIterator[None]:
-        """Run the block as one of server.scans.max, a stream to its end.
+    async def scan(self, caller: str) -> AsyncIterator[None]:
+        """Run the block as one of server.scans.max, a stream to its end. A block must not wait for a commit.
 
-        Raises `TooManyRequestsError` at once when there are that many: a queue would only hide that it is too much.
+        Raises `TooManyRequestsError` at once when all places are taken, or all of this caller's share.
         """
-        if self._scans_max != _UNLIMITED and self._scans >= self._scans_max:
-            raise TooManyRequestsError(
-                f"{self._scans} scans are running, as many as server.scans.max allows: ask again in a moment."
-            )
-        self._scans += 1
+        if self._scans_max != _UNLIMITED:
+            self._check_room(caller)
+        self._scans[caller] += 1
         try:
             yield
         finally:
-            self._scans -= 1
+            self._scans[caller] -= 1
+            if not self._scans[caller]:
+                del self._scans[caller]
+
+    def _check_room(self, caller: str) -> None:
+        if self.scans >= self._scans_max:
+            raise TooManyRequestsError(
+                f"{self.scans} scans are running, as many as server.scans.max allows: ask again in a moment."
+            )
+        if (own := self._scans[caller]) >= self._share:
+            raise TooManyRequestsError(
+                f"{own} scans are yours, as many of {self._scans_max} as server.caller.share.percent allows. Ask again "
+                "when one of them has ended."
+            )
 
     @asynccontextmanager
     async def query(self, wait_ms: int = 0) -> AsyncIterator[None]:

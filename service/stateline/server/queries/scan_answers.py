@@ -26,6 +26,7 @@ from stateline.server.rows.streams import JSON, OwningStream, chunks_of, headers
 from stateline.server.serving import Serving
 from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Page, pinned
+from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.state.siblings import passed_back
@@ -60,30 +61,52 @@ class ScanAnswers:
         self._cursors = serving.cursors
 
     async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
-        """The first page, or the stream that the client accepts; to a HEAD what goes before it, and nothing is opened.
-        Raises `TooManyRequestsError` beyond a limit."""
+        """Return the first page, or the stream that the client accepts. To a HEAD return the headers alone.
+
+        A request that waits for a commit holds no place of server.scans.max meanwhile. Raises `TooManyRequestsError`
+        beyond a limit.
+        """
         read = read.from_now()
         if request.method == "HEAD":
             return await self._head(request, read, query)
-        async with AsyncExitStack() as running:
-            await running.enter_async_context(self._limits.scan())
+        routing, store = self._serving.routing, read.store
+        until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
+        at_once = limit if _format(request) == JSON else STREAMED_AT_ONCE
+        terms = replace(read.terms, limit=at_once)
+        while True:
+            async with AsyncExitStack() as running:
+                await running.enter_async_context(self._limits.scan(caller_of(request)))
+                async with self._limits.query():
+                    outcomes = await routing.scan(store, terms, query, read.partitions)
+                    if not may_wait or not routing.may_wait(store, terms, outcomes, until_s):
+                        return await self._answered(request, read, query, outcomes, at_once, running)
+                close_rests(outcomes)
             async with self._limits.query(read.wait_ms):
-                at_once = limit if _format(request) == JSON else STREAMED_AT_ONCE
-                terms = replace(read.terms, limit=at_once)
-                outcomes = await self._serving.routing.scan(read.store, terms, query, read.partitions, read.deadline_s)
-                scan = MergedScan(query, answers_of(outcomes), at_once)
-                if refused := refusal(read, outcomes):
-                    scan.close()
-                    return refused
-                with_key = key_of(query) is None
-                outcomes = pinned(outcomes)
-                if (media_type := _format(request)) == JSON:
-                    cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller_of(request))
-                    return _page_response(cursor, await self._cursors.begin(cursor))
-            running.callback(scan.close)
-            resources = running.pop_all()  # by the stream, to its end
+                may_wait = await routing.wait_for_scan(store, terms, outcomes, read.deadline_s)
+
+    async def _answered(
+        self,
+        request: Request,
+        read: ReadRequest,
+        query: ScanQuery,
+        outcomes: Mapping[int, Outcome],
+        at_once: int,
+        running: AsyncExitStack,
+    ) -> Response:
+        """The answer of these outcomes; a stream takes over what is `running`."""
+        scan = MergedScan(query, answers_of(outcomes), at_once)
+        if refused := refusal(read, outcomes):
+            scan.close()
+            return refused
+        with_key = key_of(query) is None
+        outcomes = pinned(outcomes)
+        if (media_type := _format(request)) == JSON:
+            cursor = Cursor(read.store, read.terms, outcomes, scan, at_once, with_key, caller_of(request))
+            return _page_response(cursor, await self._cursors.begin(cursor))
+        running.callback(scan.close)
         chunks = chunks_of(media_type, read.store.definition, scan, with_key=with_key)
-        return OwningStream(chunks, resources, self._limits.timeout_s, media_type, headers_of(read.terms, outcomes))
+        headers = headers_of(read.terms, outcomes)
+        return OwningStream(chunks, running.pop_all(), self._limits.timeout_s, media_type, headers)
 
     async def _head(self, request: Request, read: ReadRequest, query: ScanQuery) -> Response:
         check_answered(type(query), read.store.name, read.store.definition.kind)
@@ -125,7 +148,7 @@ class ScanAnswers:
                 self._cursors.check(token, store)
                 return head_response(JSON)
             # One of another node's has its place there, where it came in.
-            place = nullcontext() if came_over_link(request) else self._limits.scan()
+            place = nullcontext() if came_over_link(request) else self._limits.scan(caller_of(request))
             async with place, self._limits.query():
                 cursor, page = await self._cursors.follow(token, store, limit)
                 await self._stand_now(cursor)
@@ -167,7 +190,8 @@ class ScanAnswers:
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"
         try:
-            async with nullcontext() if method == "HEAD" else self._limits.scan(), self._limits.query():
+            place = nullcontext() if method == "HEAD" else self._limits.scan(caller_of(request))
+            async with place, self._limits.query():
                 return passed_back(*await link.http(method, url, token_header()))
         except NotPresentError as error:
             raise gone from error

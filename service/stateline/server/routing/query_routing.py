@@ -33,7 +33,7 @@ from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import shutting_down
-from stateline_store import KeysQuery, Query, VersionedKeysQuery
+from stateline_store import KeysQuery, PositionQuery, Query, VersionedKeysQuery
 
 
 class QueryRouting:
@@ -77,16 +77,30 @@ class QueryRouting:
         return _rows_found(outcomes, homes), outcomes
 
     async def scan(
-        self,
-        store: ServedStore,
-        terms: Terms,
-        query: ScanQuery,
-        partitions: Collection[int],
-        deadline_s: float | None,
+        self, store: ServedStore, terms: Terms, query: ScanQuery, partitions: Collection[int]
     ) -> dict[int, Outcome]:
-        """The first entries of these partitions, each with its rest. What is asked of one key is asked at home first,
-        and in the other partitions when there is nothing."""
-        return await self._whole.seen(store, terms, lambda: self._scan(store, terms, query, partitions, deadline_s))
+        """The first entries of these partitions, each with its rest. It is a single look: `wait_for_scan` waits.
+
+        What is asked of one key is asked at home first, and in the other partitions when there is nothing."""
+        return await self._whole.seen_at_once(store, terms, lambda: self._scan(store, terms, query, partitions))
+
+    def waits_until_s(self, store: ServedStore, terms: Terms, deadline_s: float | None) -> float:
+        """Until when `wait_for_scan` may be called again, on the loop's clock."""
+        now_s = asyncio.get_running_loop().time()
+        return max(now_s if deadline_s is None else deadline_s, now_s + self._whole.patience_s(store, terms))
+
+    def may_wait(self, store: ServedStore, terms: Terms, outcomes: Mapping[int, Outcome], until_s: float) -> bool:
+        """Whether `scan` may find more after `wait_for_scan`."""
+        if asyncio.get_running_loop().time() >= until_s or not any_may_come(outcomes.values()):
+            return False
+        return not any(self._bounds.why_never_met(store, terms.bound, p) for p in failures_of(outcomes))
+
+    async def wait_for_scan(
+        self, store: ServedStore, terms: Terms, outcomes: Mapping[int, Outcome], deadline_s: float | None
+    ) -> bool:
+        """Wait until the partitions that failed may answer; False if they do not in time."""
+        queries: dict[int, Query[Any]] = dict.fromkeys(failures_of(outcomes), PositionQuery())
+        return not failures_of(await self.ask(store, terms, queries, deadline_s))
 
     async def _ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
@@ -137,18 +151,17 @@ class QueryRouting:
         terms: Terms,
         query: ScanQuery,
         partitions: Collection[int],
-        deadline_s: float | None,
     ) -> dict[int, Outcome]:
         key = key_of(query)
         home = None if key is None else home_partition(key, store.placement.partitions)
         if home is None or home not in partitions:
-            return await self._ask(store, terms, dict.fromkeys(partitions, query), deadline_s)
-        outcomes = await self._ask(store, terms, {home: query}, deadline_s)
+            return await self._ask(store, terms, dict.fromkeys(partitions, query), None)
+        outcomes = await self._ask(store, terms, {home: query}, None)
         outcome = outcomes[home]
         if isinstance(outcome, Failure) or await _has_entries(outcome, terms.limit):
             return outcomes
         others: dict[int, Query[Any]] = {p: query for p in partitions if p != home}
-        return outcomes | (await self._ask(store, terms, others, deadline_s) if others else {})
+        return outcomes | (await self._ask(store, terms, others, None) if others else {})
 
 
 async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:

@@ -142,7 +142,7 @@ class SnapshotRoutes:
         wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, _headers(part))
-        return await self._rows(snapshot, part, definition, wanted)
+        return await self._rows(request, snapshot, part, definition, wanted)
 
     async def rows_of_keys(self, request: Request) -> Response:
         """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
@@ -155,7 +155,7 @@ class SnapshotRoutes:
 
         blocks = awaits_registry(definition.key)
         async with self._serving.bodies.read(request, parse, blocks=blocks) as wanted:
-            return await self._rows(snapshot, part, definition, wanted)
+            return await self._rows(request, snapshot, part, definition, wanted)
 
     async def splits(self, request: Request) -> Response:
         """GET …/stores/{store}/partitions/{partition}/splits: the parts that may be read each for itself."""
@@ -197,10 +197,15 @@ class SnapshotRoutes:
         return NodeRefusedError(error, url, store, partition)
 
     async def _rows(
-        self, snapshot: Snapshot, part: CheckpointPart, definition: StoreDefinition, wanted: RowSelection
+        self,
+        request: Request,
+        snapshot: Snapshot,
+        part: CheckpointPart,
+        definition: StoreDefinition,
+        wanted: RowSelection,
     ) -> Response:
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._limits.scan())
+            await resources.enter_async_context(self._limits.scan(caller_of(request)))
             checkpoint = await resources.enter_async_context(self._opened(snapshot, part, definition))
             chunks = _stream(checkpoint, definition, wanted)
             return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))

@@ -31,6 +31,20 @@ class WholeEpochs:
         self._commits = commits
         self._announce = announce
 
+    def patience_s(self, store: ServedStore, terms: Terms) -> float:
+        """How long `seen` waits at most; 0 if the partitions may be of different epochs."""
+        return _PATIENCE_S if self._concerns(store, terms) else 0.0
+
+    async def seen_at_once(
+        self, store: ServedStore, terms: Terms, look: Callable[[], Awaitable[dict[int, Outcome]]]
+    ) -> dict[int, Outcome]:
+        """The outcomes of one look; failures of all partitions if they are of different epochs."""
+        outcomes = await look()
+        if not self._concerns(store, terms) or _is_whole(outcomes):
+            return outcomes
+        close_rests(outcomes)
+        return dict.fromkeys(outcomes, Failure(_not_whole(store)))
+
     async def seen(
         self, store: ServedStore, terms: Terms, look: Callable[[], Awaitable[dict[int, Outcome]]]
     ) -> dict[int, Outcome]:
@@ -38,20 +52,28 @@ class WholeEpochs:
 
         `look` may be called several times; what it has left open is closed then.
         """
-        if store.name not in self._numbers or terms.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+        if not self._concerns(store, terms):
             return await look()
         deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
         commit: asyncio.Event | None = None
         while not _is_whole(outcomes := await look()):
-            for answer in answers_of(outcomes).values():
-                if answer.rows.rest is not None:
-                    answer.rows.rest.close()
+            close_rests(outcomes)
             # After the first look there is another one at once: what was committed before `announce` is not announced.
             if commit is not None and not await self._commits.wait(commit, deadline_s):
                 return {partition: Failure(_not_whole(store)) for partition in outcomes}
             commit = self._commits.next_commit()
             self._announce(store)
         return outcomes
+
+    def _concerns(self, store: ServedStore, terms: Terms) -> bool:
+        return store.name in self._numbers and terms.isolation_level is not IsolationLevel.READ_UNCOMMITTED
+
+
+def close_rests(outcomes: Mapping[int, Outcome]) -> None:
+    """Release the states that these answers have left open."""
+    for answer in answers_of(outcomes).values():
+        if answer.rows.rest is not None:
+            answer.rows.rest.close()
 
 
 def _is_whole(outcomes: Mapping[int, Outcome]) -> bool:
