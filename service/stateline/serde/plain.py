@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from stateline.serde.json_changes import change
 from stateline_store import InvalidArgumentError
 
 
@@ -140,13 +141,28 @@ class JsonSerde:
     name = "json"
 
     def serialize(self, value: Any) -> bytes:
+        """Returns the JSON text of the value. Raises for a value that the text would change: orjson writes NaN and
+        infinities as null, and dataclasses, times, UUIDs and members of an `Enum` as other types. A tuple is a JSON
+        array and is read as a list."""
         try:
             try:
-                return orjson.dumps(value)
+                # Reads what it has written: 0.1 µs for a number, 0.25 µs for a small object. A look at each value from
+                # Python takes longer.
+                data = orjson.dumps(value)
+                read = orjson.loads(data)
             except orjson.JSONEncodeError:
-                return orjson.dumps(_with_digits(value))
+                data = orjson.dumps(_with_digits(value))
+                read = load_exactly(data)
+            changed = None if read == value else change(value, read)
         except (orjson.JSONEncodeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{shown(value)} cannot be written as JSON: {error}.") from error
+        if changed is not None:
+            place = f" at {shown(changed.place)}" if changed.place else ""
+            raise InvalidArgumentError(
+                f"{shown(value)} cannot be written as JSON: {shown(changed.written)}{place} would be read as "
+                f"{shown(changed.read)}. Give text, finite numbers, booleans, None, lists and dicts."
+            )
+        return data
 
     def deserialize(self, data: bytes) -> Any:
         try:
@@ -229,7 +245,7 @@ def _with_digits(value: Any) -> Any:
     """The same for orjson, with integers that it does not write as text to be put in."""
     if isinstance(value, dict):
         return {name: _with_digits(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list) or type(value) is tuple:  # orjson writes no subclass of tuple
         return [_with_digits(item) for item in value]
     if isinstance(value, int) and not _LEAST <= value <= _MOST:
         return orjson.Fragment(str(int(value)))

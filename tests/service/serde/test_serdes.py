@@ -1,9 +1,17 @@
 """Bytes, text and JSON of every serde, against Kafka's own layouts."""
 
 import json
+import math
 import struct
-from typing import Any
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -179,6 +187,81 @@ def test_a_large_integer_opens_no_door_to_what_is_not_json(data: bytes) -> None:
 def test_what_json_cannot_hold_is_refused_beside_large_integers_too(value: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         serdes.json.serialize(value)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    LARGE = 3
+
+
+class Pair(NamedTuple):
+    a: float
+    b: float
+
+
+@dataclass
+class Point:
+    x: float
+
+
+NAN, INF = math.nan, math.inf
+DOUBLE, WHEN, ID = np.float64(NAN), datetime(2026, 5, 1, tzinfo=UTC), UUID(int=7)
+
+
+@pytest.mark.parametrize("number", [NAN, INF, -INF, DOUBLE, np.float32(1.5)], ids=repr)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: n,
+        lambda n: {"n": 0, "deep": [{"mean": n}]},
+        lambda n: (1, (n, None)),
+        lambda n: [2**70, n, None],
+        lambda n: OrderedDict(rows=[None, n]),
+        lambda n: {n: 1},
+    ],
+    ids=["alone", "nested", "tuple", "large-integer", "ordered", "key"],
+)
+def test_a_number_that_json_does_not_have_is_refused(number: Any, make: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be written as JSON"):
+        serdes.json.serialize(make(number))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(Point(1.0), Point(NAN), Pair(1, 2), Colour.RED, WHEN, WHEN.date(), WHEN.time(), ID, b"x", {1}, Decimal(1)),
+        *({1: 2}, {ID: 1}, {Size.LARGE: 1}, orjson.Fragment(b"NaN"), orjson.Fragment(b"1"), object()),
+    ],
+)
+def test_what_json_would_change_is_refused(other: Any) -> None:
+    for value in (other, [None, {"in": other}], (2**70, other)):
+        with pytest.raises(InvalidArgumentError, match="cannot be written as JSON"):
+            serdes.json.serialize(value)
+
+
+def test_the_refusal_of_a_value_names_the_part_that_json_would_change() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        serdes.json.serialize({"n": 0, "rows": [1, {"mean": NAN}]})
+    assert "nan at 'rows[1].mean' would be read as None" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ((1, (2, None)), b"[1,[2,null]]"),
+        (OrderedDict(a=None), b'{"a":null}'),
+        (Counter("aab"), b'{"a":2,"b":1}'),
+        (Size.LARGE, b"3"),
+        ([-0.0, 1e22, 5e-324], b"[-0.0,1e+22,5e-324]"),
+        ({"a": True, "b": None, "c": (2**70,)}, b'{"a":true,"b":null,"c":[1180591620717411303424]}'),
+    ],
+    ids=repr,
+)
+def test_subclasses_of_what_json_has_and_tuples_are_written(value: Any, data: bytes) -> None:
+    assert serdes.json.serialize(value) == data
 
 
 def test_an_integer_that_a_double_cannot_hold_is_refused_as_a_float64() -> None:

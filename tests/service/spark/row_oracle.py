@@ -39,6 +39,7 @@ def expected(given: dict[str, Any], pipeline: Pipeline) -> Expected:
     try:
         topic = _topic(given, pipeline)
         key = _key(given, pipeline)
+        _check_numbers(given)
     except InvalidArgumentError as error:
         return Expected("", b"", None, None, str(error).rstrip("."))
     value = {name: jsonable(member) for name, member in given.items() if not name.startswith("_")}
@@ -52,8 +53,6 @@ def jsonable(value: Any) -> Any:
         return {str(name): jsonable(member) for name, member in value.items()}
     if isinstance(value, list):
         return [jsonable(member) for member in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, date):
@@ -61,6 +60,18 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Decimal):
         return format(value, "f")
     return base64.b64encode(bytes(value)).decode() if isinstance(value, bytes) else value
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if not (name.startswith("_") or given.get("_deleted") or _finite(value)):
+            raise InvalidArgumentError(f"the column {name!r} holds NaN or an infinity, which JSON does not have")
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_finite, [*value, *(value.values() if isinstance(value, dict) else [])]))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _topic(given: dict[str, Any], pipeline: Pipeline) -> str:
@@ -76,6 +87,8 @@ def _key(given: dict[str, Any], pipeline: Pipeline) -> bytes:
     for name, part in zip(pipeline.key, parts, strict=True):
         if part is None:
             raise InvalidArgumentError(f"the key column {name!r} is null")
+        if isinstance(part, dict | list) and not _finite(part):
+            raise InvalidArgumentError(f"the key column {name!r} holds NaN or an infinity, which JSON does not have")
     serde = pipeline.writes.key
     if not isinstance(serde, WindowedSerde):
         return _inner(parts, serde, pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -41,13 +42,18 @@ SCHEMA = """
 """
 PARTS = ["", "a", "a|b", "|", "\\", "a\\|"]
 TEXTS = [*PARTS, 'quote " and \\', "tab\tnewline\n\x01\x1f\x7f", "äöü € 𝄞", "</script>", "null", "x" * 400]
-NUMBERS = [0.0, -0.0, 0.1, 7.0, 1e10, 1.5e-7, 1e16, 1e300, 123456789.123, *map(float, ("nan", "inf", "-inf")), 5e-324]
+NUMBERS = [0.0, -0.0, 0.1, 7.0, 1e10, 1.5e-7, 1e16, 1e300, 123456789.123, 5e-324]
+WITHOUT_JSON = [math.nan, math.inf, -math.inf]
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _time(chance: random.Random) -> datetime:
     seconds = chance.choice([0, chance.randrange(4_000_000_000), chance.randrange(4_000_000_000)])
     return FIRST + timedelta(seconds=seconds, microseconds=chance.choice([0, 0, 1, 500_000, 123_456, 999_999]))
+
+
+def _number(chance: random.Random) -> float:
+    return chance.choice(WITHOUT_JSON if chance.random() < 0.03 else NUMBERS)
 
 
 def _row(chance: random.Random) -> tuple[Any, ...]:
@@ -58,8 +64,8 @@ def _row(chance: random.Random) -> tuple[Any, ...]:
         chance.choice([0, -1, 2**63 - 1, -(2**63), chance.randrange(1000)]),
         chance.randrange(-128, 128),
         chance.random() < 0.5,
-        chance.choice(NUMBERS),
-        chance.choice([0.1, 3.5, float("nan"), 1e30]),
+        _number(chance),
+        chance.choice([0.1, 3.5, 1e30]),
         Decimal(chance.randrange(-(10**9), 10**9)) / 1000,
         Decimal(chance.choice([0, 1, -5, 10**13])) / 10**12,
         date(chance.randrange(1, 9999), 2, 28),
@@ -67,10 +73,10 @@ def _row(chance: random.Random) -> tuple[Any, ...]:
         _time(chance).replace(tzinfo=None),
         chance.randbytes(chance.randrange(90)),
         (start, start + timedelta(hours=1)),
-        ((_time(chance), chance.choice(NUMBERS)), [chance.choice(TEXTS), None], 1, None),
+        ((_time(chance), _number(chance)), [chance.choice(TEXTS), None], 1, None),
         [_time(chance), None],
-        [chance.choice(NUMBERS), None],
-        {chance.choice(TEXTS): chance.choice([*NUMBERS, None])},
+        [_number(chance), None],
+        {chance.choice(TEXTS): chance.choice([_number(chance), None])},
         {chance.randrange(9): (chance.randbytes(3),)},
         None,
         chance.choice(TEXTS),
@@ -204,6 +210,20 @@ def test_a_row_of_hidden_columns_alone_is_an_empty_object_at_the_time_of_the_bat
     assert records(pipeline("_k"), _k="a") == [("out", b"a", b"{}", 99, None)]
 
 
+def test_a_deleted_row_may_hold_what_json_does_not_have() -> None:
+    assert records(pipeline("name"), name="a", x=math.nan, _deleted=True) == [("out", b"a", None, 99, None)]
+
+
+def test_numbers_that_json_does_not_have_are_fine_in_hidden_columns_and_in_keys_that_are_text() -> None:
+    assert records(pipeline("_x"), _x=math.inf, _y=[math.nan]) == [("out", b"inf", b"{}", 99, None)]
+
+
+def test_keys_of_type_json_have_times_as_text() -> None:
+    key = {"at": datetime(2013, 1, 1, 5, 0, 0, 1500, tzinfo=UTC), "days": [date(2013, 1, 2)]}
+    made = records(pipeline("_k", serde=serdes.json), _k=key)
+    assert made[0][1] == b'{"at":"2013-01-01T05:00:00.001500+00:00","days":["2013-01-02"]}'
+
+
 def test_bytes_that_are_no_text_are_replaced_in_a_value() -> None:
     torn = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"a\xff"]).buffers())
     assert json_texts(torn).to_pylist() == ['"ok"', '"a\N{REPLACEMENT CHARACTER}"']
@@ -231,6 +251,10 @@ BAD = [
     ),
     pytest.param(PIPELINES[11], {"n": 1, "window": _window(0, 5)}, "session.*5 ms long.*gap of 1800000", id="session"),
     pytest.param(PIPELINES[10], {"name": "a", "n": 1, "window": _window(-HOUR_MS, 0)}, "before 1970", id="1969"),
+    pytest.param(pipeline("name"), {"name": "a", "x": math.nan}, "'x' holds NaN or an infinity", id="nan"),
+    pytest.param(pipeline("name"), {"name": "a", "x": [{"y": -math.inf}]}, "'x' holds NaN or an inf", id="nested"),
+    pytest.param(pipeline("_k"), {"_k": {"x": math.nan}, "n": 1}, "key column '_k' holds NaN", id="key"),
+    pytest.param(pipeline("x", serde=serdes.json), {"x": math.nan}, "'out' is json, and nan cannot", id="json key"),
 ]
 
 

@@ -12,12 +12,14 @@ a time, and there is no plan to make for each micro-batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.pipeline import Pipeline
 from stateline.spark.columns import DELETED, KEY, OFFSET, ORDER, TOPIC
-from stateline.spark.sink.json_texts import object_texts
+from stateline.spark.sink.json_texts import object_texts, without_json
 from stateline.spark.sink.result_checks import named_columns, value_columns
 from stateline.spark.sink.result_keys import inner_keys, window_suffixes
 from stateline.spark.sink.result_records import ENCODED, topic_names
@@ -34,12 +36,14 @@ def encoded_rows(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.RecordBatch:
     if pipeline.windowing is not None:
         suffixes, *bad_windows = window_suffixes(batch, pipeline.windowing)
         keys, bad = pc.binary_join_element_wise(keys, suffixes, b""), [*bad, *bad_windows]
-    reasons = pc.coalesce(bad_topic, *bad)
-    values = object_texts({name: batch.column(name) for name in value_columns(batch.schema.names)}, count)
-    values = values.cast(pa.binary())
+    members = {name: batch.column(name) for name in value_columns(batch.schema.names)}
+    values = object_texts(members, count).cast(pa.binary())
+    bad_numbers = list(_bad_numbers(members))
     if DELETED in batch.schema.names:
         gone = pc.fill_null(batch.column(DELETED), fill_value=False)
         values = pc.if_else(gone, pa.scalar(None, pa.binary()), values)
+        bad_numbers = [pc.if_else(gone, pa.scalar(None, pa.string()), said) for said in bad_numbers]
+    reasons = pc.coalesce(bad_topic, *bad, *bad_numbers)
     times, order = _timestamps(batch, pipeline), _order(batch, pipeline)
     arrays = [keys, values, times, topics, order, _bad(batch, pipeline, reasons)]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
@@ -55,6 +59,14 @@ def _topics(batch: pa.RecordBatch, pipeline: Pipeline) -> tuple[pa.Array, pa.Arr
     unknown = pc.and_(pc.is_null(found), pc.is_valid(given))
     said = pc.binary_join_element_wise(f"{TOPIC} is '", given, f"', and the pipeline writes to {', '.join(names)}", "")
     return pc.fill_null(found, 0), pc.if_else(unknown, said, pa.scalar(None, pa.string()))
+
+
+def _bad_numbers(members: dict[str, pa.Array]) -> Iterator[pa.Array]:
+    """What is wrong with rows that hold numbers without JSON: one array for each column that has such rows."""
+    for name, array in members.items():
+        if (found := without_json(array)) is not None:
+            said = f"the column {name!r} holds NaN or an infinity, which JSON does not have"
+            yield pc.if_else(found, pa.scalar(said), pa.scalar(None, pa.string()))
 
 
 def _timestamps(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.pipeline import Pipeline, Windowing
-from stateline.serde.plain import Serde
+from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
-from stateline.spark.sink.json_texts import iso_texts
-from stateline.spark.sink.rows import is_utf8, key_text, plain
+from stateline.spark.sink.json_texts import iso_texts, without_json
+from stateline.spark.sink.rows import is_utf8, key_text, plain, times_as_text
 from stateline_store import InvalidArgumentError
 
 _INTEGERS = {"int32": pa.int32(), "int64": pa.int64()}
@@ -42,7 +42,9 @@ def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
     bad = [reason for name, column in zip(pipeline.key, columns, strict=True) for reason in _nulls(name, column)]
     serde = inner_key_serde(pipeline)
     if len(columns) > 1 or serde.name == "string":
-        bad += [_not_utf8(name, column) for name, column in zip(pipeline.key, columns, strict=True) if _is_torn(column)]
+        named = list(zip(pipeline.key, columns, strict=True))
+        bad += [_not_utf8(name, column) for name, column in named if _is_torn(column)]
+        bad += [said for name, column in named if (said := _within_json(name, column)) is not None]
         texts = _texts(columns[0]) if len(columns) == 1 else _joined([_texts(column) for column in columns])
         return [texts.cast(pa.binary()), *bad]
     if serde.name in _INTEGERS and pa.types.is_integer(columns[0].type):
@@ -87,6 +89,13 @@ def _is_torn(column: pa.Array) -> bool:
 def _not_utf8(name: str, column: pa.Array) -> pa.Array:
     said = f"the key column {name!r} is not UTF-8 text"
     return pa.array([said if _is_broken(data) else None for data in column.cast(pa.binary()).to_pylist()], pa.string())
+
+
+def _within_json(name: str, column: pa.Array) -> pa.Array | None:
+    """What is wrong with keys whose text is JSON of NaN or an infinity, which would be that of null."""
+    found = None if pa.types.is_floating(column.type) else without_json(column)
+    said = f"the key column {name!r} holds NaN or an infinity, which JSON does not have"
+    return None if found is None else _said(found, said)
 
 
 def _is_broken(data: bytes | None) -> bool:
@@ -134,7 +143,7 @@ def _by_serde(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Ar
     """One by one: bytes, JSON, doubles, and serdes of the application's own."""
     keys: list[bytes | None] = []
     refused: list[str | None] = []
-    for value in plain(column):
+    for value in map(times_as_text, plain(column)) if isinstance(serde, JsonSerde) else plain(column):
         key, why = _serialized(serde.serialize, value)
         keys.append(key)
         refused.append(None if why is None else f"{_of_serde(pipeline)}{why}")

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import base64
+import math
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -33,8 +35,27 @@ def is_utf8(array: pa.Array) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """The value as JSON: times are ISO 8601 in UTC, NaN and infinities null, decimals text, binary base64."""
+    """The value as JSON: times are ISO 8601 in UTC, decimals text, binary base64, NaN and infinities null."""
     return orjson.dumps(value, default=_other, option=_JSON_OPTIONS).decode()
+
+
+def times_as_text(value: Any) -> Any:
+    """The value with its times as ISO 8601, as keys of type json have them: ``2013-01-01T05:00:00+00:00``. In topics:
+    never change."""
+    if isinstance(value, dict):
+        return {name: times_as_text(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [times_as_text(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else value  # a datetime is a date
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value holds neither NaN nor an infinity."""
+    if isinstance(value, dict):
+        return all(is_finite(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def key_text(value: Any) -> str:
