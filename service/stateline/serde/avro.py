@@ -2,16 +2,17 @@
 
 Values are what fastavro has: a dict for a record, `datetime` in UTC for timestamps, `Decimal` for decimals. The
 declared schema is the reader's; the writer's comes from the registry by its id, so that fields which one of the two
-does not have are dropped, or get their default (Avro's schema resolution).
+does not have are dropped, or get their default (Avro's schema resolution; `stateline.serde.avro_defaults`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from stateline.serde.avro_defaults import Defaults
 from stateline.serde.avro_json import of_json, type_of
 from stateline.serde.plain import shown
 from stateline.serde.registered import RegisteredSerde
@@ -28,11 +29,15 @@ class AvroSerde(RegisteredSerde):
 
     schema: str
 
+    _defaults: Defaults = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         import_extra(_CONFLUENT, "avro")
-        fastavro = import_extra("fastavro", "avro")
+        import_extra("fastavro", "avro")
         try:
-            fastavro.parse_schema(orjson.loads(self.schema))
+            object.__setattr__(self, "_defaults", Defaults(self.schema))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"schema={shown(self.schema)} has a wrong default: {error}.") from error
         except Exception as error:  # fastavro raises whatever it stumbles over
             raise InvalidArgumentError(
                 f"schema={shown(self.schema)} is no Avro schema ({type(error).__name__}: {error}): give its JSON, as "
@@ -48,12 +53,16 @@ class AvroSerde(RegisteredSerde):
         return self.serialize(text) if self.name == "avro(string)" else super().parse_text(text)
 
     def _writer(self, client: Any) -> Any:
-        kind = import_extra(_CONFLUENT, "avro").AvroSerializer
-        return kind(client, self.schema, conf=self._settings(kind))
+        kind, defaults = import_extra(_CONFLUENT, "avro").AvroSerializer, self._defaults
+        complete = (lambda value, context: defaults.completed(value)) if defaults else None
+        return kind(client, self.schema, to_dict=complete, conf=self._settings(kind))
 
     def _reader(self, client: Any) -> Any:
-        kind = import_extra(_CONFLUENT, "avro").AvroDeserializer
-        return kind(client, self.schema, conf=self._reader_settings(kind))
+        kind, defaults = import_extra(_CONFLUENT, "avro").AvroDeserializer, self._defaults
+        settings = self._reader_settings(kind)
+        if not defaults:
+            return kind(client, self.schema, conf=settings)
+        return kind(client, defaults.marked_schema, lambda value, context: defaults.filled(value), conf=settings)
 
     def _plain(self, value: Any) -> Any:
         return value
