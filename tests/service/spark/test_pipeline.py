@@ -207,11 +207,21 @@ def test_a_value_that_is_not_json_of_the_schema_stops_the_pipeline_and_is_named(
 def test_skip_leaves_such_values_and_tombstones_out_and_counts_the_former(
     run: Run, log: EmbeddedLog, config: Config
 ) -> None:
-    write(log, b"no JSON", b"", b'{"origin": "JFK", "delay": NaN}', None)
+    no_numbers = [b'{"origin": "JFK", "delay": %b}' % name for name in (b"NaN", b"-Infinity", b"INF")]
+    fine = b'{"origin": "\\" [NaN, Infinity]", "delay": null, "more": {"NaN": 1}}'
+    write(log, b"no JSON", b"", *no_numbers, fine, None)
     skip = config.model_copy(update={"deserialization_exception_handler": "skip"})
     reports = run(notes, "noted", config=skip)
-    assert results(log) == [(b"JFK", {"origin": "JFK", "delay": None}, 1000)]
-    assert sum(report.skipped for report in reports) == 2
+    origin = '" [NaN, Infinity]'
+    assert results(log) == [(origin.encode(), {"origin": origin, "delay": None}, 1000)]
+    assert sum(report.skipped for report in reports) == 5
+
+
+def test_a_result_that_json_does_not_have_stops_the_pipeline_and_shows_the_row(run: Run, log: EmbeddedLog) -> None:
+    write(log, b'{"origin": "JFK", "delay": "Infinity"}')
+    with pytest.raises(TopologyError, match=r"'delay' holds NaN or an infinity, .*\"origin\":\"JFK\""):
+        run(notes, "noted")
+    assert results(log) == []
 
 
 def test_a_null_key_stops_the_pipeline_and_shows_the_row(run: Run, log: EmbeddedLog) -> None:

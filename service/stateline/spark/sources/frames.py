@@ -197,14 +197,24 @@ def _loaded(reader: object) -> DataFrame:
 def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
     """The rows with the value in the struct `json`, and what is wrong with values that are none."""
     schema = _schema(topic).add(_BAD, "string")
-    parsed = F.from_json(F.col("value").cast("string"), schema, {"columnNameOfCorruptRecord": _BAD})
+    value = F.col("value").cast("string")
+    parsed = F.from_json(value, schema, {"columnNameOfCorruptRecord": _BAD})
     # An empty value gives no struct at all; anything else that is unreadable is kept in the extra column.
-    is_bad = F.col("value").isNotNull() & (F.col("json").isNull() | F.col(f"json.{_BAD}").isNotNull())
-    text = F.substring(F.col("value").cast("string"), 1, _SHOWN)
+    is_unread = F.col("json").isNull() | F.col(f"json.{_BAD}").isNotNull()
+    is_bad = F.col("value").isNotNull() & (is_unread | _holds_no_number(value))
+    text = F.substring(value, 1, _SHOWN)
     # Spark would put the parsing in the place of each `json`, twice in the filter of bad records and once behind it;
     # what it takes for nondeterministic it leaves where it is.
     once = F.when(F.spark_partition_id() >= 0, parsed)
     return rows.withColumn("json", once), F.when(is_bad, _refusal("value", "is not JSON of the topic's schema", text))
+
+
+def _holds_no_number(value: Column) -> Column:
+    """Whether NaN or an infinity stands in the text as a number: Spark reads it, and JSON does not have it. In quotes
+    it is a text, which Spark reads as a double where the schema has one."""
+    is_named = value.contains("NaN") | value.contains("Inf") | value.contains("INF")  # of most values not
+    outside_texts = F.regexp_replace(F.regexp_replace(value, r"(?s)\\.", ""), '"[^"]*"', "")
+    return F.when(is_named, outside_texts.rlike("NaN|Inf|INF")).otherwise(F.lit(False))
 
 
 def _schema(topic: Topic) -> StructType:
