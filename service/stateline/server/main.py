@@ -29,6 +29,7 @@ from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
+from stateline.processes.tracing import traced
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.console.failures import ConsoleFailures
@@ -164,7 +165,7 @@ def create_app(
     api.state.at_once = None  # what `http_protocol` looks for
     points = PointReads(serving, queries.requests, measuring, admit)
     serving.for_nodes.points = points.answer_for_node
-    if admit is not None:
+    if admit is not None and config.tracing_exporter == "none":  # which makes no spans
         api.state.at_once = points.answer
     return api
 
@@ -300,6 +301,7 @@ async def _lifespan(
         scratch.mkdir(mode=0o700)
     try:
         async with AsyncExitStack() as stack:
+            stack.enter_context(traced(serving.config, "server"))
             if serving.nodes is not None:
                 await stack.enter_async_context(joined(serving.nodes, serving.config, for_nodes, announces=announces))
                 with contextlib.suppress(TimeoutError):  # whoever is asked first would refuse what others have

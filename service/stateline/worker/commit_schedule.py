@@ -21,6 +21,7 @@ from stateline.worker.query_socket import QuerySocket
 from stateline.worker.task import Task
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
+from stateline.worker.work_trace import WorkTrace
 from stateline_store import RetryLaterError
 
 # A commit that is to spare readers a longer one comes when at least so many times have passed as commits have to wait
@@ -54,6 +55,7 @@ class CommitSchedule:
         self._queries = queries
         self._last_commit_s = time.monotonic()
         self._waited_s = deque[float](maxlen=_LAST_FEW)
+        self.trace = WorkTrace()
 
     def commit_if_due(self, consumer: Consumer) -> None:
         """`commit`, when the interval is over, a function has asked for it, or it would hold up who asks if it came
@@ -80,7 +82,8 @@ class CommitSchedule:
         tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
         if tasks:
             began_s, worked_s = time.perf_counter(), time.thread_time()
-            self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
+            with self.trace.commit():
+                self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
             took_s = time.perf_counter() - began_s
             self._waited_s.append(took_s - (time.thread_time() - worked_s))
             self._figures.committed(took_s, forced=to_free_memory)

@@ -12,6 +12,7 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
+from stateline.processes.tracing import traced
 from stateline.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        worker.run()
+        with traced(config, instance):
+            worker.run()
     finally:
         log.close()

@@ -146,6 +146,7 @@ class TaskExecutor:
             took_s = time.perf_counter() - started
             self._pace.learn(len(slice_), size, took_s, self._tasks.staged_bytes() - before)
             self._reporter.figures.processed(len(slice_), took_s)
+            self._commits.trace.processed(str(task.id), slice_, took_s)
             at += len(slice_)
             self._commits.commit_if_due(consumer)
             self.between_slices(consumer)

@@ -322,6 +322,7 @@ class Worker:
         """Drop what is not committed, abort its transaction, and make ready to join the group again: records that were
         processed since the last commit are read again. Raises as `begin`."""
         self._manager.drop_all()
+        self._commits.trace.drop()
         self.failures.take_dead_letters()  # their records are read again
         self._epochs.start_over()
         self._group.close()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
+from stateline.processes.tracing import carried_by, span
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import (
@@ -182,8 +183,9 @@ class AskingNode:
             self._exchange.send(COMMIT_EVENT)
 
     async def _answered(self, message: Message) -> dict[str, Any]:
-        with self._traffic.answering(self.hello.node) as counted:
-            request = decode_request(message)
+        request = decode_request(message)
+        made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
+        with made, self._traffic.answering(self.hello.node) as counted:
             outcome = await self._answers.answer(request)
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from stateline.processes.tracing import carrier, span
 from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
 from stateline.server.guard.passing_on import token_to_pass_on
@@ -100,8 +101,10 @@ class Link:
         declared = timestamped if self.wire >= ASKS_AS_DECLARED else None
         request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, token, declared)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
-        with self.traffic.forwarding(self.hello.node) as counted:
-            outcome = self._scans.outcome(await self._reply(encode_request(request), timeout_s))
+        hop = span(f"ask {self.hello.node}", {"store": terms.store, "partition": partition}, "CLIENT")
+        with hop, self.traffic.forwarding(self.hello.node) as counted:
+            message = encode_request(request) | carrier()
+            outcome = self._scans.outcome(await self._reply(message, timeout_s))
             counted.note(outcome)
         return outcome
 
@@ -150,8 +153,12 @@ class Link:
         """What that node answers to this request; `path` with its query. When it takes too long, or who waits is
         cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError` when it cannot,
         or its answer is too large."""
-        message = http_over_link.encode_request(self._exchange.number(), method, path, headers, body)
-        with self.traffic.forwarding(self.hello.node) as counted:
+        with (
+            span(f"ask {self.hello.node}", {"method": method}, "CLIENT"),
+            self.traffic.forwarding(self.hello.node) as counted,
+        ):
+            sent = {**headers, **carrier()}
+            message = http_over_link.encode_request(self._exchange.number(), method, path, sent, body)
             answer = http_over_link.decode_answer(await self._reply(message, timeout_s), self.hello.node)
             counted.note_status(answer.status)
         return answer

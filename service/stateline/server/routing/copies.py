@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from stateline.processes.tracing import span
 from stateline.query.custom_query import CustomQuery
 from stateline.query.values import Failure, Outcome, ScanQuery, Terms
 from stateline.server.routing.bounds import PositionBounds
@@ -95,10 +96,11 @@ class Copies:
             return await self._ask_workers(store, terms, queries, deadline_s)
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
-            if isinstance(query, KeysQuery | VersionedKeysQuery):
-                outcomes[partition] = await ask_for_keys(self._partitions, store, terms, partition, query)
-            else:
-                outcomes[partition] = self._partitions.ask(store, terms, partition, query)
+            with span(f"read {store.name}", {"partition": partition, "query": type(query).__name__}):
+                if isinstance(query, KeysQuery | VersionedKeysQuery):
+                    outcomes[partition] = await ask_for_keys(self._partitions, store, terms, partition, query)
+                else:
+                    outcomes[partition] = self._partitions.ask(store, terms, partition, query)
             if isinstance(query, ScanQuery | KeysQuery | VersionedKeysQuery):
                 await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
         return outcomes
@@ -158,12 +160,13 @@ class Copies:
         left_s = 0.0 if deadline_s is None else deadline_s - asyncio.get_running_loop().time()
         wait_ms = max(0, int(left_s * 1000))
         declared = store.definition.description
-        outcomes = await asyncio.gather(
-            *(
-                self._workers.query(store.placement.task_id(p), terms, p, query, wait_ms, declared)
-                for p, query in queries.items()
+        with span(f"read {store.name}", {"partitions": len(queries), "of": "workers"}):
+            outcomes = await asyncio.gather(
+                *(
+                    self._workers.query(store.placement.task_id(p), terms, p, query, wait_ms, declared)
+                    for p, query in queries.items()
+                )
             )
-        )
         return {p: self._unless_refused(store, terms, p, outcome) for p, outcome in zip(queries, outcomes, strict=True)}
 
     def _unless_refused(self, store: ServedStore, terms: Terms, partition: int, outcome: Outcome) -> Outcome:

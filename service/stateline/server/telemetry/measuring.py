@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stateline.processes.tracing import carried_by, is_tracing, span
 from stateline.server.contract import request_id
 from stateline.server.contract.observation import Observation, begin
 from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
 from stateline.server.telemetry.access_log import AccessLog, Line, Sender
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.request_counts import Answered
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # Of requests that no route took: their paths are the client's invention.
 UNMATCHED = "unmatched"
@@ -78,7 +83,12 @@ class MeasuringMiddleware:
         metrics.in_progress += 1
         began_s = time.perf_counter()
         try:
-            await self._app(scope, receive, watch)
+            with span(scope["method"], {"stateline.request_id": number}, "SERVER", _parent(scope)) as made:
+                try:
+                    await self._app(scope, receive, watch)
+                finally:
+                    if made is not None:
+                        self._name(made, self._answered(scope, observation, status), status)
         except asyncio.CancelledError:
             observation.reason = "cancelled"  # the server stops, and this took longer than it waits
             raise
@@ -89,6 +99,13 @@ class MeasuringMiddleware:
             rows, token = observation.rows, observation.token
             self._measuring.tell(scope, token, answered, status, seconds, rows, size)
 
+    @staticmethod
+    def _name(made: Span, answered: Answered, status: int) -> None:
+        """Names and attributes are those of OpenTelemetry's semantic conventions for HTTP servers."""
+        made.update_name(f"{made.name} {answered.route}")  # type: ignore[attr-defined]
+        made.set_attribute("http.response.status_code", status)
+        made.set_attribute("http.route", answered.route)
+
     def _answered(self, scope: Scope, observation: Observation, status: int) -> Answered:
         store = scope["path_params"].get("store", "") if "path_params" in scope else ""
         return Answered(
@@ -97,6 +114,12 @@ class MeasuringMiddleware:
             observation.level,
             observation.reason or _outcome(status),
         )
+
+
+def _parent(scope: Scope) -> dict[str, str]:
+    """The caller's span, if it sent one."""
+    headers = scope["headers"] if is_tracing() else ()
+    return carried_by({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
 
 def _outcome(status: int) -> str:
