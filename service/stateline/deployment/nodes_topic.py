@@ -7,8 +7,9 @@
 and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), what
 workers tell each other (`deployment.worker_entries`), and what was started over (`deployment.resets`).
 
-In the log: never change. What else a value has is a newer build's. It finds the others and nothing more: whether a node
-lives, and what it has, it says itself (`server.nodes.link`).
+In the log: never change. What else a value has is a newer build's. A URL that is not http or https, and an address that
+is not ``host:port``, count as empty; a record whose key is no name of a node counts for nothing. The topic finds the
+others and nothing more: whether a node lives, and what it has, it says itself (`server.nodes.link`).
 
 Nobody reads the topic by a group, so the offsets of it that members commit mean nothing: that they are taken proves
 that a member is one (`deployment.lease`).
@@ -16,6 +17,7 @@ that a member is one (`deployment.lease`).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,6 +25,7 @@ from dataclasses import asdict, dataclass, fields
 
 import orjson
 
+from stateline.config.types import NODE_NAME
 from stateline.log.interface import Admin, Log, NewTopic, Record
 from stateline_store import LogUnavailableError, TopicPartition
 from stateline_store.clock import now_ms
@@ -32,6 +35,11 @@ PIPELINES_KEY = b"\0pipelines"
 """Of the record that says where pipelines run."""
 RESET_KEY = b"\0reset"
 """Of the record that says what was started over (`deployment.resets`)."""
+
+_SERVER_URL = re.compile(r"https?://[A-Za-z0-9._~:%\[\]-]{1,400}")
+_ADDRESS = re.compile(r"[A-Za-z0-9._~:%\[\]-]{1,400}:[0-9]{1,5}")
+_NODE_NAME = re.compile(NODE_NAME)
+_MOST_CHARACTERS = 1000  # of a text
 
 _SETTINGS = {"cleanup.policy": "compact"}
 _READ_TIMEOUT_S = 15.0
@@ -67,13 +75,27 @@ class NodeEntry:
             wire = tuple(found["wire"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
-        if not all(isinstance(text, str) for text in texts.values()) or not all(isinstance(n, int) for n in wire):
+        if not all(isinstance(text, str) and len(text) <= _MOST_CHARACTERS for text in texts.values()):
             return None
+        if len(wire) > _MOST_CHARACTERS or not all(isinstance(version, int) for version in wire):
+            return None
+        texts["url"] = texts["url"] if is_server_url(texts["url"]) else ""
+        texts["peer"] = texts["peer"] if _ADDRESS.fullmatch(texts["peer"]) else ""
         return cls(**texts, wire=wire)
 
     def has_tasks_of(self, topology: str, tasks: str) -> bool:
         """Whether its tasks are those of an application with these digests: stores may have timestamps at one alone."""
         return self.topology == topology or (bool(tasks) and self.tasks == tasks)
+
+
+def is_server_url(text: str | None) -> bool:
+    """Whether clients may be told to ask there: ``http://host:port`` or ``https://…``, without a path or a user."""
+    return text is not None and _SERVER_URL.fullmatch(text) is not None
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a node can be called so (`node.name`)."""
+    return _NODE_NAME.fullmatch(text) is not None
 
 
 def nodes_partition(application_id: str) -> TopicPartition:
@@ -167,7 +189,7 @@ def follow_records(
 
 
 def _is_node(record: Record) -> bool:
-    return record.key is not None and not record.key.startswith(_OTHERS)
+    return record.key is not None and not record.key.startswith(_OTHERS) and is_node_name(_name(record))
 
 
 def _name(record: Record) -> str:

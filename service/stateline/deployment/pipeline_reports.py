@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from stateline.deployment.nodes_topic import ensure_of_one_partition, follow_records
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipeline_status import MOST_BYTES, PipelineStatus
 from stateline.log.interface import Log, Producer, Record
 from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
 from stateline_store.clock import now_ms
@@ -51,7 +51,9 @@ class PipelineReport:
 
     @classmethod
     def decode(cls, value: bytes) -> PipelineReport | None:
-        """What `encode` wrote; None for anything else, which may be a newer build's."""
+        """What `encode` wrote; None for anything else, which may be a newer build's, and beyond 64 KiB."""
+        if len(value) > MOST_BYTES:
+            return None
         try:
             members = orjson.loads(value)
             status = PipelineStatus.decode(orjson.dumps(members["status"]))

@@ -15,6 +15,8 @@ import orjson
 
 from stateline.deployment.json_files import decoded
 
+MOST_BYTES = 64 * 1024
+"""Of a status that other machines take."""
 State = Literal["starting", "running", "waiting", "restarting", "failed"]
 """`running` from the first micro-batch on, `waiting` when there is nothing to read, `restarting` after a failure, until
 it starts again, `failed` when it does not: the caller has to act first."""

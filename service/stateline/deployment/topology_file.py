@@ -141,6 +141,12 @@ class PublishedTopology:
             for name, store in self.stores.items()
         }
 
+    def task_ids(self) -> frozenset[str]:
+        """The texts of all its `TaskId`s."""
+        return frozenset(
+            str(TaskId(s.ordinal, partition)) for s in self.subtopologies for partition in range(s.partitions)
+        )
+
     def refusing(self, reasons: Mapping[str, str]) -> PublishedTopology:
         """The same, with why nobody runs these stores."""
         stores = {name: replace(store, refused=reasons.get(name, store.refused)) for name, store in self.stores.items()}
@@ -164,11 +170,11 @@ def publish_topology(application: Path, topology: PublishedTopology) -> None:
     publish(topology_path(application), topology.encode(), sync=True)
 
 
-def read_placements(application: Path) -> dict[str, Placement]:
-    """Store → placement. Raises `NotReadyError` when no worker has written it yet, or it cannot be read."""
+def read_topology(application: Path) -> PublishedTopology:
+    """What the file says. Raises `NotReadyError` when no worker has written it yet, or it cannot be read."""
     path = topology_path(application)
     try:
-        return PublishedTopology.decode(path.read_bytes()).placements()
+        return PublishedTopology.decode(path.read_bytes())
     except FileNotFoundError as error:
         raise NotReadyError(
             f"No worker has started yet in {application}: start one (stateline worker), then ask again."

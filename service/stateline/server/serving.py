@@ -17,6 +17,7 @@ from stateline.model.topology import Topology
 from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.joining import hello_of, node_url
 from stateline.server.nodes.keys import node_keys, why_alone
+from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
@@ -125,7 +126,10 @@ class Serving:
             return None
         own = hello_of(self.config, self.topology)
         alone = why_alone(self.config)
-        return Nodes(own, node_keys(self.config), alone, self.own_map.now, self.for_nodes, self.commits.announce)
+        keys, on_change = node_keys(self.config), self.commits.announce
+        nodes = Nodes(own, keys, alone, self.own_map.now, self.for_nodes, on_change)
+        nodes.bounded = MapBounds(self.stores, self.topology.pipelines).bounded
+        return nodes
 
     def _group_watch(self, application: Path) -> GroupWatch | None:
         """None where nobody outside of this directory can have a task."""

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
-from stateline.deployment.pipeline_status import PipelineStatus, read_status
+from stateline.deployment.pipeline_status import MOST_BYTES, PipelineStatus, read_status
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
 from stateline.spark.sink.checkpoint import claim, keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
@@ -174,3 +174,9 @@ def test_who_may_read_a_pipelines_files_is_said_by_the_umask(tmp_path: Path) -> 
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")} == {
         "status.json": 0o664, "checkpoint": 0o775, "stateline.json": 0o664, "declaration.json": 0o664,
     }  # fmt: skip
+
+
+def test_of_a_long_error_the_beginning_is_told(tmp_path: Path) -> None:
+    status = StatusFile("delays", tmp_path).change(state="failed", last_error="x" * 100_000)
+    assert status.last_error == "x" * 8_000
+    assert len(status.encode()) < MOST_BYTES

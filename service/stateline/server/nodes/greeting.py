@@ -37,6 +37,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from stateline.deployment.nodes_topic import is_node_name, is_server_url
 from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.server.nodes.keys import certificate_names
 from stateline_store import InvalidArgumentError
@@ -85,13 +86,17 @@ class Hello:
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
         told = {"purpose": LINK, "tasks": "", **message}  # an earlier build's says neither
-        texts = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
+        texts: dict[str, Any] = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
             raise NotANodeError("its hello lacks what every hello has")
+        if not is_node_name(texts["node"]):
+            raise NotANodeError(f"it calls itself {texts['node']!r:.100}, which is no name of a node (node.name)")
+        if texts["url"] and not is_server_url(texts["url"]):
+            raise NotANodeError(f"its url, {texts['url']!r:.100}, is no http or https URL of a server (node.url)")
         if not isinstance(wire, list) or not all(isinstance(each, int) for each in wire):
             raise NotANodeError("its hello does not say which versions of the wire it understands")
-        return cls(**texts, wire=tuple(wire))  # type: ignore[arg-type]  # all are texts
+        return cls(**texts, wire=tuple(wire))
 
     def spoken(self, other: Hello) -> int:
         """The version of the wire that the two speak. Raises `OtherWireError` when there is none."""

@@ -23,8 +23,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from stateline.deployment.nodes_topic import is_server_url
 from stateline.processes.tracing import carrier, span
-from stateline.query.values import Outcome, Terms
+from stateline.query.values import Failure, Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes import http_over_link
@@ -48,7 +49,8 @@ _log = logging.getLogger(__name__)
 class Link:
     """To one node, as `own` has greeted it; `wire` is the version that both speak, `declares_the_same`: what it answers
     a client is this node's answer, too. `on_map` is called when it has other tasks, `on_commit` when it has committed
-    (`wake`), `traffic` counts what it is asked. For the event loop's thread, and made in it."""
+    (`wake`), `traffic` counts what it is asked. `bounded` leaves out of its map what the application does not
+    have. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
@@ -59,13 +61,15 @@ class Link:
         on_map: Callable[[], None],
         on_commit: Callable[[], None],
         traffic: Traffic,
+        bounded: Callable[[NodeMap], NodeMap] = lambda told: told,
     ) -> None:
         self.hello = hello
         self.wire = own.spoken(hello)
         self.declares_the_same = own.topology == hello.topology
         self.traffic = traffic
         self.map = NodeMap()
-        self._on_map, self._on_commit = on_map, on_commit
+        self._on_map, self._on_commit, self._bounded = on_map, on_commit, bounded
+        self._has_too_much = False  # its map
         self._is_waking = False
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, token_to_pass_on)
@@ -106,6 +110,8 @@ class Link:
             message = encode_request(request) | carrier()
             outcome = self._scans.outcome(await self._reply(message, timeout_s))
             counted.note(outcome)
+        if isinstance(outcome, Failure) and not is_server_url(outcome.owner):
+            return Failure(outcome.error, outcome.position)
         return outcome
 
     def point(self, path: str, query: str, token: str | None, later: Callable[[bytes | None], None]) -> None:
@@ -201,9 +207,13 @@ class Link:
     def _take_map(self, message: Message) -> None:
         known = self.map
         try:
-            self.map = NodeMap.from_json(message)
+            told = NodeMap.from_json(message)
         except InvalidArgumentError as error:
             _log.warning("Node %r: %s", self.hello.node, error)
             return
+        self.map = self._bounded(told)
+        if (foreign := len(told.tasks) - len(self.map.tasks)) and not self._has_too_much:
+            _log.warning("Node %r says that it has %d tasks that are not known here: ignored", self.hello.node, foreign)
+        self._has_too_much = bool(foreign)
         if known.tasks != self.map.tasks:
             self._on_map()

@@ -54,12 +54,12 @@ class NodeMap:
         """What `to_json` wrote. Raises `InvalidArgumentError` for anything else."""
         try:
             tasks = {task: _held(role, generation) for task, (role, generation) in message["tasks"].items()}
-            copies = {s: {p: int(offset) for p, offset in found.items()} for s, found in message["copies"].items()}
+            copies = {s: {p: _whole(offset) for p, offset in found.items()} for s, found in message["copies"].items()}
             pipelines = {name: dict(status.items()) for name, status in message["pipelines"].items()}
-            remaining = {task: int(offsets) for task, offsets in message.get("remaining", {}).items()}
+            remaining = {task: _whole(offsets) for task, offsets in message.get("remaining", {}).items()}
             plain = frozenset(map(str, message.get("plain", ())))
             followed = frozenset(map(str, message.get("followed", ())))
-            return cls(int(message["number"]), tasks, copies, pipelines, remaining, plain, followed)
+            return cls(_whole(message["number"]), tasks, copies, pipelines, remaining, plain, followed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(f"Not the map of a node: {error!r}") from error
 
@@ -76,7 +76,14 @@ class NodeMap:
 def _held(role: Any, generation: Any) -> HeldTask:
     if role not in get_args(ServedBy):
         raise ValueError(f"no role {role!r}")
-    return HeldTask(role, int(generation))
+    return HeldTask(role, _whole(generation))
+
+
+def _whole(number: Any) -> int:
+    """An offset, a generation or a count: one that an answer can show."""
+    if not isinstance(number, int) or not -1 <= number < 2**63:
+        raise ValueError(f"no number {number!r:.100}")
+    return number
 
 
 def owner_of(task: str, maps: Iterable[tuple[str, NodeMap]]) -> str | None:

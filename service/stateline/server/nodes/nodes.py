@@ -97,6 +97,8 @@ class Nodes:
         """Why other nodes cannot be looked for; empty when they can."""
         self.app: ASGIApp = _no_app
         """What answers the HTTP that others ask of this node; from before it listens."""
+        self.bounded: Callable[[NodeMap], NodeMap] = _as_it_is
+        """What leaves out of another node's map what the application does not have; as `app`."""
         self.send_copy: SendCopy = _no_copies
         """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
         self.why_alone = why_alone
@@ -343,7 +345,9 @@ class Nodes:
         except BaseException:
             writer.close()
             raise
-        link = other.link = Link(arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic)
+        link = other.link = Link(
+            arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded
+        )
         other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
@@ -426,6 +430,10 @@ async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter
 
 async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
     """Hangs up."""
+
+
+def _as_it_is(told: NodeMap) -> NodeMap:
+    return told
 
 
 async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,12 +6,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stateline.deployment.topology_file import GLOBAL, Placement, read_placements
+from stateline.deployment.topology_file import GLOBAL, Placement, PublishedTopology, read_topology
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.serde.binding import looking_up
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, IsolationLevel, NotReadyError, UnknownQueryTypeError
+from stateline_store.task_id import TaskId
+
+# Of a subtopology whose partitions no worker here has counted yet.
+_MOST_UNCOUNTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,9 @@ class ServedStores:
         self._application = application
         self._served: dict[str, ServedStore] = {}
         self._own: dict[str, ServedStore] = {}
+        self._read: PublishedTopology | None = None
+        uncounted = [TaskId(s.ordinal, number) for s in topology.subtopologies for number in range(_MOST_UNCOUNTED)]
+        self._tasks = frozenset(map(str, uncounted))
 
     def __iter__(self) -> Iterator[ServedStore]:
         """Those of tasks that workers have placed, as of the last `read`."""
@@ -66,6 +73,15 @@ class ServedStores:
     def names(self) -> list[str]:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
+
+    def has_task(self, task_id: str) -> bool:
+        """Whether the application has this task, as far as a worker here has counted partitions."""
+        return task_id in self._tasks
+
+    def partitions(self, name: str) -> range:
+        """The partition numbers of this store of tasks; none of a store that is not known, or not placed yet."""
+        served = self._served.get(name) or self._own.get(name)
+        return range(0) if served is None else served.partitions
 
     def declared(self, name: str) -> StoreDefinition | None:
         """The store of tasks of this name, wherever it is, as it is asked: it registers no schema of a key; None where
@@ -98,7 +114,10 @@ class ServedStores:
 
     def read(self) -> None:
         """Read anew what the workers have left. Raises `NotReadyError` when there was none yet."""
-        placements = read_placements(self._application)
+        read = read_topology(self._application)
+        if read == self._read:
+            return
+        self._read, self._tasks, placements = read, read.task_ids(), read.placements()
         found = {name: self._unless_known(name, at) for name, at in placements.items() if name in self._declared}
         self._served = {name: store for name, store in found.items() if store.definition.kind != "custom"}
         self._own = {name: store for name, store in found.items() if name not in self._served}

@@ -31,6 +31,7 @@ from stateline_store.clock import now_ms
 _logger = logging.getLogger(__name__)
 
 # Spark's names for the steps of a micro-batch, without the whole. The sink's own are most of addBatch.
+_MOST_OF_ERROR = 8_000  # characters
 _STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
 
@@ -92,7 +93,9 @@ class StatusFile:
         return self._status
 
     def change(self, **changes: Any) -> PipelineStatus:
-        """Change these members; the status then."""
+        """Change these members; the status then. Of an error it keeps 8,000 characters."""
+        if changes.get("last_error") is not None:
+            changes["last_error"] = changes["last_error"][:_MOST_OF_ERROR]
         with self._lock:
             self._status = replace(self._status, updated_at_ms=now_ms(), **changes)
             if self._open:
