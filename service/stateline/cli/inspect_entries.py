@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stateline import serdes
 from stateline.cli.inspect_view import dumped, format_name, moment, problem_json, problem_lines
 from stateline.cli.table import as_text
+from stateline.serde.key_text import key_of_text, key_text
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
 from stateline_store.inspection_report import Problem, StoreReport
@@ -50,7 +51,7 @@ class Notation:
         """The bytes of a key given with this option. Raises `InvalidArgumentError` when the type has no such value."""
         try:
             if self.serde is not None:
-                return self.serde.parse_text(text)
+                return key_of_text(self.serde, text)
             return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
         except ValueError as error:  # an InvalidArgumentError is one
             why = str(error) if self.serde else "hexadecimal digits follow 0x"
@@ -69,6 +70,11 @@ class Notation:
         """The value for a table; raises as `to_json` does."""
         value = self.to_json(data)
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def key_members(self, data: bytes) -> dict[str, object]:
+        """`key`, and `key_text` where only that can be given again; raises as `to_json` does."""
+        text = None if self.serde is None else key_text(self.serde, data)
+        return {"key": self.to_json(data)} if text is None else {"key": self.to_json(data), "key_text": text}
 
 
 def notation(option: str, name: str | None) -> Notation:
@@ -93,7 +99,7 @@ def entries_as_json(
 ) -> str:
     """An object of `entries`, `more` (whether the limit cut them off) and `problems`."""
     rows = [
-        _where(one) | _times(one.entry) | {"key": keys.to_json(one.entry.key), "value": _value(one, values.to_json)}
+        _where(one) | _times(one.entry) | keys.key_members(one.entry.key) | {"value": _value(one, values.to_json)}
         for one in found
     ]
     return dumped({"entries": rows, "more": more, "problems": [problem_json(problem) for problem in problems]})
@@ -105,7 +111,7 @@ def entries_as_table(
     """A line per entry, without the columns that are empty throughout."""
     rows: list[dict[str, object]] = [
         {"application": one.application_id, "task": one.task_id, "store": one.store.path.name}
-        | {"key": keys.to_text(one.entry.key)}
+        | {"key": keys.key_members(one.entry.key).get("key_text") or keys.to_text(one.entry.key)}
         | {name.removesuffix("_ms"): _moment(name, value) for name, value in _times(one.entry).items()}
         | {"value": "(deleted)" if one.entry.value is None else values.to_text(one.entry.value)}
         for one in found

@@ -14,6 +14,7 @@ from stateline.client.events import Event
 from stateline.client.failures import BY_REASON, GatewayError, RequestError, UnexpectedAnswerError, UnreachableError
 from stateline.client.nodes import Nodes
 from stateline.client.passing import PASSING, retry_after_s
+from stateline.client.requests import JsonKey
 from stateline.client.results import (
     CountAnswer,
     Entry,
@@ -33,13 +34,14 @@ from stateline.client.results import (
     Version,
     Window,
 )
-from stateline.serde.plain import JsonSerde
+from stateline.serde.plain import FloatSerde, JsonSerde
 from stateline_store import InvalidArgumentError, Position, StatelineError
 
 T = TypeVar("T")
 # Why a change feed ends that can be taken up again where it was.
 _GOES_ON = ("NOT_READY", "NOT_ACTIVE", "NOT_PRESENT", "TOO_MANY_REQUESTS", "TOO_SLOW")
-_EXACT = JsonSerde()
+_EXACT, _FLOAT = JsonSerde(), FloatSerde()
+_SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 _PROBLEM: TypeAdapter[Problem] = TypeAdapter(Problem)
 
 
@@ -67,6 +69,10 @@ class Reader(Generic[T]):
 
     def from_json(self, content: bytes | str, document: Any) -> T:
         """The result that this document, read from `content`, is."""
+        entries = document.get("entries") if isinstance(document, dict) else None
+        for each in [document, *(entries if isinstance(entries, list) else ())]:
+            if isinstance(each, dict) and isinstance(text := each.get("key_text"), str):
+                each["key"] = _key(each.get("key"), text)
         try:
             return self._adapter.validate_python(document)
         except ValidationError as error:
@@ -116,6 +122,13 @@ READINESS = _Readiness(Readiness)
 SNAPSHOT = Reader(SnapshotDetails, (200, 201))
 SNAPSHOTS = Reader(SnapshotList)
 NOTHING = _Nothing((200, 204))
+
+
+def _key(shown: Any, text: str) -> JsonKey | float:
+    """A key that finds itself again: JSON has no NaN and no infinity, and each value in many texts."""
+    if shown is None and text.startswith(_SPECIAL_FLOATS):
+        return _FLOAT.deserialize(_FLOAT.parse_text(text))
+    return JsonKey(text, shown)
 
 
 def failure_of(reply: Reply) -> RequestError:

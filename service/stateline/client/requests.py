@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import orjson
 
 from stateline.client.terms import TermArguments, Terms, check_position, parameter_text
+from stateline.serde.plain import FloatSerde, JsonSerde, shown
 from stateline_store import InvalidArgumentError, Position
 
 JSON = "application/json"
@@ -25,17 +27,29 @@ ARROW = "application/vnd.apache.arrow.stream"
 # nginx takes a request line of 8 KiB unless told otherwise.
 _LONGEST_URL = 7_500
 _TIMES = ("from", "to", "as_of")
+_AS_TEXT = {"keys_as": "text"}  # in a body each key is what a URL would have
+_JSON, _FLOAT = JsonSerde(), FloatSerde()
 _KIB_64 = 65_535  # the server's own limit, for queries that have no body
 
 
 @dataclass(frozen=True, slots=True)
 class JsonKey:
-    """A key of a store whose keys are of type `json`: its JSON text, which is looked up byte for byte."""
+    """A key that JSON shows, as of type `json` or `avro`. `text` is the key as a URL has it, which finds it: of type
+    `json` the JSON text, byte for byte. `value` is its meaning. Two are equal that have the same text.
+
+    Raises `InvalidArgumentError` for a text that is no JSON, unless `value` is given.
+    """
 
     text: str
+    value: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.value is None and not self.text.startswith("base64:"):
+            object.__setattr__(self, "value", _JSON.deserialize(self.text.encode()))
 
 
-Key = str | int | float | bytes | JsonKey
+Key = str | int | float | bytes | UUID | datetime | list[Any] | dict[str, Any] | JsonKey
+"""Lists and dicts are written as compact JSON, as `serdes.json` writes them."""
 Time = int | datetime
 """Milliseconds since the epoch, or a `datetime` with its time zone."""
 Order = Literal["asc", "desc"]
@@ -146,12 +160,12 @@ def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Reques
     short = replace(_get(target, {"as_of": _time("as_of", as_of)}, terms), home=home)
     if len(short.target) <= _LONGEST_URL or as_of is not None:
         return _within_limit(short)
-    return replace(_query(store, {"type": "key", "key": _key_json(key)}, terms), home=home)
+    return replace(_query(store, {"type": "key", "key": key_text(key), **_AS_TEXT}, terms), home=home)
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
     """Many keys at once."""
-    return _query(store, {"type": "keys", "keys": [_key_json(key) for key in keys]}, terms)
+    return _query(store, {"type": "keys", "keys": [key_text(key) for key in keys], **_AS_TEXT}, terms)
 
 
 def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
@@ -240,11 +254,12 @@ def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments
     columns, after, keys = given.get("columns"), given.get("after"), given.get("keys")
     common = {"as_of": _time("as_of", given.get("as_of")), "skip": given.get("skip"), **_times(given)}
     if keys is not None:
-        bounds = {**_key_bounds(given), "after": after}
         named = {
-            "keys": [_key_json(key) for key in keys],
+            "keys": [key_text(key) for key in keys],
+            **_AS_TEXT,
             "columns": None if columns is None else ",".join(columns),
-            **{name: _key_json(key) for name, key in bounds.items() if key is not None},
+            "after": None if after is None else key_text(after),
+            **_bounds(given),
             **common,
         }
         body = orjson.dumps({name: value for name, value in named.items() if value is not None})
@@ -310,35 +325,30 @@ def _segment(text: str) -> str:
 def key_text(key: Key) -> str:
     """A key as a URL writes it."""
     match key:
-        case bool():
-            raise InvalidArgumentError(f"{key!r} is no key: text, numbers, bytes and JsonKey are.")
         case str():
             return key
         case bytes():
             return base64.urlsafe_b64encode(key).decode()
         case JsonKey():
             return key.text
-        case float() if not math.isfinite(key):
-            raise InvalidArgumentError(f"{key!r} is no key: it cannot be looked up.")
-        case _:
+        case UUID():
+            return str(key)
+        case datetime():
+            return key.isoformat()
+        case list() | dict():
+            return _JSON.serialize(key).decode()
+        case float():
+            return _FLOAT.special_text(_FLOAT.serialize(key)) or repr(key)
+        case int() if not isinstance(key, bool):
             return repr(key)
-
-
-def _key_json(key: Key) -> Any:
-    """A key as a JSON body has it."""
-    if isinstance(key, JsonKey):
-        return orjson.Fragment(key.text)
-    text = key_text(key)
-    # Digits as they are: orjson would refuse integers beyond 64 bits, which the server answers better.
-    return text if isinstance(key, str | bytes) else orjson.Fragment(text)
-
-
-def _key_bounds(given: KeyBounds) -> dict[str, Key | None]:
-    return {"lower": given.get("lower"), "upper": given.get("upper"), "prefix": given.get("prefix")}
+    raise InvalidArgumentError(
+        f"{shown(key)} is no key: text, numbers, bytes, UUIDs, times, lists, dicts and JsonKey are."
+    )
 
 
 def _bounds(given: KeyBounds) -> dict[str, str]:
-    return {name: key_text(key) for name, key in _key_bounds(given).items() if key is not None}
+    bounds = {"lower": given.get("lower"), "upper": given.get("upper"), "prefix": given.get("prefix")}
+    return {name: key_text(key) for name, key in bounds.items() if key is not None}
 
 
 def _times(given: TimeBounds) -> dict[str, int | None]:

@@ -1,8 +1,8 @@
 """What the client gives back: frozen dataclasses, read from JSON by their annotations.
 
 Times are milliseconds since the epoch. Values and keys are as JSON shows them: numbers, strings, objects; `bytes`
-values in base64, `bytes` keys in base64url. A key of an answer can be sent back as it is (of a store with keys of type
-`json`: as a `JsonKey`).
+values in base64, `bytes` keys in base64url. Keys that JSON texts are, as of type `json`, are `JsonKey`. A key of an
+answer can be sent back as it is.
 """
 
 from __future__ import annotations

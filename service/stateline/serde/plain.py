@@ -9,7 +9,8 @@
 | int64   | 8 bytes, big-endian, two's complement          | decimal                     | number          |
 | float64 | 8 bytes, big-endian, IEEE 754                  | decimal                     | number; null for NaN, inf |
 
-Keys of topics of windows and sessions: `stateline.serde.windowed`.
+Keys of topics of windows and sessions: `stateline.serde.windowed`. Keys that their JSON does not find again:
+`stateline.serde.key_text`.
 
 Every method raises `InvalidArgumentError`, showing the offending value, for what it cannot read. Thread-safe.
 """
@@ -321,6 +322,9 @@ class IntegerSerde:
     key_to_json = deserialize
 
 
+_NAN_BITS = re.compile(r"NaN:([0-9a-f]{16})")
+
+
 class FloatSerde:
     """A double, big-endian."""
 
@@ -344,10 +348,13 @@ class FloatSerde:
             raise InvalidArgumentError(f"{shown(data)} is not a float64: it has {len(data)} bytes.")
 
     def parse_text(self, text: str) -> bytes:
+        bits = _NAN_BITS.fullmatch(text)
         try:
-            number = float(text)
+            number = float(text) if bits is None else self.deserialize(bytes.fromhex(bits[1]))
         except ValueError as error:
             raise InvalidArgumentError(f"{shown(text)} is not a number.") from error
+        if bits is not None and not math.isnan(number):
+            raise InvalidArgumentError(f"{shown(text)} is not a NaN: its exponent has a bit that is 0.")
         if math.isinf(number) and any(character.isdigit() for character in text):
             raise InvalidArgumentError(f"{shown(text)} is beyond what a float64 holds.")
         return self.serialize(number)
@@ -359,3 +366,13 @@ class FloatSerde:
         return number if math.isfinite(number) else None  # JSON has no NaN and no infinity
 
     key_to_json = to_json
+
+    def special_text(self, data: bytes) -> str | None:
+        """The text of a number that JSON does not have, which `parse_text` reads as the same bytes; None of others."""
+        number = self.deserialize(data)
+        if math.isnan(number):
+            return "NaN" if data == _NAN else f"NaN:{data.hex()}"
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number)
+
+
+_NAN = FloatSerde().serialize(math.nan)  # that of Python and of Java

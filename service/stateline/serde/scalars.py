@@ -2,7 +2,7 @@
 
 | serde    | bytes                                                                   | text and JSON                |
 |----------|-------------------------------------------------------------------------|------------------------------|
-| uuid     | its 36 characters in UTF-8 (`org.apache.kafka…UUIDSerializer`)           | the same                     |
+| uuid     | its 36 characters in UTF-8 (`org.apache.kafka…UUIDSerializer`)           | the same, in either case     |
 | datetime | milliseconds since 1970, 8 bytes, big-endian (`LongSerializer`)          | ISO 8601 with Z, or a number |
 """
 
@@ -21,7 +21,7 @@ _INT64 = IntegerSerde("int64", 8)
 
 
 class UuidSerde:
-    """`uuid.UUID`, written in lower case."""
+    """`uuid.UUID`, written in lower case. Text and JSON of 36 characters are bytes as they are, in either case."""
 
     name = "uuid"
 
@@ -44,9 +44,10 @@ class UuidSerde:
 
     def parse_text(self, text: str) -> bytes:
         try:
-            return str(UUID(text)).encode()
+            read = UUID(text)
         except ValueError as error:
             raise InvalidArgumentError(f"{shown(text)} is not a UUID.") from error
+        return (text if len(text) == 36 else str(read)).encode()
 
     def from_json(self, value: Any) -> bytes:
         if not isinstance(value, str):
@@ -54,7 +55,8 @@ class UuidSerde:
         return self.parse_text(value)
 
     def to_json(self, data: bytes) -> str:
-        return str(self.deserialize(data))
+        self.check(data)
+        return data.decode()
 
     key_to_json = to_json
 

@@ -294,6 +294,23 @@ def test_keys_and_values_are_read_and_shown_by_their_type(name: str, text: str, 
     assert typed.to_text(data) == ("/w==" if name == "bytes" else text)
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("json", b'{ "a":1}'),
+        ("json", b"[1,2]"),
+        ("float64", struct.pack(">d", float("nan"))),
+        ("float64", struct.pack(">d", float("-inf"))),
+        ("uuid", b"0198C0DE-0000-7000-8000-0000000000AB"),
+        ("bytes", b"\xff\xfe"),
+    ],
+)
+def test_a_key_that_is_shown_can_be_given_again(name: str, data: bytes) -> None:
+    typed = notation("--key-type", name)
+    shown = typed.key_members(data)
+    assert typed.parsed("--key", str(shown.get("key_text", shown["key"]))) == data
+
+
 def test_times_that_no_calendar_has_are_numbers() -> None:
     assert moment(0) == "1970-01-01T00:00:00.000Z"
     assert moment(2**63 - 1) == str(2**63 - 1)

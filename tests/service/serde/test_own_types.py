@@ -28,7 +28,8 @@ def as_json(serde: Serde, data: bytes) -> bytes:
 
 def test_a_uuid_is_the_text_that_kafkas_serializer_writes_and_is_written_in_lower_case() -> None:
     assert serdes.uuid.serialize(ID) == b"0198c0de-0000-7000-8000-0000000000ab"
-    assert serdes.uuid.parse_text(str(ID).upper()) == serdes.uuid.serialize(ID)
+    assert serdes.uuid.parse_text(ID.hex.upper()) == serdes.uuid.serialize(ID)
+    assert serdes.uuid.parse_text(str(ID).upper()) == str(ID).upper().encode()
     assert serdes.uuid.deserialize(str(ID).upper().encode()) == ID
     assert as_json(serdes.uuid, str(ID).encode()) == b'"%b"' % str(ID).encode()
 

@@ -23,7 +23,7 @@ from stateline.server.changes.feed import ChangeFeed, changes_topic, read_positi
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
-from stateline.server.contract.answers import head_response
+from stateline.server.contract.answers import head_response, key_members
 from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_query_string
@@ -188,16 +188,16 @@ def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any
 
 
 def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
-    show = definition.key.key_to_json
     match definition.plain_kind:
         case "window":
             key, start_ms, _ = split_window_key(stored)
-            return {"key": show(key), "start": start_ms, "end": start_ms + definition.window_size_ms}
+            times = {"start": start_ms, "end": start_ms + definition.window_size_ms}
         case "session":
             key, start_ms, end_ms = split_session_key(stored)
-            return {"key": show(key), "start": start_ms, "end": end_ms}
+            times = {"start": start_ms, "end": end_ms}
         case _:
-            return {"key": show(stored)}
+            key, times = stored, {}
+    return {**key_members(definition.key, key), **times}
 
 
 def _chosen(store: ServedStore, partitions: Sequence[int] | None) -> Sequence[int]:

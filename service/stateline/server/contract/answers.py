@@ -23,6 +23,8 @@ from stateline.query.values import (
     failures_of,
     merged_position,
 )
+from stateline.serde.key_text import key_text
+from stateline.serde.plain import Serde
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
@@ -91,19 +93,20 @@ def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool =
     """
     name, value = entry
     if isinstance(name, Windowed):
-        key = {"key": _key(definition, name.key)} if with_key else {}
+        key = _key(definition, name.key) if with_key else {}
         return {**key, "start": name.start_ms, "end": name.end_ms, **value_members(definition, value)}
-    key = {"key": _key(definition, name)} if with_key else {}
-    return {**key, **value_members(definition, value)}
+    return {**(_key(definition, name) if with_key else {}), **value_members(definition, value)}
 
 
 def found_members(definition: StoreDefinition, key: bytes, stored: Value | None) -> dict[str, Any]:
     """`found`, `key` and `value_members` of a key that was looked up."""
-    return {
-        "found": stored is not None,
-        "key": definition.key.key_to_json(key),
-        **value_members(definition, stored),
-    }
+    return {"found": stored is not None, **key_members(definition.key, key), **value_members(definition, stored)}
+
+
+def key_members(serde: Serde, key: bytes) -> dict[str, Any]:
+    """`key`, and `key_text` where `key` alone does not find it again."""
+    text = key_text(serde, key)
+    return {"key": serde.key_to_json(key)} if text is None else {"key": serde.key_to_json(key), "key_text": text}
 
 
 def _value(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
@@ -113,9 +116,9 @@ def _value(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
         raise _damaged(definition, "value", error) from error
 
 
-def _key(definition: StoreDefinition, key: bytes) -> Any:
+def _key(definition: StoreDefinition, key: bytes) -> dict[str, Any]:
     try:
-        return definition.key.key_to_json(key)
+        return key_members(definition.key, key)
     except InvalidArgumentError as error:
         raise _damaged(definition, "key", error) from error
 

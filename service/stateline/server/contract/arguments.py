@@ -4,7 +4,8 @@
 from a URL is text; one from a body is JSON. Whatever cannot be read raises `InvalidArgumentError`, naming the
 parameter.
 
-A key of type `json` is looked up as it is written, byte for byte, in a body too: `[1, 2]` is not `[1,2]`.
+A key of type `json` is looked up as it is written, byte for byte, in a body too: `[1, 2]` is not `[1,2]`. With
+`keys_as=text` the keys of a body are texts as a URL has them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import orjson
 from starlette.requests import Request
 
 from stateline.model.record_size import MAX_KEY_BYTES
+from stateline.serde.key_text import key_of_text
 from stateline.serde.plain import Serde, shortened, shown
 from stateline.server.contract.written_arguments import Argument, from_query_string, json_text, parsed_json
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position, PositionBound
@@ -43,6 +45,7 @@ class Arguments:
         self._given = {name: argument for name, argument in given.items() if argument.value is not None}
         self.key_bytes = 0
         """Of the keys that were read."""
+        self._keys_as_text = self.choice("keys_as", "json", ("json", "text")) == "text"
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
@@ -196,7 +199,7 @@ class Arguments:
         argument = self._given.get(name)
         if argument is None:
             return None
-        key = _key_of(name, argument, serde)
+        key = _key_of(name, argument, serde, as_text=self._keys_as_text)
         self.key_bytes += len(key)
         return key
 
@@ -208,7 +211,8 @@ class Arguments:
             raise InvalidArgumentError(f"keys is missing: {accepted}")
         if not isinstance(argument.value, list) or not 1 <= len(argument.value) <= maximum:
             raise InvalidArgumentError(f"keys={json_text(argument.value)}: {accepted}")
-        keys = tuple(dict.fromkeys(_key_of("keys", item, serde) for item in argument.items()))
+        as_text = self._keys_as_text
+        keys = tuple(dict.fromkeys(_key_of("keys", item, serde, as_text=as_text) for item in argument.items()))
         self.key_bytes += sum(map(len, keys))
         return keys
 
@@ -229,7 +233,11 @@ def _iso_time(text: str) -> int | None:
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _key_of(name: str, argument: Argument, serde: Serde) -> bytes:
+def _key_of(name: str, argument: Argument, serde: Serde, *, as_text: bool) -> bytes:
+    if as_text and not argument.textual:
+        if not isinstance(argument.value, str):
+            raise InvalidArgumentError(f"{name}={argument.shown()} is not a text, as keys_as=text says.")
+        return read_key(name, argument.value, serde, textual=True)
     if argument.written is not None:
         if len(argument.written) > MAX_KEY_BYTES:  # and its bytes are not fewer
             raise _too_long(name, len(argument.written))
@@ -255,7 +263,7 @@ def refuse_parameters(request: Request) -> None:
 def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
     """The bytes of a key that was written as text or as JSON."""
     try:
-        key = serde.parse_text(value) if textual else serde.from_json(value)
+        key = key_of_text(serde, value) if textual else serde.from_json(value)
     except InvalidArgumentError as error:
         why = str(error) if textual else str(error).replace(shown(value), json_text(value), 1)
         raise InvalidArgumentError(f"{name}: {why} The store's keys are of type {serde.name}.") from error

@@ -28,10 +28,11 @@ _ENVELOPE: dict[str, Any] = {
     "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
     "failures": _FAILURES,
 }
-_ENTRY = {"key": _ANY, "value": _ANY, "timestamp": _MILLISECONDS}
+_KEY_TEXT = {"type": "string", "description": "The key as a URL has it; there where `key` does not find it again."}
+_ENTRY = {"key": _ANY, "key_text": _KEY_TEXT, "value": _ANY, "timestamp": _MILLISECONDS}
 _VALID_TO = {"type": ["integer", "null"], "description": "When the version's validity ended; null: it has not."}
 _FOUND = {"found": _BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
-_WINDOW = {"key": _ANY, "start": _INTEGER, "end": _INTEGER, "value": _ANY, "timestamp": _MILLISECONDS}
+_WINDOW = {**_ENTRY, "start": _INTEGER, "end": _INTEGER}
 _VERSION = {"value": _ANY, "timestamp": _INTEGER, "valid_to": _VALID_TO}
 _CURSOR = {"type": "string", "description": "Of the next page; left out when this is the last."}
 
@@ -192,7 +193,9 @@ def _reasons(status: int) -> str:
 
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
-        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, optional=("failures", "cursor", "valid_to"))
+        f"{name.capitalize()}Answer": _object(
+            result | _ENVELOPE, optional=("failures", "cursor", "valid_to", "key_text")
+        )
         for name, result in RESULTS.items()
     }
     offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}

@@ -69,6 +69,11 @@ PARAMETERS: dict[str, Parameter] = {
     "key": Parameter(_KEY, "The key to look up."),
     "query": Parameter({}, "What the store's method `query` is asked: any JSON value."),
     "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
+    "keys_as": Parameter(
+        {"type": "string", "enum": ["json", "text"], "default": "json"},
+        "How this body has keys: as JSON, or each as the text that a URL would have, such as the `key_text` of an "
+        "answer.",
+    ),
     "from": Parameter(
         _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
     ),

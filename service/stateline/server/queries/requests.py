@@ -36,12 +36,12 @@ RANGE_PARAMETERS = ("lower", "upper", "prefix", "as_of", "order", *PAGING)
 TIME_PARAMETERS = ("from", "to", "order", *PAGING)
 # Word of a query → its own members in a body.
 BODY_PARAMETERS = {
-    "key": ("key", "as_of"),
-    "keys": ("keys", "as_of"),
-    "range": RANGE_PARAMETERS,
-    "windows": ("key", *TIME_PARAMETERS),
-    "sessions": ("key", *TIME_PARAMETERS),
-    "versions": ("key", *TIME_PARAMETERS),
+    "key": ("key", "keys_as", "as_of"),
+    "keys": ("keys", "keys_as", "as_of"),
+    "range": (*RANGE_PARAMETERS, "keys_as"),
+    "windows": ("key", "keys_as", *TIME_PARAMETERS),
+    "sessions": ("key", "keys_as", *TIME_PARAMETERS),
+    "versions": ("key", "keys_as", *TIME_PARAMETERS),
     "count": (),
     "custom": ("query",),
 }

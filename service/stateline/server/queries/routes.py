@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.query.custom_query import CustomQuery
 from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
 from stateline.query.words import check_answered
+from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
@@ -201,9 +202,10 @@ class QueryRoutes:
         found, outcomes = await self._find(read.from_now(), (key,), as_of)
         if refused := refusal(read, outcomes):
             return refused
-        result = found_members(read.store.definition, key, found.get(key))
+        ((key, value),) = found
+        result = found_members(read.store.definition, key, value)
         partial = bool(failures_of(outcomes))
-        status = 200 if found or partial else 404
+        status = 200 if value is not None or partial else 404
         return json_response(answer_body(read.terms, outcomes, result), status)
 
     async def _keys_answer(self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None) -> Response:
@@ -212,9 +214,9 @@ class QueryRoutes:
         if refused := refusal(read, outcomes):
             return refused
         entries = []
-        for first in range(0, len(keys), _SHOWN_AT_ONCE):
-            some = keys[first : first + _SHOWN_AT_ONCE]
-            entries += [found_members(definition, key, found.get(key)) for key in some]
+        for first in range(0, len(found), _SHOWN_AT_ONCE):
+            some = found[first : first + _SHOWN_AT_ONCE]
+            entries += [found_members(definition, key, value) for key, value in some]
             await asyncio.sleep(0)  # many take many milliseconds: let requests in between
         return json_response(answer_body(read.terms, outcomes, {"entries": entries}))
 
@@ -252,9 +254,16 @@ class QueryRoutes:
 
     async def _find(
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None
-    ) -> tuple[dict[bytes, Value], dict[int, Outcome]]:
-        query = keys_query(read.store.definition, keys, as_of)
-        return await self._serving.routing.find(read.store, read.terms, query, read.partitions, read.deadline_s)
+    ) -> tuple[list[tuple[bytes, Value | None]], dict[int, Outcome]]:
+        """Each key, as it is stored where it is there, and its value."""
+        definition = read.store.definition
+        others = other_spellings(definition.key, keys)
+        query = keys_query(definition, tuple(dict.fromkeys((*keys, *others.values()))), as_of)
+        found, outcomes = await self._serving.routing.find(
+            read.store, read.terms, query, read.partitions, read.deadline_s
+        )
+        stored = (key if key in found else others.get(key, key) for key in keys)
+        return [(key, found.get(key)) for key in stored], outcomes
 
 
 async def _read(store: ServedStore, read: Callable[[], T]) -> T:

@@ -26,6 +26,7 @@ from stateline.query.values import (
     key_of,
 )
 from stateline.query.words import check_answered
+from stateline.serde.key_text import in_lower_case
 from stateline.serde.partitioner import home_partition
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Asking
@@ -81,8 +82,16 @@ class QueryRouting:
     ) -> dict[int, Outcome]:
         """The first entries of these partitions, each with its rest. It is a single look: `wait_for_scan` waits.
 
-        What is asked of one key is asked at home first, and in the other partitions when there is nothing."""
-        return await self._whole.seen_at_once(store, terms, lambda: self._scan(store, terms, query, partitions))
+        What is asked of one key is asked at home first, and in the other partitions when there is nothing. A UUID that
+        finds nothing is asked for in lower case."""
+        outcomes = await self._whole.seen_at_once(store, terms, lambda: self._scan(store, terms, query, partitions))
+        other = in_lower_case(store.definition.key, query)
+        if other is None or failures_of(outcomes):
+            return outcomes
+        for answer in answers_of(outcomes).values():
+            if await _has_entries(answer, terms.limit):
+                return outcomes
+        return await self.scan(store, terms, other, partitions)
 
     def waits_until_s(self, store: ServedStore, terms: Terms, deadline_s: float | None) -> float:
         """Until when `wait_for_scan` may be called again, on the loop's clock."""

@@ -13,8 +13,9 @@ import orjson
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry
+from stateline.serde.key_text import may_have_text
 from stateline.serde.plain import JsonSerde, Serde, one_line
-from stateline.server.contract.answers import entry_members
+from stateline.server.contract.answers import entry_members, key_members
 from stateline_store import InvalidArgumentError
 
 _TIMESTAMP_BYTES = 8
@@ -32,11 +33,11 @@ def lines(definition: StoreDefinition, entries: Sequence[Entry], *, with_key: bo
 
 
 def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[bytes]:
-    key_json = _as_json(definition.key, definition.key.key_to_json)
+    key_json = _key_json(definition.key)
     value_json = _as_json(definition.value, definition.value.to_json)
     if definition.kind == "versioned":
         for key, version in rows:
-            begin = b'{"key":%b,' % key_json(key) if with_key else b"{"
+            begin = b"{%b," % key_json(key) if with_key else b"{"
             value, valid_to = value_json(version.value), version.valid_to
             end = b"null" if valid_to is None else b"%d" % valid_to
             yield b'%b"value":%b,"timestamp":%d,"valid_to":%b}\n' % (begin, value, version.timestamp, end)
@@ -49,12 +50,19 @@ def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[b
             timestamp = b"null" if number == -1 else b"%d" % number
             stored = stored[_TIMESTAMP_BYTES:]
         if definition.key_value:
-            yield b'{"key":%b,"value":%b,"timestamp":%b}\n' % (key_json(name), value_json(stored), timestamp)
+            yield b'{%b,"value":%b,"timestamp":%b}\n' % (key_json(name), value_json(stored), timestamp)
             continue
         key, start_ms, end_ms = name
-        begin = b'{"key":%b,' % key_json(key) if with_key else b"{"
+        begin = b"{%b," % key_json(key) if with_key else b"{"
         line = b'%b"start":%d,"end":%d,"value":%b,"timestamp":%b}\n'
         yield line % (begin, start_ms, end_ms, value_json(stored), timestamp)
+
+
+def _key_json(serde: Serde) -> Callable[[bytes], bytes]:
+    """What makes the members of a key, without the braces around them."""
+    if may_have_text(serde):
+        return lambda data: one_line(orjson.dumps(key_members(serde, data))[1:-1])
+    return lambda data: b'"key":' + orjson.dumps(serde.key_to_json(data))
 
 
 def _as_json(serde: Serde, to_json: Callable[[bytes], Any]) -> Callable[[bytes], bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.serde.key_text import other_spellings
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.parameters import SPLIT_BYTES
 from stateline.server.rows.columns import row_columns
@@ -66,8 +67,8 @@ def read_split_size(arguments: Arguments, definition: StoreDefinition) -> tuple[
 
 def read_selected_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> RowSelection:
     """As `read_selection`, of a body that names the keys, too."""
-    wanted = read_selection(arguments, definition, ("keys", *PARAMETERS))
-    keys = arguments.keys(definition.key, most_keys)
+    wanted = read_selection(arguments, definition, ("keys", "keys_as", *PARAMETERS))
+    keys = {*(given := arguments.keys(definition.key, most_keys)), *other_spellings(definition.key, given).values()}
     inside = (key for key in sorted(keys) if wanted.keys.start <= key)
     return replace(wanted, only=tuple(key for key in inside if wanted.keys.end is None or key < wanted.keys.end))
 

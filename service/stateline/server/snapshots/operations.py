@@ -99,7 +99,7 @@ OPERATIONS = (
         "post",
         "The same of these keys: those that are there, in the order of all rows.",
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
-        members={"keys": True, **dict.fromkeys(PARAMETERS, False)},
+        members={"keys": True, "keys_as": False, **dict.fromkeys(PARAMETERS, False)},
         media_type=MEDIA_TYPE,
     ),
     Operation(

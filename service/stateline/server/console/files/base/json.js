@@ -75,27 +75,3 @@ export function indented(text) {
   }
   return result;
 }
-
-/**
- * The exact text of one member of each object in the arrays right below the top of a sound JSON text, in order: of
- * `entries`, say. A key of type JSON is looked up by its text, which a parsed value no longer has.
- */
-export function memberTexts(text, name) {
-  const wanted = JSON.stringify(name);
-  const found = [];
-  const open = [];
-  let begin = -1;
-  let last = "";
-  for (const { 0: piece, index } of text.matchAll(PIECES)) {
-    const atMember = open.join("") === "{[{";
-    if (begin >= 0 && atMember && (piece === "," || piece === "}")) {
-      found.push(text.slice(begin, index).trim());
-      begin = -1;
-    }
-    if (piece === ":" && atMember && last === wanted) begin = index + 1;
-    if (piece === "{" || piece === "[") open.push(piece);
-    if (piece === "}" || piece === "]") open.pop();
-    last = piece;
-  }
-  return found;
-}

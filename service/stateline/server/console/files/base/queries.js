@@ -30,7 +30,7 @@ export const COMMON_FIELDS = ["isolation_level", "partition", "position_bound", 
 
 const OF_EVERY_STORE = ["count", "position"];
 const IN_PATH_OR_BODY = ["key", "keys"];
-const LITERAL_KEYS = /^(int|float|json)/; // types whose keys stand in a body as they are written
+const AS_TEXT = `"keys_as": "text"`; // keys stand in a body as they do in a URL
 
 /** The names of the queries that a kind of store answers. */
 export function queriesOf(kind) {
@@ -70,7 +70,7 @@ export function requestFor(store, name, values) {
   if (query.path && !isFolder(query, values)) {
     return { method: "GET", path: `${base}${query.path.replace("{key}", () => segment(values.key))}${suffix}`, body: null };
   }
-  return { method: "POST", path: `${base}query${suffix}`, body: `{${bodyMembers(query, store, values).join(", ")}}` };
+  return { method: "POST", path: `${base}query${suffix}`, body: `{${bodyMembers(query, values).join(", ")}}` };
 }
 
 /** Whether a browser would read this key in a path as a folder, even percent-encoded. */
@@ -78,11 +78,11 @@ function isFolder(query, values) {
   return query.fields.includes("key") && /^\.\.?$/.test(values.key);
 }
 
-function bodyMembers(query, store, values) {
+function bodyMembers(query, values) {
   const members = [`"type": "${query.type}"`];
   if (values.cursor) return members;
-  if (query.fields.includes("key")) members.push(`"key": ${keyText(values.key, store)}`);
-  if (query.fields.includes("keys")) members.push(`"keys": [${keyTexts(values.keys, store).join(", ")}]`);
+  if (query.fields.includes("key")) members.push(`"key": ${JSON.stringify(values.key)}`, AS_TEXT);
+  if (query.fields.includes("keys")) members.push(`"keys": [${linesOf(values.keys).map((key) => JSON.stringify(key)).join(", ")}]`, AS_TEXT);
   return members;
 }
 
@@ -104,18 +104,6 @@ function segment(text) {
   return encodeURIComponent(text).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
 }
 
-function keyTexts(text, store) {
-  const lines = text.split("\n").filter((line) => line !== "");
-  return lines.map((line) => keyText(line, store));
-}
-
-/** A key as JSON. One that is not of the store's type goes as a string: the server says what is wrong with it. */
-function keyText(text, store) {
-  if (!LITERAL_KEYS.test(store.key_type)) return JSON.stringify(text);
-  try {
-    JSON.parse(text);
-    return text;
-  } catch {
-    return JSON.stringify(text);
-  }
+function linesOf(text) {
+  return text.split("\n").filter((line) => line !== "");
 }

@@ -11,7 +11,7 @@ import { everyOf, useAnswer, Watch } from "../parts/watch.js";
 import { entriesOf, Positions, Summary } from "./store/answer.js";
 import { Rows } from "./store/grid_of_rows.js";
 import { useMoved } from "./store/moved.js";
-import { columnsOf, rowsOf } from "./store/rows.js";
+import { columnsOf, rowOf } from "./store/rows.js";
 
 const LAST = "stateline-questions";
 const MOST_LAST = 20;
@@ -53,7 +53,7 @@ function Question({ store, query }) {
 function Answer({ store, query, seen, everyS }) {
   const { answer } = seen;
   const { rows, columns } = useMemo(() => {
-    const found = rowsOf(entriesOf(answer.body) ?? [], store, answer.text);
+    const found = (entriesOf(answer.body) ?? []).map((entry) => rowOf(entry));
     return { rows: found, columns: columnsOf(found) };
   }, [answer]);
   const moved = useMoved(seen, rows, everyS);

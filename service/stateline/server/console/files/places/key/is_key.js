@@ -1,16 +1,18 @@
 /** Which changes of a store's feed are those of one key. */
 
-import { memberTexts, parseExactly } from "../../base/json.js";
+import { parseExactly } from "../../base/json.js";
+import { keyOf } from "../store/rows.js";
 
 /** The change that the data of an event are, if it is of this key, else null. */
 export function changeOf(store, key, data) {
-  const [written] = memberTexts(`{"all": [${data}]}`, "key");
-  return isKey(store, key, written) ? parseExactly(data) : null;
+  const change = parseExactly(data);
+  return isKey(store, key, keyOf(change)) ? change : null;
 }
 
-/** Whether the JSON text `written` is this key, which an address has. Keys of type `json` are their texts. */
-export function isKey(store, key, written) {
-  if (store.key_type === "json") return written === key;
-  if (/^"/.test(written)) return JSON.parse(written) === key;
-  return /^-?\d+$/.test(key) && /^-?\d+$/.test(written) ? BigInt(key) === BigInt(written) : Number(key) === Number(written);
+/** Whether two texts of keys are the same key: numbers and UUIDs can be written in several ways. */
+export function isKey(store, key, other) {
+  if (key === other) return true;
+  if (store.key_type === "uuid") return key.toLowerCase() === other.toLowerCase();
+  if (/^int/.test(store.key_type)) return /^-?\d+$/.test(key) && BigInt(key) === BigInt(other);
+  return store.key_type === "float64" && Number(key) === Number(other);
 }

@@ -2,10 +2,10 @@
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
-import { memberTexts, parseExactly, shown } from "../../base/json.js";
 import { addressOf } from "../../base/place.js";
 import { family, requestFor } from "../../base/queries.js";
 import { useRepeated } from "../../base/repeat.js";
+import { keyOf } from "../store/rows.js";
 import { isKey } from "./is_key.js";
 
 /** Stores of windows and sessions have no order of keys: there the store alone. */
@@ -36,8 +36,6 @@ export function Neighbours({ store, at }) {
 
 /** The first key of the answer that is another one, as an address has it; undefined when there is none. */
 async function neighbour(store, key, request, signal) {
-  const { text } = await ask(request.path, { signal });
-  const other = memberTexts(text, "key").find((written) => !isKey(store, key, written));
-  if (other === undefined) return undefined;
-  return store.key_type === "json" ? other : shown(parseExactly(other));
+  const { body } = await ask(request.path, { signal });
+  return body.entries.map(keyOf).find((other) => !isKey(store, key, other));
 }

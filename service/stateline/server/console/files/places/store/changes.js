@@ -8,7 +8,7 @@ import { setQuery } from "../../base/place.js";
 import { Failure } from "../../parts/problem.js";
 import { Nothing } from "../../parts/table.js";
 import { Rows } from "./grid_of_rows.js";
-import { columnsOf, rowOfLine } from "./rows.js";
+import { columnsOf, rowOf } from "./rows.js";
 
 const KEPT = 500;
 const NONE = new Map();
@@ -40,15 +40,15 @@ function useChanges(store, from, paused, anew) {
   const path = `v1/stores/${encodeURIComponent(store.store)}/changes?from=${anew > 0 ? "latest" : from}`;
   const none = { of: `${path} ${anew}`, rows: [], count: 0, atMs: null };
   const [seen, setSeen] = useState(none);
-  const add = (came) => setSeen((before) => withThese(before.of === none.of ? before : none, came, store));
+  const add = (came) => setSeen((before) => withThese(before.of === none.of ? before : none, came));
   const feed = useFeed(path, add, { paused, anew });
   return { ...(seen.of === none.of ? seen : none), ...feed };
 }
 
-function withThese(before, came, store) {
+function withThese(before, came) {
   const rows = came.slice(-KEPT).map((data) => {
     const entry = parseExactly(data);
-    return rowOfLine(data, entry, store, `${entry.partition}-${entry.offset}`);
+    return rowOf(entry, `${entry.partition}-${entry.offset}`);
   });
   return { ...before, rows: [...rows.reverse(), ...before.rows].slice(0, KEPT), count: before.count + came.length, atMs: Date.now() };
 }

@@ -55,7 +55,7 @@ function useFirstKey(store, wanted) {
     if (!wanted) return undefined;
     const over = new AbortController();
     readRows(store, { name: "versioned_range", values: {} }, { most: 1, signal: over.signal, onProgress: () => {} }).then(
-      ({ rows }) => setSeen({ key: rows[0]?.keyText ?? null, failure: null }),
+      ({ rows }) => setSeen({ key: rows[0]?.keyAt ?? null, failure: null }),
       (error) => over.signal.aborted || setSeen({ key: null, failure: known(error) }),
     );
     return () => over.abort();

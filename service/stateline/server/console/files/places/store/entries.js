@@ -10,7 +10,7 @@ import { everyOf, useAnswer, Watch } from "../../parts/watch.js";
 import { entriesOf, Positions, Summary } from "./answer.js";
 import { Rows } from "./grid_of_rows.js";
 import { useMoved } from "./moved.js";
-import { columnsOf, rowsOf } from "./rows.js";
+import { columnsOf, rowOf } from "./rows.js";
 import { Downloads, Progress, useAllRows } from "./stream.js";
 
 export function Entries({ store, query }) {
@@ -61,7 +61,7 @@ export function arrangementOf({ find = "", sort = "", columns = "" }) {
 
 function useRows(seen, all, wantsAll, store) {
   return useMemo(() => {
-    const rows = wantsAll ? all.rows : rowsOf(entriesOf(seen.answer?.body ?? {}) ?? [], store, seen.answer?.text ?? "");
+    const rows = wantsAll ? all.rows : (entriesOf(seen.answer?.body ?? {}) ?? []).map((entry) => rowOf(entry));
     return { rows, columns: columnsOf(rows) };
   }, [seen.answer, all.rows, wantsAll]);
 }

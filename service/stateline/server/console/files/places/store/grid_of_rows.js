@@ -64,16 +64,16 @@ function Columns({ columns, chosen }) {
   </details>`;
 }
 
-function Row({ store, row: { entry, keyText }, isOnly }) {
+function Row({ store, row: { entry, keyText, keyAt }, isOnly }) {
   const times = ["start", "end", "timestamp", "valid_to"].filter((name) => entry[name] !== undefined && entry[name] !== null);
   const labels = { start: "Start", end: "End", timestamp: "Timestamp", valid_to: "Valid to" };
   return html`<aside class="panel row" aria-label=${keyText === null ? "The row that is open" : `The row of ${keyText}`}>
-    ${keyText !== null && html`<h3><a href=${addressOf({ place: "key", store: store.store, key: keyText })}>${keyText}</a></h3>`}
+    ${keyText !== null && html`<h3><a href=${addressOf({ place: "key", store: store.store, key: keyAt })}>${keyText}</a></h3>`}
     <${Facts} facts=${times.map((name) => [labels[name], html`<${Time} ms=${entry[name]} withUtc />`])} />
     ${entry.found === false ? html`<p>There is no such key.</p>` : html`<${Value} value=${entry.value} />`}
     <div class="buttons">
       <${Copy} text=${() => compact(entry.value)} label="Copy value" />
-      ${keyText !== null && html`<${Copy} text=${keyText} label="Copy key" />`}
+      ${keyText !== null && html`<${Copy} text=${keyAt} label="Copy key" />`}
       ${!isOnly && html`<button type="button" onClick=${() => setQuery({ open: null }, { replace: true })}>Close</button>`}
     </div>
   </aside>`;

@@ -1,7 +1,7 @@
 /** The entries of an answer as rows of a grid: columns from the members of their values, sorted, sifted, and as CSV. Pure. */
 
 import { localText, utcText } from "../../base/format.js";
-import { compact, memberTexts, shown } from "../../base/json.js";
+import { compact, shown } from "../../base/json.js";
 import { isNumeric } from "../../base/numbers.js";
 
 const OWN_BEFORE = ["key", "found", "start", "end"];
@@ -13,25 +13,21 @@ const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\
 const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet would calculate
 
 /**
- * `{id, entry, keyText}` of each of `entries`: `id` is the same for the same row of another answer, `keyText` its key as
- * it stands in a URL. `text` is the JSON that they are from, which has JSON keys byte for byte.
+ * The row of an entry, `{id, entry, keyText, keyAt}`: `keyText` is its key for readers, `keyAt` as a URL has it, `id` the same for the
+ * same row of another answer. `id` is given where the entry does not tell one row from another.
  */
-export function rowsOf(entries, store, text) {
-  const exact = store.key_type === "json" ? memberTexts(text, "key") : null;
-  return entries.map((entry, i) => rowOf(entry, exact?.[i] ?? null));
-}
-
-/** The row of one line of a stream; with `id` when what is in it does not tell one row from another. */
-export function rowOfLine(line, entry, store, id = null) {
-  return rowOf(entry, store.key_type === "json" ? (memberTexts(`{"entries":[${line}]}`, "key")[0] ?? null) : null, id);
-}
-
-function rowOf(entry, exact, id = null) {
-  const keyText = entry.key === undefined ? null : (exact ?? shown(entry.key));
+export function rowOf(entry, id = null) {
+  const keyAt = keyOf(entry);
+  const keyText = keyAt?.startsWith("base64:") ? shown(entry.key) : keyAt;
   // Of one key, windows have a start, sessions both, versions a time; a value of a key-value store is another version of the same row.
   const rest = [entry.start, entry.end, entry.key === undefined && entry.start === undefined ? entry.timestamp : undefined];
-  const own = [keyText, ...rest].filter((part) => part !== null && part !== undefined).join("~");
-  return { id: id ?? (own || EMPTY), entry, keyText };
+  const own = [keyAt, ...rest].filter((part) => part !== null && part !== undefined).join("~");
+  return { id: id ?? (own || EMPTY), entry, keyText, keyAt };
+}
+
+/** The key of an entry as a URL has it; null where it has none. */
+export function keyOf({ key, key_text: text }) {
+  return key === undefined ? null : (text ?? shown(key));
 }
 
 /**
@@ -42,7 +38,7 @@ export function columnsOf(rows) {
   const own = new Set();
   const paths = new Map(); // by the path as text: one member may be called "a.b", and another one b in a
   for (const { entry } of rows) {
-    for (const name of OWN) if (isTold(name, entry[name])) own.add(name);
+    for (const name of OWN) if (isTold(name, name === "key" ? entry.key_text ?? entry.key : entry[name])) own.add(name);
     if (entry.value !== undefined && entry.found !== false) addPaths(paths, entry.value);
   }
   const taken = new Set(OWN);
@@ -78,6 +74,7 @@ function isObject(value) {
 /** What a row has in a column; undefined for nothing. */
 export function valueAt({ entry }, { path }) {
   let value = entry;
+  if (path[0] === "key" && value.key === null) return keyOf(value); // JSON has no NaN and no infinity
   for (const name of path) {
     if (value === null || typeof value !== "object" || !Object.hasOwn(value, name)) return undefined;
     value = value[name];

@@ -7,7 +7,7 @@ import { parseExactly } from "../../base/json.js";
 import { Failure } from "../../parts/problem.js";
 import { requestOf } from "../../parts/query_form.js";
 import { Reflects } from "./answer.js";
-import { arranged, columnsOf, csvOf, rowOfLine } from "./rows.js";
+import { arranged, columnsOf, csvOf, rowOf } from "./rows.js";
 
 export const MOST_SHOWN = 100_000;
 const MOST_IN_CSV = 1_000_000;
@@ -30,7 +30,7 @@ export async function readRows(store, question, { most, signal, onProgress, kept
       rest = lines.pop();
       for (const line of lines) {
         if (count === most) return { rows, count, isWhole: false, reflects: reflectedBy(response.headers) };
-        rows.push(rowOfLine(line, parseExactly(line), store));
+        rows.push(rowOf(parseExactly(line)));
         count += 1;
       }
       rows = kept(rows);
