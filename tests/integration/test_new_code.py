@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from itertools import count
@@ -202,3 +202,26 @@ def test_a_sighup_that_comes_while_the_code_is_loaded_is_heeded_when_it_runs(
     run = started(f"embedded:{tmp_path / 'log.db'}", code=sends + CODE)
     wait_until(run.says("Everything runs the new code."))
     assert run.process.poll() is None
+
+
+def test_clients_are_told_to_ask_again_while_a_killed_server_starts_again(
+    started: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = started(f"embedded:{tmp_path / 'log.db'}")
+    told = Counter[int]()
+
+    def is_refused() -> bool:
+        for pid in _servers(run):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(OSError, HTTPException):  # it was taken by one that died
+            told[run.ask(1, "read_committed")[0]] += 1
+        return told[503] > 0
+
+    wait_until(is_refused)
+    wait_until(run.has(1, 1))
+    assert set(told) <= {200, 503}
+
+
+def _servers(run: Run) -> list[int]:
+    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -110,12 +110,15 @@ def _supervise(
     reload: bool,
 ) -> None:
     """Run what is planned, at sockets that a new server can take over, until a signal ends it."""
-    from stateline.processes.application import listening_child
+    from functools import partial
+
+    from stateline.processes.application import SERVER, listening_child
     from stateline.processes.renewal import Renewal
     from stateline.processes.run_plan import RunPlan
     from stateline.processes.source_files import SourceFiles
     from stateline.processes.supervisor import Supervisor
     from stateline.server.listeners import listening
+    from stateline.server.stand_in import StandIn
 
     with listening(config) as (clients, nodes):
         descriptors = clients.fileno(), None if nodes is None else nodes.fileno()
@@ -124,7 +127,12 @@ def _supervise(
             return listening_child(child, *descriptors)
 
         sockets = [each for each in (clients, nodes) if each is not None]
-        supervisor = Supervisor([listens(child) for child in planned.children], emit=emit, listeners=sockets)
+        supervisor = Supervisor(
+            [listens(child) for child in planned.children],
+            emit=emit,
+            listeners=sockets,
+            stand_in=StandIn(clients, config, partial(emit, SERVER)),
+        )
         sources = SourceFiles() if reload else None
         renewal = Renewal(supervisor, load, lambda path: RunPlan.read(path, planned.fixed, listens), sources)
         renewal.watch(planned.files)

@@ -78,6 +78,7 @@ def listening_child(child: Child, clients: int, nodes: int | None) -> Child:
         command=(*child.command, *where),
         pass_fds=(clients, *others),
         says_ready=True,
+        answers=True,
         takes_over=True,
         leaves_by=HAND_OVER,
     )

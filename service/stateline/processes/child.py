@@ -32,6 +32,8 @@ class Child:
     """Its mistakes stop nothing but itself, as long as there are others."""
     says_ready: bool = False
     """It says when it does its work (`Readiness`), if somebody waits for that."""
+    answers: bool = False
+    """It takes connections at the supervisor's listeners once it has said that it is ready."""
     takes_over: bool = False
     """New code: it starts beside the process that has the old, and that goes when this one is ready."""
     leaves_by: signal.Signals = signal.SIGTERM
@@ -80,6 +82,8 @@ class Supervised:
     last_line: str = ""
     pipe: ReadyPipe | None = None
     """Of one that is waited for, until it is ready."""
+    takes_over: bool = False
+    """It takes the place of another process, until it is ready."""
     is_leaving: bool = False
     """Its end is wanted, and the end of it."""
 
@@ -88,6 +92,7 @@ class Supervised:
         """Whether it does its work, as far as anybody wanted to know."""
         if self.pipe is not None and self.pipe.is_said():
             self.forget_pipe()
+            self.takes_over = False
         return self.process is not None and self.pipe is None
 
     def forget_pipe(self) -> None:

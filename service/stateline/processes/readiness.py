@@ -1,7 +1,6 @@
-"""A process that takes another one's place tells its supervisor when it does the work: by a pipe, which also tells when
-the process has ended before.
+"""A process tells its supervisor when it does its work: by a pipe, which also tells when the process has ended before.
 
-Only who is waited for has one: a process that starts where nothing ran need not say so.
+Only a process that is waited for has one. The supervisor tells it, too, whether it takes the place of another one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from __future__ import annotations
 import os
 import select
 
-_VARIABLE = "SUPERVISOR_READY_FD"  # no setting is called so
+# No setting is called so.
+_VARIABLE = "SUPERVISOR_READY_FD"
+_TAKES_OVER = "SUPERVISOR_TAKES_OVER"
 
 
 class ReadyPipe:
@@ -18,10 +19,9 @@ class ReadyPipe:
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
 
-    @property
-    def environment(self) -> dict[str, str]:
+    def environment(self, *, takes_over: bool) -> dict[str, str]:
         """What tells the process of it; `write_end` has to be passed on to it, under the same number."""
-        return {_VARIABLE: str(self.write_end)}
+        return {_VARIABLE: str(self.write_end), _TAKES_OVER: str(int(takes_over))}
 
     def started(self) -> None:
         """The process has its end: the supervisor's copy of that would keep the pipe open."""
@@ -43,10 +43,12 @@ class Readiness:
     def __init__(self) -> None:
         descriptor = os.environ.pop(_VARIABLE, None)
         self._descriptor = None if descriptor is None else int(descriptor)
+        self.takes_over = os.environ.pop(_TAKES_OVER, "0") == "1"
+        """Whether a process that this one replaces still runs, or has just ended."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a supervisor waits, because what this one is to take over from still runs, or has just ended."""
+        """Whether a supervisor waits to be told."""
         return self._descriptor is not None
 
     def say(self) -> None:

@@ -57,6 +57,16 @@ class Renewing(Protocol):
         """Leave it."""
 
 
+class StandingIn(Protocol):
+    """Answers at the listeners while no child does: `stateline.server.stand_in`."""
+
+    def answer(self, *, is_needed: bool) -> None:
+        """Answer from now on, or leave it to the children. Returns at once."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 def write_line(name: str, line: str) -> None:
     """The default for a child's lines: ``name | line`` on standard output, as one write."""
     sys.stdout.write(f"{name:<10} | {line}\n")
@@ -68,8 +78,9 @@ class Supervisor:
 
     `emit` gets (name, line) for each line of the children's output and for the supervisor's own messages,
     from several threads, one call at a time. `listeners` are sockets that children inherit: a stop closes them first,
-    else connections would queue up for nobody when the last child stops. With `awaited`, the first start of the
-    children is waited for (`is_ready`); with `hands_over`, HAND_OVER ends it, and is what children are told then.
+    else connections would queue up for nobody when the last child stops. `stand_in` answers there while no child that
+    `answers` is ready. With `takes_over`, the first start of the children replaces processes that still run. With
+    `hands_over`, HAND_OVER ends it, and is what children are told then.
     """
 
     def __init__(
@@ -80,13 +91,15 @@ class Supervisor:
         policy: Callable[[], RestartPolicy] = RestartPolicy,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         listeners: Sequence[socket.socket] = (),
-        awaited: bool = False,
+        stand_in: StandingIn | None = None,
+        takes_over: bool = False,
         hands_over: bool = False,
     ) -> None:
         self._policy = policy
         self._all = [Supervised(child, policy()) for child in children]
         self._listeners = listeners
-        self._is_awaited = awaited
+        self.stand_in = stand_in
+        self._takes_over = takes_over
         self._hands_over = hands_over
         self._stop_signal = signal.SIGTERM
         self._hangups = 0
@@ -118,12 +131,19 @@ class Supervisor:
         self._start_guard()
         for one in self._all:
             if one.process is None:
-                self._start(one, awaited=self._is_awaited)
+                one.takes_over = self._takes_over
+                self._start(one)
+        self._let_stand_in()
 
     @property
     def is_ready(self) -> bool:
         """Whether every child has said that it does its work, of those that were waited for."""
         return all(one.is_ready for one in self._all)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a child takes connections at the listeners."""
+        return any(one.is_ready for one in self._all if one.child.answers and not one.is_leaving)
 
     def of(self, name: str) -> Supervised | None:
         """The child of this name, the one that stays where there are two."""
@@ -150,9 +170,9 @@ class Supervisor:
 
     def add(self, child: Child) -> Supervised:
         """Start one more child, which is waited for if it says when it is ready."""
-        one = Supervised(child, self._policy())
+        one = Supervised(child, self._policy(), takes_over=child.says_ready)
         self._all.append(one)
-        self._start(one, awaited=child.says_ready)
+        self._start(one)
         return one
 
     def let_go(self, one: Supervised) -> None:
@@ -189,12 +209,17 @@ class Supervisor:
         for one in list(self._all):
             if one.process is None:
                 if time.monotonic() >= one.restart_at:
-                    self._start(one, awaited=one.pipe is not None)
+                    self._start(one)
             elif one.process.poll() is not None and one.is_leaving:
                 self._forget(one)
                 self._emit(SAYS, f"{one.child.name} stopped ({_ending(self._reap(one))}).")
             elif one.process.poll() is not None:
                 self._schedule_restart(one)
+        self._let_stand_in()
+
+    def _let_stand_in(self) -> None:
+        if self.stand_in is not None:
+            self.stand_in.answer(is_needed=not self.is_answered)
 
     def run(self, renewal: Renewing | None = None, terminal: Terminal | None = None) -> None:
         """`start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. Call it on the main thread.
@@ -234,6 +259,8 @@ class Supervisor:
         An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
         all the same. A second signal during `run` kills at once.
         """
+        if self.stand_in is not None:
+            self.stand_in.close()
         for listener in self._listeners:
             listener.close()
         deadline = time.monotonic() + self._stop_timeout_s
@@ -259,9 +286,9 @@ class Supervisor:
             self._stop_signal = HAND_OVER
         self._interrupts += 1
 
-    def _start(self, one: Supervised, *, awaited: bool = False) -> None:
+    def _start(self, one: Supervised) -> None:
         one.forget_pipe()
-        one.pipe = pipe = ReadyPipe() if awaited else None
+        one.pipe = pipe = ReadyPipe() if one.takes_over or one.child.answers else None
         try:
             one.process = subprocess.Popen(
                 one.child.command,
@@ -271,7 +298,7 @@ class Supervisor:
                 env={
                     **os.environ,
                     **one.child.environment,
-                    **(pipe.environment if pipe else {}),
+                    **(pipe.environment(takes_over=one.takes_over) if pipe else {}),
                     "PYTHONUNBUFFERED": "1",
                 },
                 start_new_session=True,

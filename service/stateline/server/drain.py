@@ -16,13 +16,13 @@ import asyncio
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from stateline.processes.child import HAND_OVER
-from stateline.processes.readiness import Readiness
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 from stateline.server.wire.bounded_protocol import BoundedProtocol
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class DrainingServer(uvicorn.Server):
     """uvicorn, stopped as above: uvicorn itself would wait for queries that wait.
 
-    With `counts` it is one of several processes, which share the connections of its first socket. `readiness` is told
+    With `counts` it is one of several processes, which share the connections of its first socket. `ready` is called
     when it takes connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends it.
     """
 
@@ -48,11 +48,11 @@ class DrainingServer(uvicorn.Server):
         drain_ms: int,
         counts: ConnectionCounts | None = None,
         *,
-        readiness: Readiness,
+        ready: Callable[[], object],
         hands_over: bool = False,
     ) -> None:
         super().__init__(settings)
-        self._readiness = readiness
+        self._ready = ready
         self._hands_over = hands_over
         self._serving = serving
         self._counts = counts
@@ -75,7 +75,7 @@ class DrainingServer(uvicorn.Server):
             shared, *own = sockets
             await super().startup(own)
             self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
-        self._readiness.say()
+        self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: connections that were closed are told here, those that are taken at once."""

@@ -33,15 +33,21 @@ def listening(config: Config) -> Iterator[Listeners]:
             yield Listeners(clients, nodes)
 
 
+def address(config: Config, listener: socket.socket) -> str:
+    """The URL at which clients reach this listener."""
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if config.server_tls_key_file is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
 def check_host(config: Config) -> None:
     """Raise `ConfigurationError` as `http_listener`, but for a port that is in use, as beside a server that runs."""
     http_listener(config.model_copy(update={"server_port": 0})).close()
 
 
 def http_listener(config: Config) -> socket.socket:
-    """Listening, for clients: here rather than by uvicorn, which would end the process when the port is taken, and
-    refuse who comes before it has started; they wait for it. Raises `ConfigurationError` when that cannot be, or not
-    without tokens."""
+    """Listening, for clients. uvicorn would end the process when the port is taken, and listen when it has started:
+    `StandIn` answers until then. Raises `ConfigurationError` when that cannot be, or not without tokens."""
     host, port = config.server_host, config.server_port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

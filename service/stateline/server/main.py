@@ -64,6 +64,7 @@ from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.stand_in import StandIn
 from stateline.server.start_checks import check_files
 from stateline.server.state_routes import StateRoutes
 from stateline.server.telemetry.access_log import AccessLog
@@ -207,15 +208,20 @@ def serve(
     if several and not command:
         raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
     with http_listener(config) if inherited is None else socket.socket(fileno=inherited.clients) as listener:
-        host, port = listener.getsockname()[:2]
-        _log.info("Answering at %s://%s:%d", "http" if config.server_tls_key_file is None else "https", host, port)
         others = peer_listener(config) if inherited is None else _socket(inherited.nodes)
         with others or contextlib.nullcontext() as for_nodes:
             if several:
                 told, hands_over = readiness, inherited is not None
                 run_processes(config, listener, for_nodes, command, load, readiness=told, hands_over=hands_over)
-            else:
-                _answer(app, config, listener, readiness, for_nodes=for_nodes, hands_over=inherited is not None)
+                return
+            with contextlib.closing(StandIn(listener, config, _log.info)) as stand_in:
+                stand_in.answer(is_needed=inherited is None)  # else the parent's does
+
+                def ready() -> None:
+                    stand_in.answer(is_needed=False)
+                    readiness.say()
+
+                _answer(app, config, listener, ready, readiness.takes_over, for_nodes, hands_over=inherited is not None)
 
 
 def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
@@ -224,7 +230,8 @@ def serve_inherited(app: App, config: Config, number: int, inherited: Listening)
     listener, counts = inherit(number, inherited.clients)
     with listener:
         others = _socket(inherited.nodes)
-        _answer(app, config, listener, readiness, counts, announces=number == 0, for_nodes=others, hands_over=True)
+        ready, takes_over, announces = readiness.say, readiness.takes_over, number == 0
+        _answer(app, config, listener, ready, takes_over, others, counts, announces=announces, hands_over=True)
 
 
 def _socket(descriptor: int | None) -> socket.socket | None:
@@ -235,25 +242,24 @@ def _answer(
     app: App,
     config: Config,
     listener: socket.socket,
-    readiness: Readiness,
+    ready: Callable[[], object],
+    takes_over: bool,
+    for_nodes: socket.socket | None,
     counts: ConnectionCounts | None = None,
     *,
     announces: bool = True,
-    for_nodes: socket.socket | None = None,
     hands_over: bool = False,
 ) -> None:
     refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
     settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
-    api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=readiness.is_awaited)
+    api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)
     settings = uvicorn_settings(api, config)
     serving: Serving = api.state.serving
     for_siblings = serving.siblings.listener()
     sockets = [listener] if for_siblings is None else [listener, for_siblings]
-    server = DrainingServer(
-        settings, serving, config.server_drain_ms, counts, readiness=readiness, hands_over=hands_over
-    )
+    server = DrainingServer(settings, serving, config.server_drain_ms, counts, ready=ready, hands_over=hands_over)
     server.run(sockets=sockets)
 
 

@@ -28,6 +28,7 @@ from stateline.processes.renewal import NewCode, Renewal
 from stateline.processes.run_plan import RunPlan, fixed_of_serve
 from stateline.processes.supervisor import SAYS, Supervisor
 from stateline.server.drain import GRACE_S
+from stateline.server.stand_in import StandIn
 from stateline.server.telemetry.metrics import SHARED_DIRECTORY, share_metrics
 from stateline.server.wire.accepting import ConnectionCounts
 
@@ -101,6 +102,7 @@ def _children(
             environment={SHARED_DIRECTORY: directory},
             pass_fds=(descriptor, *others),
             says_ready=True,
+            answers=True,
             leaves_by=HAND_OVER,  # the others take its share meanwhile
         )
         for number in range(config.server_processes)
@@ -122,22 +124,30 @@ class _Processes(Supervisor):
             emit=_emit,
             stop_timeout_s=config.server_drain_ms / 1000 + GRACE_S + _SLACK_S,
             listeners=[listener],
-            awaited=readiness.is_awaited,
+            stand_in=None if readiness.is_awaited else StandIn(listener, config, _say),
+            takes_over=readiness.takes_over,
             hands_over=hands_over,
         )
         self._readiness = readiness
+        self._listener, self._config = listener, config
 
     def poll(self) -> None:
-        """Besides, tell who waits when all of them answer."""
+        """Besides, tell who waits when clients are answered: by all of them where they take over, else by anybody. Who
+        waits stands in until then."""
         super().poll()
-        if self._readiness.is_awaited and self.is_ready:
+        if self._readiness.is_awaited and (self.is_ready if self._readiness.takes_over else self.is_answered):
             self._readiness.say()
+            self.stand_in = StandIn(self._listener, self._config)
+
+
+def _say(line: str) -> None:
+    _log.info("%s", line)
 
 
 def _emit(name: str, line: str) -> None:
     """Lines of the processes as they are: they have their time, and an access log is read by programs."""
     if name == SAYS:
-        _log.info("%s", line)
+        _say(line)
     else:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -56,7 +56,7 @@ def test_what_is_right_may_start(tmp_path: Path) -> None:
         check_start(config.model_copy(update={"server_port": 0}))
 
 
-def test_who_comes_once_it_is_said_where_it_answers_waits_for_the_server_and_is_not_refused() -> None:
+def test_a_server_listens_before_it_has_started() -> None:
     with http_listener(node_config("server.port=0")) as listener:
         socket.create_connection(listener.getsockname()).close()
 

@@ -40,7 +40,7 @@ def pipe() -> Iterator[ReadyPipe]:
 
 def started(folder: Path, pipe: ReadyPipe) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "stateline", "worker", "orders:app", "--set", "bootstrap.servers=embedded:log.db"]
-    environment = {**os.environ, **pipe.environment}
+    environment = {**os.environ, **pipe.environment(takes_over=False)}
     process = subprocess.Popen(command, cwd=folder, env=environment, pass_fds=[pipe.write_end])
     pipe.started()
     return process
