@@ -29,6 +29,7 @@ from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
+from stateline.processes.seldom import seldom
 from stateline.processes.tracing import traced
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
@@ -259,6 +260,8 @@ def _answer(
     serving: Serving = api.state.serving
     for_siblings = serving.siblings.listener()
     sockets = [listener] if for_siblings is None else [listener, for_siblings]
+    for name in ("uvicorn.error", "asyncio"):  # a client can have them say the same again and again
+        seldom(name)
     server = DrainingServer(settings, serving, config.server_drain_ms, counts, ready=ready, hands_over=hands_over)
     server.run(sockets=sockets)
 

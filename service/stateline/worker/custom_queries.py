@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import orjson
 
+from stateline.processes.seldom import seldom
 from stateline.query.custom_query import CustomQuery
 from stateline.query.values import MAX_RESULT_BYTES, CopyStatus, Failure, Outcome, PartitionAnswer, Rows, Terms
 from stateline_store import (
@@ -20,7 +19,7 @@ from stateline_store import (
     UnknownQueryTypeError,
 )
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 def custom_answer(query: CustomQuery, store: StateStore | None, partition: int, terms: Terms) -> Outcome:

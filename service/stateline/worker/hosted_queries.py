@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
+from stateline.processes.seldom import seldom
 from stateline.query.custom_query import CustomQuery
 from stateline.query.execution import execute
 from stateline.query.open_scans import Pinned
@@ -14,7 +14,7 @@ from stateline.query.wire import WireRequest
 from stateline.worker.custom_queries import custom_answer
 from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StateStore, StoreState
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 Lookup = Callable[[str, int], HostedPartition | None]
 Owned = Callable[[str, int], StateStore | None]

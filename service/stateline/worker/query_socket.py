@@ -15,7 +15,6 @@ A query that is behind its bound waits here (`waiting_queries`); looking at thos
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import time
@@ -27,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from stateline.deployment.lease import Lease
 from stateline.deployment.unix_sockets import check_user, trusted_users
+from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rows
@@ -58,7 +58,7 @@ MAX_SECONDS_PER_CALL = 0.005
 # How often it is looked whether what is waited for beside queries has come back.
 _LOOK_AGAIN_S = 0.001
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 Message: TypeAlias = dict[str, Any]
 T = TypeVar("T")

@@ -6,8 +6,10 @@ import contextlib
 import json
 import random
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,3 +221,30 @@ def test_what_cannot_be_read_is_refused_behind_the_answer_that_is_waited_for(sce
         assert found["by"] == "later"
         assert "connection: close" in head.lower()
         assert answers.ended()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("body", [told("h", "later"), None])
+def test_an_answer_that_comes_when_the_client_has_reset_its_connection_goes_nowhere(
+    scene: Scene, repeated: bool, body: bytes | None
+) -> None:
+    with scene.connected() as connection:
+        if repeated:
+            connection.sendall(request("o1"))
+            Answers(connection).next()
+        connection.sendall(request("h1"))
+        wait_until(lambda: len(scene.held) == 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_until(lambda: not scene.server.server_state.connections)
+    raised: Future[BaseException | None] = Future()
+
+    def answer() -> None:
+        try:
+            scene.held.pop()(body)
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            raised.set_result(error)
+        else:
+            raised.set_result(None)
+
+    scene.server.servers[0].get_loop().call_soon_threadsafe(answer)
+    assert raised.result(HANGING_S) is None

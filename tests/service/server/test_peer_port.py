@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from stateline.cli.certificates import make_authority, make_certificate
 from stateline.config.settings import Config
+from stateline.processes import seldom
 from stateline.query.wire import frame
 from stateline.server.nodes import greeting, peer_port
 from stateline.server.nodes.node_map import HeldTask, NodeMap
@@ -379,7 +380,7 @@ def test_a_flood_of_strangers_neither_takes_all_places_nor_keeps_nodes_out(
 def test_the_log_has_a_line_of_them_and_does_not_repeat_it_each_second(
     node: LinkedNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_port, "_LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(seldom, "LINE_INTERVAL_S", 0.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
             heard_until_hung_up(node.peer, b"GET / HTTP/1.1\r\n\r\n")

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stateline.processes import seldom
 from stateline.server.contract.unreadable import MAX_HEADER_BYTES, MAX_HEADERS
 from stateline.server.rows.event_stream import EventStream
 from stateline.server.wire.http_protocol import ProblemProtocol
@@ -465,3 +466,15 @@ def served_events() -> Iterator[tuple[int, list[bool]]]:
         server.should_exit = True
         thread.join(HANGING_S)
     assert not thread.is_alive()
+
+
+def test_whoever_sends_what_cannot_be_read_again_and_again_does_not_fill_the_log(
+    here: Here, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seldom, "LINE_INTERVAL_S", 1e9)
+    with caplog.at_level(logging.INFO):
+        for number in range(50):
+            with connected(here.port) as connection:
+                connection.sendall(b"NO%d / HTTP/1.1\r\n\r\n" % number)
+                assert refused(connection)[0] == 422
+    assert caplog.text.count("A request was refused") <= 1

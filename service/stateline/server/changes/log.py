@@ -7,7 +7,6 @@ it: whoever closes waits for nothing, and the thread ends behind it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -16,6 +15,7 @@ from typing import TypeVar
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.log import Record
+from stateline.processes.seldom import seldom
 from stateline.server.changes.topic_reader import POLL_RECORDS, Begin, TopicReader, recreated
 from stateline_store import (
     CursorExpiredError,
@@ -27,7 +27,7 @@ from stateline_store import (
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class ChangeLog:

@@ -11,7 +11,6 @@ for a page is null, and named in `left_out`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.model.topology import Topology
+from stateline.processes.seldom import seldom
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
 from stateline.processing.record_members import headers_of, members_of
 from stateline.server.console.newest_records import MOST, Kept, newest_records
@@ -32,7 +32,7 @@ from stateline_store import NotReadyError, StatelineError
 
 _DEFAULT = 50
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class ConsoleFailures:

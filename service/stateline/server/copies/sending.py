@@ -9,10 +9,10 @@ connection ends, and when this process does: then it is rubbish for whoever swee
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Any
 
+from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.throttle import Throttle
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
@@ -31,7 +31,7 @@ _NEXT_FILE_S = 600.0
 # What the limit lets through in this time is sent at once: many who share it all hear something within `SILENT_S`.
 _PIECE_S = 0.25
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class CopySender:

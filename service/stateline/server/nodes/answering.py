@@ -6,12 +6,12 @@ What it asks is answered from copies of this node, or refused: it is never hande
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
 
+from stateline.processes.seldom import seldom
 from stateline.processes.tracing import carried_by, span
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
@@ -36,7 +36,7 @@ from stateline_store import InvalidArgumentError, StatelineError
 # A node that takes nothing, because it is stopped or cut off, is told no more maps: they would pile up.
 _MOST_UNSENT_BYTES = 1024 * 1024
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class Answering(Protocol):

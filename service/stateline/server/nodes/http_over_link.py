@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,6 +21,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Scope
 from starlette.types import Message as Event
 
+from stateline.processes.seldom import seldom
 from stateline.server.contract.observation import current_request_id
 from stateline.server.wire.exchange import Message
 from stateline_store import InvalidArgumentError, StatelineError
@@ -34,7 +34,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
 _HEADERS = frozenset({"authorization", "accept", "content-type", "x-request-id", "traceparent", "tracestate"})
 _FROM_NODE = "stateline.from-node"  # in the scope, where no client can put anything
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class HttpAnswer(NamedTuple):

@@ -18,12 +18,12 @@ those that were dialed to it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from stateline.deployment.nodes_topic import is_server_url
+from stateline.processes.seldom import seldom
 from stateline.processes.tracing import carrier, span
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
@@ -43,7 +43,7 @@ ANSWER_TIMEOUT_S = 5.0
 # A node that has said nothing for so long counts as away; it says its map four times a second.
 SILENT_AFTER_S = 1.0
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class Link:

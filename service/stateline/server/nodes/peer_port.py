@@ -11,10 +11,10 @@ import asyncio
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from stateline.processes.seldom import Seldom
 from stateline.server.nodes.greeting import GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
 from stateline.server.nodes.keys import Keys, tls_failure
 from stateline.server.wire.streams import Arrivals, streams
@@ -24,9 +24,6 @@ MOST_STRANGERS = 64
 _PAUSE_S = 0.5
 # How long who is refused may take to hear it.
 _FAREWELL_S = 1.0
-_LOG_INTERVAL_S = 1.0
-# A node that is set up otherwise knocks each second: until the same is said of it again.
-_SAME_INTERVAL_S = 60.0
 
 Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello], Awaitable[None]]
 
@@ -42,7 +39,7 @@ class PeerPort:
         self._welcome = welcome
         self._strangers: dict[asyncio.Task[None], None] = {}  # in the order of their coming
         self._nodes: set[asyncio.Task[None]] = set()
-        self._logged_at_s, self._not_logged, self._logged = -_SAME_INTERVAL_S, 0, ""
+        self._seldom = Seldom()  # a node that is set up otherwise knocks each second
 
     async def accept(self, listener: socket.socket) -> None:
         """Take connections until cancelled; then all are hung up, and the listener is closed."""
@@ -114,10 +111,5 @@ class PeerPort:
     def _say(self, who: str, why: str) -> None:
         """In the log, a line a second at most, and the same again once a minute: who floods the port does not fill the
         disk."""
-        now_s, line = time.monotonic(), f"{who} is refused as a node: {why}"
-        if now_s < self._logged_at_s + (_SAME_INTERVAL_S if line == self._logged else _LOG_INTERVAL_S):
-            self._not_logged += 1
-            return
-        more = f" ({self._not_logged} more were refused before)" if self._not_logged else ""
-        _log.warning("%s%s", line, more)
-        self._logged_at_s, self._not_logged, self._logged = now_s, 0, line
+        if line := self._seldom.line(f"{who} is refused as a node: {why}"):
+            _log.warning("%s", line)

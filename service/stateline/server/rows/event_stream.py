@@ -11,7 +11,6 @@ as long as it is allowed to, and then says goodbye.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -21,6 +20,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.problems import problem_of
 from stateline.server.wire.bounded_protocol import ABORT
@@ -36,7 +36,7 @@ CHUNK_BYTES = 32 * 1024
 # How long a goodbye may wait for a client that has stopped reading.
 _GOODBYE_S = 5.0
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 def event_bytes(data: Any, *, name: str, position: bytes | None = None) -> bytes:

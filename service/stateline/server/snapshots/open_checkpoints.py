@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from stateline.processes.seldom import seldom
 from stateline_store import (
     CursorExpiredError,
     DamagedDataError,
@@ -18,7 +18,7 @@ from stateline_store.snapshot_directory import lease_has_ended
 
 _Key = tuple[str, str]  # the snapshot's id and the part's directory
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class _Opened:

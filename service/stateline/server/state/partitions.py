@@ -9,7 +9,6 @@ A read is refresh, then query, without anything in between: data and position be
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Container, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 from stateline.deployment.epoch_marker import LOADING
 from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
 from stateline.model.store_definition import StoreDefinition
+from stateline.processes.seldom import seldom
 from stateline.query.execution import execute
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Terms, served_by
 from stateline.server.state.ownership import Ownership
@@ -50,7 +50,7 @@ from stateline_store.task_id import TaskId
 # How often a partition is looked at for one answer: again only when it was committed to within microseconds.
 _LOOKS = 5
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 @dataclass(slots=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import mmap
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from stateline.processes.seldom import seldom
 
 _POLITENESS_S = 0.002
 # No descriptors are left: some are given back when connections end.
@@ -21,7 +22,7 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_S = 0.5
 _BYTES = 8  # of a count
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class ConnectionCounts:

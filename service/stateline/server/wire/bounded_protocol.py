@@ -7,7 +7,6 @@ uvicorn knows a time limit between two requests only, and the parser collects a 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import sys
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from stateline.processes.seldom import seldom
 from stateline.server.contract import request_id
 from stateline.server.contract.answer_headers import lines_of_every_answer
 from stateline.server.contract.problems import problem_response, unreadable_response
@@ -46,7 +46,7 @@ _LAST_REQUEST_S = 5.0
 _AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 _AROUND_HEADER = 4  # bytes: ": " and the end of its line
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class BoundedProtocol(HttpToolsProtocol):

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from stateline.processes.seldom import seldom
 from stateline.query.wire import Frames, decode_message, frame
 from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError
 
 Message = dict[str, Any]
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class Exchange(asyncio.Protocol):

@@ -11,7 +11,6 @@ than to read a key and write it as JSON.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,6 +18,7 @@ from typing import Any, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from stateline.processes.seldom import seldom
 from stateline.server.contract import request_id
 from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
@@ -36,7 +36,7 @@ _LOOK_AGAIN_S = 0.1
 
 AtOnce = Callable[[Scope, Callable[[bytes | None], None]], bytes | None]
 
-_log = logging.getLogger(__name__)
+_log = seldom(__name__)
 
 
 class _Answered:
@@ -166,6 +166,8 @@ class ProblemProtocol(BoundedProtocol):
             self._end_asked(asked, body)
         elif self._unbegun is not None:
             (cycle, app), self._unbegun = self._unbegun, None
+            if self.transport.is_closing():  # the client has gone
+                return
             if body is None:
                 super()._start_asgi_task(cycle, app)
                 return

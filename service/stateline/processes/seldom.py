@@ -1,0 +1,64 @@
+"""Limits of log lines that a stranger can cause by connecting or asking again and again: the disk is not filled."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+LINE_INTERVAL_S = 1.0
+SAME_LINE_INTERVAL_S = 60.0
+_MOST_KINDS = 100
+
+
+class Seldom:
+    """Lets one line a second pass, and the same line once a minute. For one thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._said_s, self._said, self._left_out = -SAME_LINE_INTERVAL_S, "", 0
+
+    def line(self, text: str, cause: str = "") -> str:
+        """The line to log: the text, with how many lines were left out before. Empty if this one is left out, too. A
+        line is the same if its text and its `cause` are."""
+        now_s, said = self._now(), f"{text}\0{cause}"
+        if now_s < self._said_s + (SAME_LINE_INTERVAL_S if said == self._said else LINE_INTERVAL_S):
+            self._left_out += 1
+            return ""
+        more = f" ({self._left_out} more lines were left out before)" if self._left_out else ""
+        self._said_s, self._said, self._left_out = now_s, said, 0
+        return text + more
+
+
+class _SeldomFilter(logging.Filter):
+    """Applies `Seldom` to a logger's records from INFO on, to each kind of message by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, Seldom] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        kind = str(record.msg)
+        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        line = self._kinds.setdefault(kind, Seldom()).line(record.getMessage().rstrip(), _raised_at(record))
+        record.msg, record.args = line, ()
+        return bool(line)
+
+
+def _raised_at(record: logging.LogRecord) -> str:
+    """Type and place of the exception that the record shows; empty without one."""
+    kind, _, traceback = record.exc_info or (None, None, None)
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else f"{kind} {traceback.tb_frame.f_code.co_filename} {traceback.tb_lineno}"
+
+
+def seldom(name: str) -> logging.Logger:
+    """The logger of this name, whose lines are limited from now on as by `Seldom`."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, _SeldomFilter) for each in logger.filters):
+        logger.addFilter(_SeldomFilter())
+    return logger
