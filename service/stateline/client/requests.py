@@ -17,9 +17,9 @@ from uuid import UUID
 
 import orjson
 
-from stateline.client.terms import TermArguments, Terms, check_position, parameter_text
+from stateline.client.terms import GivenPosition, TermArguments, Terms, parameter_text, position_of
 from stateline.serde.plain import FloatSerde, JsonSerde, shown
-from stateline_store import InvalidArgumentError, Position
+from stateline_store import InvalidArgumentError
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -27,9 +27,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 # nginx takes a request line of 8 KiB unless told otherwise.
 _LONGEST_URL = 7_500
 _TIMES = ("from", "to", "as_of")
-_AS_TEXT = {"keys_as": "text"}  # in a body each key is what a URL would have
+_KEYS = ("key", "keys", "lower", "upper", "prefix", "after")
 _JSON, _FLOAT = JsonSerde(), FloatSerde()
-_KIB_64 = 65_535  # the server's own limit, for queries that have no body
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ Key = str | int | float | bytes | UUID | datetime | list[Any] | dict[str, Any] |
 Time = int | datetime
 """Milliseconds since the epoch, or a `datetime` with its time zone."""
 Order = Literal["asc", "desc"]
-Since = Position | Literal["earliest", "latest"]
+Since = GivenPosition | Literal["earliest", "latest"]
 """Where changes begin: after a Position, with the first that the log still has, or with the next to come."""
 
 
@@ -122,81 +121,92 @@ class Request:
     """It changes nothing, so it may be sent again."""
     wait_ms: int = 0
     """How much longer than usual the server may take."""
-    headers: tuple[tuple[str, str], ...] = ()
     home: Home | None = None
     """Of a query that one node may have all of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query of a store: a URL, or a body where the URL would be longer than proxies take. `kind` is the query's name
+    in a body, and the end of its path."""
+
+    store: str
+    kind: str
+    terms: Terms
+    members: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    """Its text; None for a query of no key or of all."""
+
+    def request(self, accept: str = JSON, limit: int | None = None) -> Request:
+        """The request for all of it, or for so many entries."""
+        above = "" if self.key is None else f"/keys/{_segment(self.key)}"
+        members = {**self.members, "limit": limit}
+        path = f"{_store(self.store)}{above}{'' if self.kind == 'key' else f'/{self.kind}'}"
+        request = _get(path, members, self.terms)
+        if len(request.target) > _LONGEST_URL:
+            request = _query(self.store, self.kind, {"key": self.key, **members}, self.terms)
+        return replace(request, accept=accept, home=Home(self.store, self.key, self.terms.partitions))
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
     """A query that is answered in pages, of `page_size` entries or the server's own number."""
 
-    path: str
-    members: Mapping[str, Any]
-    terms: Terms
+    query: Query
     page_size: int | None
     limit: int | None
-    home: Home
 
     def page(self, cursor: str | None) -> Request:
         """The request for the page that begins here; None for the first one. A cursor knows the rest of the query."""
         sizes = [size for size in (self.page_size, self.limit) if size is not None]
-        limit = {"limit": min(sizes) if sizes else None}
+        limit = min(sizes) if sizes else None
         if cursor is not None:
-            return _get(self.path, {"cursor": cursor, **limit}, Terms())
-        return replace(_get(self.path, {**self.members, **limit}, self.terms), home=self.home)
+            return _get(f"{_store(self.query.store)}/range", {"cursor": cursor, "limit": limit}, Terms())
+        return self.query.request(limit=limit)
 
     def stream(self, accept: str) -> Request:
         """The request for all entries in one stream, whatever the limit."""
-        if self.terms.allow_partial:
+        if self.query.terms.allow_partial:
             raise InvalidArgumentError("A stream does not say which partitions failed: leave out allow_partial.")
-        return replace(_get(self.path, self.members, self.terms), accept=accept, home=self.home)
+        return self.query.request(accept)
 
 
 def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Request:
     """The value of one key, or what it was at a time."""
-    target = f"{_store(store)}/keys/{_segment(key_text(key))}"
-    home = Home(store, key, terms.partitions)
-    short = replace(_get(target, {"as_of": _time("as_of", as_of)}, terms), home=home)
-    if len(short.target) <= _LONGEST_URL or as_of is not None:
-        return _within_limit(short)
-    return replace(_query(store, {"type": "key", "key": key_text(key), **_AS_TEXT}, terms), home=home)
+    return Query(store, "key", terms, {"as_of": _time("as_of", as_of)}, key_text(key)).request()
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
     """Many keys at once."""
-    return _query(store, {"type": "keys", "keys": [key_text(key) for key in keys], **_AS_TEXT}, terms)
+    return _query(store, "keys", {"keys": [key_text(key) for key in keys]}, terms)
 
 
 def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
     """Keys from lower to upper, both inclusive, or of a prefix."""
     members = {**_bounds(given), "as_of": _time("as_of", given.get("as_of")), "order": given.get("order")}
-    return _paged(f"{_store(store)}/range", members, terms, given, Home(store, None, terms.partitions))
+    return _paged(Query(store, "range", terms, members), given)
 
 
-def parts_of_key(
+def parts(
     store: str, key: Key, what: Literal["windows", "sessions", "versions"], terms: Terms, given: TimeArguments
 ) -> Paged:
     """Windows, sessions or versions of one key."""
-    path = f"{_store(store)}/keys/{_segment(key_text(key))}/{what}"
-    home = Home(store, key, terms.partitions)
-    return _paged(path, {**_times(given), "order": given.get("order")}, terms, given, home)
+    return _parts(store, key_text(key), what, terms, given)
 
 
 def parts_of_every_key(store: str, what: Literal["windows", "sessions"], terms: Terms, given: TimeArguments) -> Paged:
     """Windows of every key, by their start, or sessions."""
-    members = {**_times(given), "order": given.get("order")}
-    return _paged(f"{_store(store)}/{what}", members, terms, given, Home(store, None, terms.partitions))
+    return _parts(store, None, what, terms, given)
 
 
 def count(store: str, terms: Terms) -> Request:
     """About how many entries there are."""
-    return replace(_get(f"{_store(store)}/count", {}, terms), home=Home(store, None, terms.partitions))
+    return Query(store, "count", terms).request()
 
 
 def position(store: str, terms: Terms) -> Request:
     """How far each partition has come."""
-    return replace(_get(f"{_store(store)}/position", {}, terms), home=Home(store, None, terms.partitions))
+    return Query(store, "position", terms).request()
 
 
 def details(store: str) -> Request:
@@ -206,12 +216,12 @@ def details(store: str) -> Request:
 
 def changes(store: str, since: Since, partitions: Sequence[int] | None, last_id: str | None) -> Request:
     """Changes after a place, or after the event with this id."""
-    if not isinstance(since, str):
-        check_position("since", since)
-    begin = since.to_json() if isinstance(since, Position) else since
+    begin = since if isinstance(since, str) else position_of("since", since).to_json()
+    if last_id is not None:
+        begin = orjson.loads(last_id)
     members = {"from": begin, "partition": None if partitions is None else list(partitions)}
-    headers = () if last_id is None else (("Last-Event-ID", last_id),)
-    return replace(_get(f"{_store(store)}/changes", members, Terms()), accept=EVENTS, headers=headers)
+    path = f"{_store(store)}/changes"
+    return replace(_short(_get(path, members, Terms()), path, members), accept=EVENTS)
 
 
 STORES = Request("GET", "/v1/stores")
@@ -252,49 +262,53 @@ def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments
     """One partition of a snapshot, as an Arrow stream."""
     path = f"/v1/snapshots/{_segment(snapshot)}/stores/{_segment(store)}/partitions/{partition}"
     columns, after, keys = given.get("columns"), given.get("after"), given.get("keys")
-    common = {"as_of": _time("as_of", given.get("as_of")), "skip": given.get("skip"), **_times(given)}
-    if keys is not None:
-        named = {
-            "keys": [key_text(key) for key in keys],
-            **_AS_TEXT,
-            "columns": None if columns is None else ",".join(columns),
-            "after": None if after is None else key_text(after),
-            **_bounds(given),
-            **common,
-        }
-        body = orjson.dumps({name: value for name, value in named.items() if value is not None})
-        return Request("POST", path, body, accept=ARROW)
     members = {
-        "columns": None if columns is None else list(columns),
+        "columns": None if columns is None else ",".join(columns),
         "after": None if after is None else key_text(after),
         **_bounds(given),
-        **common,
+        "as_of": _time("as_of", given.get("as_of")),
+        "skip": given.get("skip"),
+        **_times(given),
     }
-    return replace(_get(path, members, Terms()), accept=ARROW)
+    if keys is not None:
+        request = _post(path, {"keys": [key_text(key) for key in keys], **members})
+    else:
+        request = _short(_get(path, members, Terms()), path, members)
+    return replace(request, accept=ARROW)
 
 
-def _paged(path: str, members: Mapping[str, Any], terms: Terms, given: PageArguments, home: Home) -> Paged:
+def _parts(store: str, key: str | None, what: str, terms: Terms, given: TimeArguments) -> Paged:
+    return _paged(Query(store, what, terms, {**_times(given), "order": given.get("order")}, key), given)
+
+
+def _paged(query: Query, given: PageArguments) -> Paged:
     page_size, limit = given.get("page_size"), given.get("limit")
     for name, size in (("page_size", page_size), ("limit", limit)):
         if size is not None and size < 1:
             raise InvalidArgumentError(f"{name}={size} is out of range: 1 or more is accepted.")
-    return Paged(path, members, terms, page_size, limit, home)
+    return Paged(query, page_size, limit)
 
 
-def _query(store: str, members: Mapping[str, Any], terms: Terms) -> Request:
-    body = orjson.dumps({**members, **terms.members()})
-    return Request("POST", f"{_store(store)}/query", body, wait_ms=terms.wait_ms or 0)
+def _query(store: str, kind: str, members: Mapping[str, Any], terms: Terms) -> Request:
+    request = _post(f"{_store(store)}/query", {"type": kind, **members, **terms.members()})
+    return replace(request, wait_ms=terms.wait_ms or 0)
+
+
+def _short(request: Request, path: str, members: Mapping[str, Any]) -> Request:
+    """This request, or the same with a body where its URL would be longer than proxies take."""
+    return request if len(request.target) <= _LONGEST_URL else _post(path, members)
+
+
+def _post(path: str, members: Mapping[str, Any]) -> Request:
+    """A read with a body. Each key in it is the text that a URL would have."""
+    given = {name: value for name, value in members.items() if value is not None}
+    as_text = {} if given.keys().isdisjoint(_KEYS) else {"keys_as": "text"}
+    return Request("POST", path, orjson.dumps({**given, **as_text}))
 
 
 def _get(path: str, members: Mapping[str, Any], terms: Terms) -> Request:
     query = _encoded({**members, **terms.members()})
     return Request("GET", f"{path}?{query}" if query else path, wait_ms=terms.wait_ms or 0)
-
-
-def _within_limit(request: Request) -> Request:
-    if len(request.target) > _KIB_64:
-        raise InvalidArgumentError(f"The URL would have {len(request.target)} bytes: {_KIB_64} are accepted.")
-    return request
 
 
 def _encoded(members: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from stateline.client.terms import GivenPosition, position_of
 from stateline_store import Position
 
 
@@ -27,10 +28,11 @@ class Session:
         with self._lock:
             return self._seen.get(store, Position())
 
-    def saw(self, store: str, position: Position) -> None:
+    def saw(self, store: str, position: GivenPosition) -> None:
         """Remember this Position of the store, merged by max with what was seen before."""
+        seen = position_of("position", position)
         with self._lock:
-            self._seen[store] = self._seen.get(store, Position()).merge(position)
+            self._seen[store] = self._seen.get(store, Position()).merge(seen)
 
     def forget(self, store: str) -> None:
         """Begin anew with this store, as after its input topic was made again: the old bound is never met."""

@@ -137,7 +137,7 @@ class StoreCalls:
             self._session.saw(self.name, answers.stream_position(headers))
 
     def _parts(self, key: Key, what: Literal["windows", "sessions", "versions"], given: TimeArguments) -> Paged:
-        return requests.parts_of_key(self.name, key, what, self._with(given, TimeArguments), given)
+        return requests.parts(self.name, key, what, self._with(given, TimeArguments), given)
 
     def _of_every_key(self, what: Literal["windows", "sessions"], given: TimeArguments) -> Paged:
         return requests.parts_of_every_key(self.name, what, self._with(given, TimeArguments), given)

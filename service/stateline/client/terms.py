@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import orjson
 
+from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, IsolationLevel, Position
 
 Level = IsolationLevel | Literal["read_committed", "read_uncommitted"]
+GivenPosition = Position | Mapping[str, Mapping[str, int]] | Mapping[str, Mapping[int, int]]
+"""Also as JSON has it, as in what `stateline produce` prints: topic → partition → offset."""
 
 
 class TermArguments(TypedDict, total=False):
     """The terms as keyword arguments, of a client, a store or a call; each wins over those before it."""
 
     isolation_level: Level
-    bound: Position
+    bound: GivenPosition
     wait_ms: int
     require_active: bool
     max_staleness_ms: int
@@ -43,9 +46,9 @@ class Terms:
     def with_(self, given: TermArguments) -> Terms:
         """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist, and for a
         bound that is no Position."""
-        terms = replace(self, **given)
-        if terms.bound is not None:
-            check_position("bound", terms.bound)
+        if (bound := given.get("bound")) is not None:
+            given = {**given, "bound": position_of("bound", bound)}
+        terms = replace(self, **cast(Any, given))
         if terms.isolation_level is not None and terms.isolation_level not in list(IsolationLevel):
             levels = ", ".join(level.value for level in IsolationLevel)
             raise InvalidArgumentError(f"isolation_level={terms.isolation_level!r} is not one of {levels}.")
@@ -72,14 +75,28 @@ class Terms:
         return {name: value for name, value in members.items() if value is not None}
 
 
-def check_position(name: str, value: object) -> None:
-    """Raise `InvalidArgumentError` unless this is a Position, which nobody checks who does not check types."""
-    if not isinstance(value, Position):
-        shown = repr(value)[:60]
+def position_of(name: str, value: object) -> Position:
+    """A Position that was given as one, or as what one is in JSON. Raises `InvalidArgumentError` for anything else."""
+    if isinstance(value, Position):
+        return value
+    try:
+        return Position.from_json(_with_text(value))
+    except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"{name}={shown} is no Position: give the position of an answer, or Position.from_json(…) of what one is "
-            "in JSON."
-        )
+            f"{name}={shown(value)} is no Position: {error} Give the position of an answer, or a dict of it in JSON."
+        ) from error
+
+
+def _with_text(value: object) -> object:
+    """The same with partitions as JSON names them: Python programs have numbers."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        topic: {str(p) if type(p) is int else p: offset for p, offset in each.items()}
+        if isinstance(each, Mapping)
+        else each
+        for topic, each in value.items()
+    }
 
 
 def parameter_text(value: Any) -> str:

@@ -75,7 +75,7 @@ class Server:
         return self._arguments(route.url, request, self._usual_s(request), self._connect_s(route))
 
     def _arguments(self, url: str, request: Request, timeout_s: float, connect_s: float) -> dict[str, Any]:
-        headers = {"Accept": request.accept, **dict(request.headers)}
+        headers = {"Accept": request.accept}
         if request.body is not None:
             headers["Content-Type"] = "application/json"
         if self.token is not None:

@@ -46,7 +46,7 @@ def test_any_text_arrives_in_a_path_as_it_is(store: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", [".", "..", "a/b", "%2F", "a?b#c", " ", "", "\n", "é"])
 def test_keys_that_mean_something_in_a_path_are_only_keys(key: str) -> None:
-    segments, _ = received(sent.parts_of_key("s", key, "windows", Terms(), {}).page(None))
+    segments, _ = received(sent.parts("s", key, "windows", Terms(), {}).page(None))
     assert segments[4:] == [key.encode(), b"windows"]
 
 
@@ -83,6 +83,48 @@ def test_a_key_is_the_same_in_a_path_and_in_a_body(key: Any, serde: serdes.Serde
     assert Arguments(from_body(body)).keys(serde, 1) == (stored,)
 
 
+LONG = "é" * 2_000  # percent-encoded 12,000 bytes
+WIDE = Position({f"{number}-{'x' * 240}": {0: number} for number in range(50)})
+
+
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [
+        (lambda key, terms: sent.key("s", key, terms, 7), {"type": "key", "as_of": 7}),
+        (lambda key, terms: sent.parts("s", key, "windows", terms, {"time_from": 20_260_101}).page(None),
+         {"type": "windows", "from": 20_260_101}),
+        (lambda key, terms: sent.parts("s", key, "sessions", terms, {"order": "desc"}).stream(sent.ARROW),
+         {"type": "sessions", "order": "desc"}),
+        (lambda key, terms: sent.parts("s", key, "versions", terms, {"page_size": 3}).page(None),
+         {"type": "versions", "limit": 3}),
+    ],
+)  # fmt: skip
+def test_a_query_that_is_too_long_for_a_url_says_the_same_in_a_body(make: Any, own: dict[str, Any]) -> None:
+    terms = Terms(bound=BOUND, wait_ms=5, partitions=(0, 2))
+    short, long = make("k", terms), make(LONG, terms)
+    assert (short.method, long.method, long.target) == ("GET", "POST", "/v1/stores/s/query")
+    assert (long.accept, long.wait_ms, long.is_read) == (short.accept, 5, True)
+    assert (long.home.key, long.home.partitions) == (LONG, short.home.partitions)
+    said = {"key": LONG, "keys_as": "text", "position_bound": BOUND.to_json(), "wait_ms": 5, "partition": [0, 2]}
+    assert orjson.loads(long.body) == own | said
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda terms: sent.count("s", terms),
+        lambda terms: sent.position("s", terms),
+        lambda terms: sent.entries("s", terms, {"lower": "a"}).page(None),
+        lambda terms: sent.parts_of_every_key("s", "windows", terms, {}).page(None),
+        lambda terms: sent.parts_of_every_key("s", "sessions", terms, {}).page(None),
+    ],
+)
+def test_a_bound_that_is_too_long_for_a_url_goes_in_a_body_with_every_query(make: Any) -> None:
+    short, long = make(Terms(bound=BOUND)), make(Terms(bound=WIDE))
+    assert (short.method, long.method) == ("GET", "POST")
+    assert orjson.loads(long.body)["position_bound"] == WIDE.to_json()
+
+
 def test_a_key_that_is_too_long_for_a_url_goes_as_a_body() -> None:
     request = sent.key("s", "x" * 10_000, Terms(bound=BOUND, wait_ms=5))
     assert (request.method, request.target, request.is_read) == ("POST", "/v1/stores/s/query", True)
@@ -99,6 +141,8 @@ def test_a_key_that_is_too_long_for_a_url_goes_as_a_body() -> None:
 def test_what_is_no_key_is_refused_before_it_is_sent(key: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         sent.key("s", key, Terms())
+    with pytest.raises(InvalidArgumentError):
+        sent.parts("s", key, "windows", Terms(), {}).page(None)
 
 
 def test_terms_arrive_by_the_contracts_names() -> None:
@@ -147,11 +191,13 @@ def test_a_size_of_nothing_is_refused() -> None:
 
 def test_changes_begin_where_they_are_told_and_go_on_after_the_last_event() -> None:
     assert sent.changes("s", "earliest", None, None).target == "/v1/stores/s/changes?from=earliest"
-    again = sent.changes("s", Position.of({TopicPartition("t", 1): 5}), (0, 1), '{"c": {"1": 9}}')
-    _, arguments = received(again)
-    assert arguments.partitions() == (0, 1)
-    assert arguments.text("from") == '{"t":{"1":5}}'
-    assert again.headers == (("Last-Event-ID", '{"c": {"1": 9}}'),)
+    for last_id, begin in ((None, '{"t":{"1":5}}'), ('{"c": {"1": 9}}', '{"c":{"1":9}}')):
+        _, arguments = received(sent.changes("s", Position.of({TopicPartition("t", 1): 5}), (0, 1), last_id))
+        assert arguments.partitions() == (0, 1)
+        assert arguments.text("from") == begin
+    long = sent.changes("s", WIDE, (0, 1), None)
+    assert (long.method, long.target, long.accept) == ("POST", "/v1/stores/s/changes", sent.EVENTS)
+    assert orjson.loads(long.body or b"") == {"from": WIDE.to_json(), "partition": [0, 1]}
 
 
 def test_a_stream_that_could_not_tell_what_failed_is_refused() -> None:
@@ -169,9 +215,9 @@ def test_a_misspelt_argument_is_refused() -> None:
 
 def test_a_position_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"bound=.* is no Position"):
-        StoreCalls("s", Terms(), None).count({"bound": {"orders": {0: 99}}})  # type: ignore[typeddict-item]  # as above
+        StoreCalls("s", Terms(), None).count({"bound": {"orders": 99}})  # type: ignore[typeddict-item]  # as above
     with pytest.raises(InvalidArgumentError, match=r"since=.* is no Position"):
-        sent.changes("s", {"orders": {0: 99}}, None, None)  # type: ignore[arg-type]
+        sent.changes("s", {"orders": {"x": 99}}, None, None)
 
 
 def test_all_public_names_are_there() -> None:

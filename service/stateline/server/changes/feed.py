@@ -297,12 +297,13 @@ def changes_topic(serving: Serving, store: ServedStore) -> str:
     return topic
 
 
-def read_position(what: str, text: str, topic: str, inputs: Sequence[str], partitions: int) -> Begin:
-    """Where to begin after a position: an event's id, or the `position` of an answer. Raises `InvalidArgumentError`."""
+def read_position(what: str, given: Any, topic: str, inputs: Sequence[str], partitions: int) -> Begin:
+    """Where to begin after a position, as a text of JSON or its value: an event's id, or the `position` of an answer.
+    Raises `InvalidArgumentError`."""
     try:
-        position = Position.from_json(parsed_json("It", text))
+        position = Position.from_json(parsed_json("It", given) if isinstance(given, str) else given)
     except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
-        why = str(error) if isinstance(error, InvalidArgumentError) else f"{shown(text)} is no position."
+        why = str(error) if isinstance(error, InvalidArgumentError) else f"{shown(given)} is no position."
         raise InvalidArgumentError(
             f"{what}: {why} Give the id of an event, the position of an answer, earliest or latest."
         ) from error

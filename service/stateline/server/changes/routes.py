@@ -24,9 +24,9 @@ from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
 from stateline.server.contract.answers import head_response, key_members
-from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.arguments import Arguments, numbers_shown, refuse_parameters
 from stateline.server.contract.openapi import Operation
-from stateline.server.contract.written_arguments import Argument, from_query_string
+from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.serving import Serving
@@ -49,6 +49,14 @@ OPERATIONS = (
         "Committed changes as Server-Sent Events: those after a position, then live.",
         ("changes.from", "partition", "changes.isolation_level"),
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        media_type=MEDIA_TYPE,
+    ),
+    Operation(
+        PATH,
+        "post",
+        "The same as a body, for a position that is too long for a URL.",
+        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        members=dict.fromkeys(("changes.from", "partition", "changes.isolation_level"), False),
         media_type=MEDIA_TYPE,
     ),
     *ROWS,
@@ -81,13 +89,18 @@ class ChangeRoutes:
 
     def routes(self) -> list[BaseRoute]:
         """What to mount, before a route that takes any path below a store."""
-        return [Route(PATH, self.changes), *self._rows.routes()]
+        return [Route(PATH, self.changes, methods=["GET", "POST"]), *self._rows.routes()]
 
     async def changes(self, request: Request) -> Response:
-        """GET …/changes: every committed change after a position, then live."""
+        """GET …/changes, or POST with a body: every committed change after a position, then live."""
         store = self._serving.stores.get(request.path_params["store"])
         topic = changes_topic(self._serving, store)
-        given = from_query_string(request.scope["query_string"])
+        if request.method == "POST":
+            refuse_parameters(request)
+            async with self._serving.bodies.read(request, lambda body: (from_body(body), 0)) as given:
+                pass
+        else:
+            given = from_query_string(request.scope["query_string"])
         arguments = Arguments(given)
         arguments.refuse_others(PARAMETERS)
         arguments.choice("isolation_level", "read_committed", (IsolationLevel.READ_COMMITTED.value,))
@@ -104,12 +117,12 @@ class ChangeRoutes:
         inputs = [source.name for source in self._serving.topology.subtopology_of(store.name).sources]
         if last := request.headers.get("last-event-id"):
             return read_position("Last-Event-ID", last, topic, inputs, len(store.partitions))
-        text = given["from"].value if "from" in given else "latest"
-        if text == "latest":
+        begin = "latest" if "from" not in given else given["from"].value
+        if begin in ("latest", None):
             return None
-        if text == "earliest":
+        if begin == "earliest":
             return After({}, exactly=False)
-        return read_position("from", text, topic, inputs, len(store.partitions))
+        return read_position("from", begin, topic, inputs, len(store.partitions))
 
     def _check_room(self, caller: str) -> None:
         """Raise `TooManyRequestsError` when there is none for one more feed of this caller."""

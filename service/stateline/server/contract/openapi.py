@@ -158,7 +158,7 @@ def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _members(members: Mapping[str, bool]) -> dict[str, Any]:
     """The body of a request that is no query."""
-    properties = {name: dict(PARAMETERS[name].schema) for name in members}
+    properties = {name.rpartition(".")[2]: dict(PARAMETERS[name].schema) for name in members}
     required = [name for name, is_required in members.items() if is_required]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 

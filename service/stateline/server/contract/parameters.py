@@ -89,7 +89,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "type": Parameter({"type": "string"}, "The kind of query."),
     "changes.from": Parameter(
-        {"type": "string", "default": "latest"},
+        {"type": ["string", "object"], "default": "latest"},
         "Where to begin: earliest, latest, an event's id, or the position of an answer. Last-Event-ID goes before.",
     ),
     "changes.isolation_level": Parameter(

@@ -43,6 +43,7 @@ BODY_PARAMETERS = {
     "sessions": ("key", "keys_as", *TIME_PARAMETERS),
     "versions": ("key", "keys_as", *TIME_PARAMETERS),
     "count": (),
+    "position": (),
     "custom": ("query",),
 }
 _LEVELS = tuple(level.value for level in IsolationLevel)

@@ -133,21 +133,7 @@ class QueryRoutes:
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
         store, arguments = self._read(request, COMMON)
-        read = self.requests.read(store, arguments).from_now()
-        by_level = {}
-        for level in IsolationLevel:
-            terms = replace(read.terms, isolation_level=level)
-            queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
-            by_level[level] = await self._serving.routing.ask(store, terms, queries, read.deadline_s)
-        failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
-        outcomes = by_level[read.terms.isolation_level]
-        if failures and (not read.allow_partial or not answers_of(outcomes)):
-            return failure_response(read.terms, dict(sorted(failures.items())))
-        result = {
-            "committed": _positions(by_level[IsolationLevel.READ_COMMITTED]),
-            "uncommitted": _positions(by_level[IsolationLevel.READ_UNCOMMITTED]),
-        }
-        return json_response(answer_body(read.terms, outcomes | failures, result))
+        return await self._position_answer(self.requests.read(store, arguments))
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
@@ -189,6 +175,8 @@ class QueryRoutes:
             case "custom":
                 asked = arguments.json("query")
                 return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
+            case "position":
+                return partial(self._position_answer, read), 0
             case _:
                 return partial(self._count_answer, read), 0
 
@@ -242,6 +230,23 @@ class QueryRoutes:
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
         return json_response(answer_body(read.terms, outcomes, {"approximate_entries": count}))
+
+    async def _position_answer(self, read: ReadRequest) -> Response:
+        read = read.from_now()
+        by_level = {}
+        for level in IsolationLevel:
+            terms = replace(read.terms, isolation_level=level)
+            queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
+            by_level[level] = await self._serving.routing.ask(read.store, terms, queries, read.deadline_s)
+        failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
+        outcomes = by_level[read.terms.isolation_level]
+        if failures and (not read.allow_partial or not answers_of(outcomes)):
+            return failure_response(read.terms, dict(sorted(failures.items())))
+        result = {
+            "committed": _positions(by_level[IsolationLevel.READ_COMMITTED]),
+            "uncommitted": _positions(by_level[IsolationLevel.READ_UNCOMMITTED]),
+        }
+        return json_response(answer_body(read.terms, outcomes | failures, result))
 
     async def _custom_answer(self, read: ReadRequest, query: CustomQuery) -> Response:
         read = read.from_now()

@@ -66,8 +66,10 @@ def read_split_size(arguments: Arguments, definition: StoreDefinition) -> tuple[
 
 
 def read_selected_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> RowSelection:
-    """As `read_selection`, of a body that names the keys, too."""
+    """As `read_selection`, of a body, which may name the keys, too."""
     wanted = read_selection(arguments, definition, ("keys", "keys_as", *PARAMETERS))
+    if "keys" not in arguments:
+        return wanted
     keys = {*(given := arguments.keys(definition.key, most_keys)), *other_spellings(definition.key, given).values()}
     inside = (key for key in sorted(keys) if wanted.keys.start <= key)
     return replace(wanted, only=tuple(key for key in inside if wanted.keys.end is None or key < wanted.keys.end))

@@ -97,9 +97,9 @@ OPERATIONS = (
     Operation(
         ROWS,
         "post",
-        "The same of these keys: those that are there, in the order of all rows.",
+        "The same as a body; of `keys`, where there are any, those that are there, in the order of all rows.",
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
-        members={"keys": True, "keys_as": False, **dict.fromkeys(PARAMETERS, False)},
+        members=dict.fromkeys(("keys", "keys_as", *PARAMETERS), False),
         media_type=MEDIA_TYPE,
     ),
     Operation(

@@ -145,7 +145,8 @@ class SnapshotRoutes:
         return await self._rows(request, snapshot, part, definition, wanted)
 
     async def rows_of_keys(self, request: Request) -> Response:
-        """POST …/stores/{store}/partitions/{partition}: the rows of the keys that the body names."""
+        """POST …/stores/{store}/partitions/{partition}: the rows that a body asks for, of the keys that it names if it
+        names any."""
         refuse_parameters(request)
         snapshot, part, definition = await self._part(request)
 
