@@ -25,6 +25,7 @@ import uvicorn
 from stateline.processes.child import HAND_OVER
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
+from stateline.server.wire.bodies import PATIENCE_S
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.
@@ -69,11 +70,12 @@ class DrainingServer(uvicorn.Server):
         )  # before the first tick, which adds `date`
         if self._hands_over and threading.current_thread() is threading.main_thread():
             self._loop.add_signal_handler(HAND_OVER, self._hand_over)
-        if self._counts is None or not sockets:
-            await super().startup(sockets)
-        else:
-            shared, *own = sockets
-            await super().startup(own)
+        own = list(sockets or ())
+        shared = own.pop(0) if own and self._counts is not None else None
+        await super().startup([] if self.config.ssl else own)
+        if self.config.ssl and self.started:  # uvicorn would leave a silent client twice the time for TLS
+            self.servers += [await self._listen(each) for each in own]
+        if shared is not None and self._counts is not None:
             self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
         self._ready()
 
@@ -101,9 +103,17 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._drain)
         self._is_stopping = True
 
+    async def _listen(self, listener: socket.socket) -> asyncio.Server:
+        loop, backlog = asyncio.get_running_loop(), self.config.backlog
+        return await loop.create_server(self._new_protocol, sock=listener, backlog=backlog, **self._tls)
+
     async def _connect(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(self._new_protocol, connection, ssl=self.config.ssl)
+        await asyncio.get_running_loop().connect_accepted_socket(self._new_protocol, connection, **self._tls)
+
+    @property
+    def _tls(self) -> dict[str, Any]:
+        """What a connection speaks, and how long a client may take to begin."""
+        return {"ssl": self.config.ssl, "ssl_handshake_timeout": PATIENCE_S} if self.config.ssl else {}
 
     def _new_protocol(self) -> asyncio.Protocol:
         settings: Any = self.config  # as `uvicorn.Server.startup` does it

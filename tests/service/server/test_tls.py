@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.server import serve
+from stateline.server import drain, serve
+from stateline.server.drain import DrainingServer
+from stateline.server.main import create_app, uvicorn_settings
+from stateline.server.wire.accepting import ConnectionCounts
 from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError
 from support import TESTS
@@ -149,3 +155,32 @@ def test_serve_says_so_before_it_listens(files: Path, tmp_path: Path) -> None:
     config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", "server.port=0", *given])
     with pytest.raises(ConfigurationError, match=r"server\.tls\.key\.file"):
         serve(make_app(), config)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_client_that_does_not_begin_with_tls_is_hung_up_on(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Within the time that a request may take to begin; here it is shorter, and one that speaks TLS is answered."""
+    monkeypatch.setattr(drain, "PATIENCE_S", 0.5)
+    given = [f"state.dir={tmp_path}", *settings(files / "cert.pem", files / "key.pem")]
+    config = load_config("flights-app", environment={}, overrides=given)
+    ConnectionCounts.create(tmp_path / "counts", 2)
+    counts = ConnectionCounts(tmp_path / "counts", 0) if several else None
+    api, listener = create_app(make_app(), config), socket.create_server(("127.0.0.1", 0))
+    is_ready = threading.Event()
+    server = DrainingServer(uvicorn_settings(api, config), api.state.serving, 0, counts, ready=is_ready.set)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        assert is_ready.wait(HANGING_S)
+        at = listener.getsockname()
+        with socket.create_connection(at, HANGING_S) as silent, contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+        trusting = ssl.create_default_context(cafile=str(files / "cert.pem"))
+        with httpx.Client(base_url=f"https://127.0.0.1:{at[1]}", verify=trusting, timeout=HANGING_S) as client:
+            assert client.get("/healthz").status_code == 200
+    finally:
+        server.should_exit = True
+        thread.join(HANGING_S)
+        listener.close()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from stateline.log import embedded_producer
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
-from stateline.spark.sink import large_results, receiving
+from stateline.spark.sink import large_results, receiving, strangers
 from stateline.spark.sink.encoding import encoded_rows
 from stateline.spark.sink.epoch_writer import Epoch, EpochWriter, TransactionTimeouts
 from stateline.spark.sink.large_results import LargeResult, records_of
@@ -44,6 +44,7 @@ from stateline_store import (
 from support.log.log_bench import Bench
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.patience import HANGING_S
 
 TOPICS = {"out": 4, "branch": 2}
 TABLE = Pipeline(
@@ -205,6 +206,37 @@ def test_who_does_not_know_the_micro_batchs_token_is_not_listened_to(receiver: R
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
         with suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
+    assert receiver._files == {}
+
+
+def test_strangers_have_no_threads_and_a_bounded_number_and_time(
+    receiver: RowReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "MOST_STRANGERS", 8)
+    threads = threading.active_count()
+    with ExitStack() as open_ones:
+        silent = [open_ones.enter_context(socket.create_connection(receiver.address)) for _ in range(100)]
+        for connection in silent[:-8]:
+            connection.settimeout(HANGING_S)
+            assert connection.recv(1) == b"", "a later one has its place"
+        assert threading.active_count() == threads
+        with closing(received(receiver, STREAM, results(9)[:1])) as rows:
+            assert rows.count == 50
+
+
+def test_a_stranger_that_sends_its_head_byte_by_byte_is_hung_up_on(
+    receiver: RowReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "HEAD_TIMEOUT_S", 0.2)
+    token, sent_bytes = receiver.begin(), 0
+    with socket.create_connection(receiver.address) as slow, suppress(ConnectionError):
+        slow.settimeout(0.05)
+        while True:
+            slow.sendall(token[sent_bytes % 32 : sent_bytes % 32 + 1] if sent_bytes < 40 else b"")
+            sent_bytes += 1
+            with suppress(TimeoutError):
+                assert slow.recv(1) == b""
+                break
     assert receiver._files == {}
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import errno
 import hmac
-import logging
 import secrets
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -21,16 +19,16 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from stateline.processes.seldom import seldom
 from stateline.spark.sink.result_records import ENCODED
 from stateline.spark.sink.sending import KEPT, NAME_BYTES, TOKEN_BYTES, WELCOME, Sent, keep_alive
+from stateline.spark.sink.strangers import Strangers
 from stateline_store import ConfigurationError, DamagedDataError, RetryLaterError
 
-_logger = logging.getLogger(__name__)
+_logger = seldom(__name__)
 
 _IN_MEMORY_BYTES = 256 * 1024  # of each file, of which there may be some hundreds; more goes to the disk
 _AT_ONCE_BYTES = 1024 * 1024
-_HEAD_TIMEOUT_S = 30.0  # of who connects, to say who it is
-_PAUSE_S = 0.1  # after a connection that could not be taken: there are too many files open, say
 _PORTS = 16  # as many as Spark tries (spark.port.maxRetries)
 
 
@@ -139,7 +137,9 @@ class RowReceiver:
         self._closed = False
         self._listener = _listener(bind_address.strip("[]"), port)
         self.address: tuple[str, int] = (host.strip("[]"), self._listener.getsockname()[1])
-        threading.Thread(target=self._listen, name="result-rows", daemon=True).start()
+        head_bytes = TOKEN_BYTES + NAME_BYTES
+        strangers = Strangers(self._listener, head_bytes, self._introduced, lambda: self._closed)
+        threading.Thread(target=strangers.listen, name="result-rows", daemon=True).start()
 
     def begin(self) -> bytes:
         """The next micro-batch: its token, which its tasks show. What is left of the one before is dropped."""
@@ -169,33 +169,27 @@ class RowReceiver:
         self._listener.close()
         self._drop()
 
-    def _listen(self) -> None:
-        while not self._closed:
+    def _introduced(self, connection: socket.socket, head: bytes) -> None:
+        """A thread of its own for a task of this micro-batch; whoever else it is, is hung up on."""
+        with ExitStack() as unless_served:
+            unless_served.callback(connection.close)
+            if not (self._token and hmac.compare_digest(head[:TOKEN_BYTES], self._token)):
+                return
             try:
-                connection, _ = self._listener.accept()
-                with ExitStack() as unless_served:
-                    unless_served.callback(connection.close)
-                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-                    unless_served.pop_all()
-            except (OSError, RuntimeError) as error:  # no descriptor, no thread is left for it
-                if not self._closed:
-                    _logger.warning("Executors cannot be listened to just now: %s", error)
-                    time.sleep(_PAUSE_S)
+                threading.Thread(target=self._serve, args=(connection, head), daemon=True).start()
+            except RuntimeError as error:  # no thread is left for it
+                _logger.warning("An executor cannot be listened to just now: %s", error)
+                return
+            unless_served.pop_all()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, head: bytes) -> None:
         with connection, suppress(OSError, RetryLaterError):  # it is gone, or the disk is full, which `check` tells
             keep_alive(connection)
-            connection.settimeout(_HEAD_TIMEOUT_S)
-            self._receive(connection)
+            self._receive(connection, head[:TOKEN_BYTES], head[TOKEN_BYTES:])
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket, token: bytes, name: bytes) -> None:
         """All that one task sends; on a thread of its connection's own."""
-        head = _read(connection, TOKEN_BYTES + NAME_BYTES)
-        token, name = head[:TOKEN_BYTES], head[TOKEN_BYTES:]
-        if not (self._token and hmac.compare_digest(token, self._token)):
-            return
         connection.sendall(WELCOME)
-        connection.settimeout(None)  # it computes
         file = RowFile(self.directory)
         try:
             while data := connection.recv(_AT_ONCE_BYTES):
@@ -234,10 +228,3 @@ def _listener(address: str, port: int) -> socket.socket:
         "spark.driver.bindAddress to an address of this machine, and pipeline.results.port to one of 16 ports of which "
         "some are free."
     ) from refused
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := connection.recv(size - len(data))):
-        data += more
-    return data

@@ -1,0 +1,105 @@
+"""`Strangers`: connections to a driver that have not said yet whose they are. One thread reads all of them, and both
+their number and their time are bounded: whoever reaches the port can connect.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stateline.processes.seldom import seldom
+
+MOST_STRANGERS = 256
+"""Beyond it the one that came first is hung up on. A task sends its head with its first packet."""
+HEAD_TIMEOUT_S = 30.0
+_PAUSE_S = 0.1  # after a connection that could not be taken: there are too many files open, say
+_LOOK_INTERVAL_S = 1.0  # how often it is looked whether any is late, or this is over
+
+_logger = seldom(__name__)
+
+
+@dataclass(eq=False)
+class _Stranger:
+    connection: socket.socket
+    until_s: float
+    head: bytearray = field(default_factory=bytearray)
+
+
+class Strangers:
+    """Of one listener; for one thread. `introduced` gets each connection, which blocks then, with its first
+    `head_bytes` bytes; it returns at once and raises nothing. `is_over` says whether to end."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        head_bytes: int,
+        introduced: Callable[[socket.socket, bytes], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        listener.setblocking(False)
+        self._listener, self._head_bytes = listener, head_bytes
+        self._introduced, self._is_over = introduced, is_over
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._waiting: dict[_Stranger, None] = {}  # in the order of their coming
+
+    def listen(self) -> None:
+        """Take connections until it is over; then those that have not introduced themselves are hung up on."""
+        with self._selector:
+            while not self._is_over():
+                for key, _ in self._selector.select(_LOOK_INTERVAL_S):
+                    if key.data is None:
+                        self._accept()
+                    elif key.data in self._waiting:
+                        self._hear(key.data)
+                self._hang_up_on_late()
+            for stranger in list(self._waiting):
+                self._hang_up(stranger)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptor is left for it; or the listener was closed
+            if not self._is_over():
+                _logger.warning("Executors cannot be listened to just now: %s", error)
+                time.sleep(_PAUSE_S)
+            return
+        connection.setblocking(False)
+        if len(self._waiting) >= MOST_STRANGERS:
+            self._hang_up(next(iter(self._waiting)))
+        stranger = _Stranger(connection, time.monotonic() + HEAD_TIMEOUT_S)
+        self._waiting[stranger] = None
+        self._selector.register(connection, selectors.EVENT_READ, stranger)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        try:
+            more = stranger.connection.recv(self._head_bytes - len(stranger.head))
+        except BlockingIOError:
+            return
+        except OSError:
+            more = b""
+        stranger.head += more
+        if not more:
+            self._hang_up(stranger)
+        elif len(stranger.head) == self._head_bytes:
+            self._forget(stranger)
+            stranger.connection.setblocking(True)
+            self._introduced(stranger.connection, bytes(stranger.head))
+
+    def _hang_up_on_late(self) -> None:
+        now_s = time.monotonic()
+        while self._waiting and (first := next(iter(self._waiting))).until_s < now_s:
+            self._hang_up(first)
+
+    def _hang_up(self, stranger: _Stranger) -> None:
+        self._forget(stranger)
+        stranger.connection.close()
+
+    def _forget(self, stranger: _Stranger) -> None:
+        del self._waiting[stranger]
+        self._selector.unregister(stranger.connection)
