@@ -527,6 +527,19 @@ def test_a_pod_drains_for_longer_than_two_looks_at_it_take_and_ends_within_its_g
     assert drain_s + 15 < pod["terminationGracePeriodSeconds"]
 
 
+def test_a_unit_and_a_container_drain_and_end_within_their_grace() -> None:
+    unit = (DEPLOY / "stateline.service").read_text(encoding="utf-8")
+    drain_ms, stop_s = re.search(r"SERVER_DRAIN_MS=(\d+)", unit), re.search(r"TimeoutStopSec=(\d+)", unit)
+    assert drain_ms is not None
+    assert stop_s is not None
+    assert 0 < int(drain_ms[1]) / 1000 < min(15, int(stop_s[1]) - 15)
+    (compose,) = documents("compose.yaml")
+    for name, service in compose["services"].items():
+        if service.get("command", [""])[0] == "serve":
+            drain_s = int(service["environment"]["STATELINE_SERVER_DRAIN_MS"]) / 1000
+            assert 0 < drain_s < int(service["stop_grace_period"].removesuffix("s")) - 15, name
+
+
 def test_kubernetes_objects_refer_to_each_other() -> None:
     everything = documents("kubernetes.yaml")
     names = {(document["kind"], document["metadata"]["name"]) for document in everything}

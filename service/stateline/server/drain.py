@@ -2,7 +2,8 @@
 
 1. At once /readyz answers 503. For `server.drain.ms` everything else goes on, new connections too: a load balancer
    sends requests until its next look at /readyz has failed, and would take refused connections for errors.
-2. The listener is closed, queries that wait end with `NOT_READY`, answers that have begun are finished.
+2. Connections that wait in the kernel's queue are taken, and the listener is closed. What has arrived is answered.
+   Queries that wait end with `NOT_READY`, and so do later requests. Answers that have begun are finished.
 3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
 
 Where another process has begun to answer at the same listener (`HAND_OVER`), it takes no more at once, and what waits
@@ -23,6 +24,7 @@ from typing import Any
 import uvicorn
 
 from stateline.processes.child import HAND_OVER
+from stateline.server.listeners import BACKLOG
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 from stateline.server.wire.bodies import PATIENCE_S
@@ -30,6 +32,8 @@ from stateline.server.wire.bounded_protocol import BoundedProtocol
 
 # How long answers that have begun may take after the drain; those that wait are ended at once.
 GRACE_S = 10
+# What has arrived over connections that are taken last is read within the first time, and TLS takes the second at most.
+_ARRIVES_S, _LAST_OPENED_S = 0.1, 1.0
 _WAITS_END_S = GRACE_S - 1.0  # in order, while there is time to say so
 
 _log = logging.getLogger(__name__)
@@ -61,6 +65,7 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
+        self._is_replaced = False  # by a process that takes what waits in the queue
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Told to stop before this, the server ends as soon as it has started."""
@@ -86,10 +91,41 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; but connections that wait in the kernel's queue are taken, and what has arrived over them is
+        answered: the queue's last owner would reset them."""
         if self._acceptor is not None:
             self._acceptor.close()
+        if sockets and not self._is_replaced and not self.force_exit:
+            taken = self._take_queue(sockets[0])
+            for server in self.servers:
+                server.close()
+            sockets[0].close()
+            for connection in self.server_state.connections:
+                if isinstance(connection, BoundedProtocol) and connection.cycle is None:
+                    connection.hand_over()
+            await asyncio.wait([*taken, asyncio.create_task(asyncio.sleep(_ARRIVES_S))], timeout=_LAST_OPENED_S)
+            self._serving.stop()
         await super().shutdown(sockets)
+
+    def _take_queue(self, listener: socket.socket) -> list[asyncio.Task[None]]:
+        listener.setblocking(False)
+        taken: list[asyncio.Task[None]] = []
+        while len(taken) < BACKLOG:
+            try:
+                connection, _ = listener.accept()
+            except (InterruptedError, ConnectionAbortedError):
+                continue
+            except OSError:  # there are no more, or no descriptors for them
+                break
+            connection.setblocking(False)
+            taken.append(asyncio.create_task(self._open(connection)))
+        return taken
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._connect(connection)
+        except OSError:  # the client has gone, or speaks no TLS
+            connection.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; not as uvicorn does, which raises the signal again at the end: a clean stop exits with 0."""
@@ -120,6 +156,8 @@ class DrainingServer(uvicorn.Server):
         protocol: asyncio.Protocol = settings.http_protocol_class(
             config=settings, server_state=self.server_state, app_state=self.lifespan.state
         )
+        if self.should_exit and isinstance(protocol, BoundedProtocol):
+            protocol.hand_over()
         return protocol
 
     def _drain(self) -> None:
@@ -134,7 +172,7 @@ class DrainingServer(uvicorn.Server):
         """Others take what waits in the queue. Connections that this process has taken get their answers."""
         if self._is_stopping:
             return
-        self._is_stopping = True
+        self._is_stopping = self._is_replaced = True
         _log.info("Another process answers from now on: this one ends what it has begun.")
         if self._acceptor is not None:
             self._acceptor.close()
@@ -148,5 +186,4 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _end(self) -> None:
-        self._serving.stop()
         self.should_exit = True

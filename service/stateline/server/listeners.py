@@ -14,7 +14,8 @@ from stateline.server.guard.exposure import check_exposure
 from stateline.server.nodes.keys import why_alone
 from stateline_store import ConfigurationError
 
-_BACKLOG = 2048  # connections that may wait to be taken; uvicorn's number
+BACKLOG = 2048
+"""Connections that may wait to be taken; uvicorn's number."""
 
 
 class Listeners(NamedTuple):
@@ -58,7 +59,7 @@ def http_listener(config: Config) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:

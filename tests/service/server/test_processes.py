@@ -20,7 +20,7 @@ from stateline.processes.child import HAND_OVER
 from stateline.server import serve
 from stateline_store import ConfigurationError
 from support.processes.query_server import OwningWorker, make_app
-from support.processes.serve_process import PATIENCE_S, Served, served, status_of, until_all_ready, wait_until
+from support.processes.serve_process import PATIENCE_S, Served, halt, served, status_of, until_all_ready, wait_until
 
 SEVERAL = "server.processes=2"
 KEY = "/v1/stores/aircraft/keys/a"
@@ -44,16 +44,10 @@ def asked(one: Served) -> float:
     return sum(map(float, ASKED.findall(one.fresh("/metrics").text)))
 
 
-def stop(pid: int) -> None:
-    """Halt a process, and wait until the kernel has."""
-    os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
-
-
 def test_every_scrape_tells_of_all_processes(two: Served) -> None:
     answered = 0
     for pid in two.children():
-        stop(pid)  # so it is the other one that answers
+        halt(pid)  # so it is the other one that answers
         for _ in range(3):
             assert two.fresh(KEY).status_code == 200
         answered += 3
@@ -64,8 +58,8 @@ def test_every_scrape_tells_of_all_processes(two: Served) -> None:
 
 def test_connections_that_wait_survive_the_death_of_a_process(two: Served) -> None:
     dying, other = two.children()
-    stop(dying)
-    stop(other)
+    halt(dying)
+    halt(other)
     port = httpx.URL(two.url).port
     waiting = [socket.create_connection(("127.0.0.1", port or 0), timeout=PATIENCE_S) for _ in range(40)]
     for connection in waiting:
@@ -87,7 +81,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_counted_stays_counted(two: 
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: len(two.children()) == 2 and killed not in two.children())
     (survivor,) = [pid for pid in two.children() if "1" in process_number(pid)]
-    stop(survivor)
+    halt(survivor)
     assert asked(two) == counted  # the new one says so, too
     two.fresh(KEY)
     assert asked(two) == counted + 1

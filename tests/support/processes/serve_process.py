@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,12 @@ def until_all_ready(one: Served, processes: int) -> None:
     all_open = f"stateline_secondaries_open {float(processes * persistent * PARTITIONS)}\n"
     until_ready(one)
     wait_until(lambda: all_open in one.fresh("/metrics").text)
+
+
+def halt(pid: int) -> None:
+    """Halt a process, and wait until the kernel has."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
 
 
 def status_of(one: Served, path: str) -> int | None:

@@ -172,7 +172,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._reads_no_more = True
 
     def hand_over(self) -> None:
-        """Another process answers in place of this one: the next answer here is the last one, and says so."""
+        """This process takes no more: the next answer here is the last one, and says so."""
         self._is_last = True
 
     def shutdown(self) -> None:
