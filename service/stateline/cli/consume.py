@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from stateline.cli.choices import word_of
@@ -17,6 +17,8 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.dsl.app import App
 from stateline.log.interface import IsolationLevel, Log, Record
+from stateline.model.topic import Topic
+from stateline.serde.binding import looking_up
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 
@@ -77,7 +79,8 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out:
     """
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
-    lines, count = RecordLines(app.topology().topics_known(), wanted.format), 0
+    topics = {name: _looking_up(topic) for name, topic in app.topology().topics_known().items()}
+    lines, count = RecordLines(topics, wanted.format), 0
     with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
         for record in records:
             out.write(lines.line(record) + "\n")
@@ -86,6 +89,11 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out:
                 out.flush()
     out.flush()
     return count
+
+
+def _looking_up(topic: Topic) -> Topic:
+    """The topic with serdes that register no schema."""
+    return replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
 
 
 def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Generator[Record]:

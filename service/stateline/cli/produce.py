@@ -26,6 +26,7 @@ from stateline.log.interface import Headers, Producer
 from stateline.model.record_size import max_plain_bytes
 from stateline.model.topic import Topic
 from stateline.serde.plain import shown
+from stateline.serde.windowed import partition_key
 from stateline_store import DoesNotExistError, InvalidArgumentError, Position
 from stateline_store.clock import now_ms
 
@@ -111,21 +112,30 @@ def produce(
             if refused and terms.on_error == "stop":
                 raise InvalidArgumentError(refused[0])
             with closing(log.producer()) as producer:
-                _write(producer, topic.name, reading, found, count)
+                _write(producer, topic, reading, found, count)
     found.took_s = time.monotonic() - began_s
     return found
 
 
-def _write(producer: Producer, topic: str, reading: _Reading, found: Written, count: int) -> None:
+def _write(producer: Producer, topic: Topic, reading: _Reading, found: Written, count: int) -> None:
     terms, at = reading.terms, now_ms() if reading.terms.timestamp_ms is None else reading.terms.timestamp_ms
     found.records = 0
     for place, record in reading.records("Writing", None):
         partition = _partition_of(record, terms)
         if partition is not None and partition >= count:
-            _leave_out(found, f"{place}: {_no_partition(topic, partition, count)}")
+            _leave_out(found, f"{place}: {_no_partition(topic.name, partition, count)}")
             continue
         stamp, headers = at if record.timestamp_ms is None else record.timestamp_ms, (*terms.headers, *record.headers)
-        producer.produce(topic, record.key, record.value, timestamp_ms=stamp, headers=headers, partition=partition)
+        producer.produce(
+            topic.name,
+            record.key,
+            record.value,
+            timestamp_ms=stamp,
+            headers=headers,
+            partition=partition,
+            partition_key=partition_key(topic.key, record.key),
+            is_copy=record.is_copy,
+        )
         found.records += 1
     written = producer.flush()
     found.position = orjson.dumps(Position.of(written).to_json()).decode()

@@ -3,9 +3,10 @@
     {"key", "value", "timestamp", "headers": [[name, text or null]], "partition", "topic", "offset"}
 
 - `key` and `value` are as the topic's types show them in answers, null where there is none: a value of null deletes.
-- What is no text of that type is in `key_base64`, `value_base64`, as it is. So is a JSON value that is null itself.
+- `key_base64` and `value_base64` are bytes as they are. `consume` writes them where `produce` would not make the same
+  bytes of `key` or `value`. If both are there, `produce` writes the bytes, and refuses a line in which they differ.
 - A header's value is text, or ``{"base64": …}``. `headers` may be an object of names and texts.
-- `timestamp` is milliseconds, or ISO 8601 with a zone.
+- `timestamp` is milliseconds, or ISO 8601 with a zone. With an `offset` it may be negative: the record was in a log.
 - `topic`, `offset` and `dead_letter` are of `consume` alone; `produce` passes them over.
 """
 
@@ -20,7 +21,9 @@ import orjson
 
 from stateline.log.interface import Headers
 from stateline.processing.event_times import zoned_time_ms
+from stateline.processing.record_members import members_of
 from stateline.serde.plain import Serde, holds_large_integer, load_exactly, shown
+from stateline.serde.registered import innermost
 from stateline_store import InvalidArgumentError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
@@ -32,13 +35,14 @@ _PASSED_OVER = ("topic", "offset", "dead_letter")
 
 
 class Given(NamedTuple):
-    """A record to be written. None: no timestamp, or partition, of its own."""
+    """A record to be written. None: no timestamp, or partition, of its own. `is_copy`: it was read from a log."""
 
     key: bytes | None
     value: bytes | None
     timestamp_ms: int | None = None
     headers: Headers = ()
     partition: int | None = None
+    is_copy: bool = False
 
 
 def read_record(text: str, key: Serde, value: Serde) -> Given:
@@ -52,13 +56,34 @@ def read_record(text: str, key: Serde, value: Serde) -> Given:
     partition = found.get("partition")
     if partition is not None and (type(partition) is not int or partition < 0):
         raise InvalidArgumentError(f"partition: {shown(partition)} is not the number of a partition.")
-    return Given(
-        _read_bytes(found, "key", key),
-        _read_bytes(found, "value", value),
-        None if found.get("timestamp") is None else read_timestamp(found["timestamp"]),
-        _read_headers(found.get("headers")),
-        partition,
-    )
+    at, is_copy = found.get("timestamp"), type(found.get("offset")) is int
+    if at is not None and not (is_copy and type(at) is int and -(1 << 63) <= at < 1 << 63):
+        at = read_timestamp(at)
+    key_bytes, value_bytes = _read_bytes(found, "key", key), _read_bytes(found, "value", value)
+    return Given(key_bytes, value_bytes, at, _read_headers(found.get("headers")), partition, is_copy)
+
+
+def written_members(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:
+    """The key or value as members of which `read_record` makes the same bytes, whatever the serde. `serde` None: of
+    unknown type. A serde of a registry is given as it looks schemas up (`looking_up`)."""
+    members = members_of(data, name, serde)
+    if data is None or name not in members:
+        return members
+    read = _parsed(orjson.dumps(members[name]))
+    if serde is not None and _bytes_again(read, serde) == data:
+        return members
+    raw = {f"{name}_base64": base64.b64encode(data).decode()}
+    return raw if read is None else {**members, **raw}
+
+
+def _bytes_again(read: Any, serde: Serde) -> bytes | None:
+    """What `read_record` would make of this; None of what it refuses or takes for no value."""
+    if getattr(innermost(serde), "is_unordered", False):
+        return None
+    try:
+        return None if read is None else serde.from_json(read)
+    except InvalidArgumentError:
+        return None
 
 
 def read_timestamp(given: Any) -> int:
@@ -77,8 +102,7 @@ def read_timestamp(given: Any) -> int:
 
 def _read_object(text: str) -> dict[str, Any]:
     try:
-        data = text.encode()
-        found = load_exactly(data) if holds_large_integer(data) else orjson.loads(data)
+        found = _parsed(text.encode())
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{shown(text)} is not JSON: {error}.") from error
     if not isinstance(found, dict):
@@ -86,16 +110,27 @@ def _read_object(text: str) -> dict[str, Any]:
     return found
 
 
+def _parsed(data: bytes) -> Any:
+    return load_exactly(data) if holds_large_integer(data) else orjson.loads(data)
+
+
 def _read_bytes(found: Mapping[str, Any], name: str, serde: Serde) -> bytes | None:
     if (raw := f"{name}_base64") in found:
-        if name in found:
-            raise InvalidArgumentError(f"{name} and {raw} are both given: give one.")
-        return _from_base64(found[raw], raw)
+        data = _from_base64(found[raw], raw)
+        if name in found and not _shows(found[name], data, name, serde):
+            raise InvalidArgumentError(f"{name} and {raw} are both given, and they differ: give one.")
+        return data
     given = found.get(name)
     try:
         return None if given is None else serde.from_json(given)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{name} ({serde.name}): {error}") from error
+
+
+def _shows(given: Any, data: bytes, name: str, serde: Serde) -> bool:
+    """Whether `consume` shows these bytes so, with this type or with none."""
+    shown = [members_of(data, name, each).get(name) for each in (serde, None)]
+    return given in [_parsed(orjson.dumps(each)) for each in shown]
 
 
 def _from_base64(given: Any, where: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from stateline.cli.record_json import Format
+from stateline.cli.record_json import Format, written_members
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
@@ -34,14 +34,14 @@ class RecordLines:
         letter = dead_letter_of(record)
         topic = self.topics.get(record.topic if letter is None else str(letter.get("topic")))
         types = (None, None) if topic is None else (topic.key, topic.value)
-        members = {**members_of(record.key, "key", types[0]), **members_of(record.value, "value", types[1])}
-        return self._json(record, members, letter) if self.format == "jsonl" else _text(record, members, types, letter)
+        is_json = self.format == "jsonl"
+        made = written_members if is_json else members_of
+        members = {**made(record.key, "key", types[0]), **made(record.value, "value", types[1])}
+        return self._json(record, members, letter) if is_json else _text(record, members, types, letter)
 
     def _json(self, record: Record, members: dict[str, Any], letter: dict[str, Any] | None) -> str:
         place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
         found = {**place, "timestamp": record.timestamp_ms, **members}
-        if record.timestamp_ms < 0:  # of a log that has none
-            del found["timestamp"]
         if record.headers:
             found["headers"] = headers_of(record.headers)
         if letter is not None:

@@ -77,11 +77,13 @@ class EmbeddedProducer:
         headers: Headers = (),
         partition: int | None = None,
         partition_key: bytes | None = None,
+        is_copy: bool = False,
     ) -> None:
         """As `Producer.produce`; whatever is wrong with the record is raised here."""
         if partition is None and partition_key is not None:
             partition = murmur2(partition_key, len(self._partition_ids.get(topic) or self._look_up(topic)))
-        self._queue(topic, key, value, timestamp_ms, encode_headers(headers) if headers else None, partition)
+        encoded = encode_headers(headers) if headers else None
+        self._queue(topic, key, value, timestamp_ms, encoded, partition, is_copy=is_copy)
 
     def _queue(
         self,
@@ -91,6 +93,8 @@ class EmbeddedProducer:
         timestamp_ms: int,
         encoded: bytes | None,
         partition: int | None,
+        *,
+        is_copy: bool = False,
     ) -> None:
         partitions = self._partition_ids.get(topic) or self._look_up(topic)
         if partition is None:
@@ -98,7 +102,7 @@ class EmbeddedProducer:
             partition = next(self._any_partition) % n if key is None else murmur2(key, n)
         elif not 0 <= partition < len(partitions):
             raise DoesNotExistError(f"Topic {topic!r} has {len(partitions)} partitions: no partition {partition}.")
-        if type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS:
+        if not is_copy and (type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS):
             timestamp_ms = checked_timestamp(timestamp_ms)
         size = (len(key) if key else 0) + (len(value) if value else 0) + (len(encoded) if encoded else 0)
         if size > MAX_MESSAGE_BYTES:

@@ -294,13 +294,16 @@ class Producer(Protocol):
         headers: Headers = (),
         partition: int | None = None,
         partition_key: bytes | None = None,
+        is_copy: bool = False,
     ) -> None:
         """Queue one record. Without `partition`: ``(murmur2(key) & 0x7fffffff) % n`` of `partition_key`, else of the
         key, or any when there is neither.
 
-        Raises `InvalidArgumentError` for a timestamp other than whole milliseconds since 1970. Raises
-        `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too large; either may
-        instead surface at `flush` or `commit_transaction`.
+        Raises `InvalidArgumentError` for a timestamp other than whole milliseconds since 1970. With `is_copy` the
+        record was read from a log, and a negative timestamp is written as it is there.
+
+        Raises `DoesNotExistError` for an unknown topic, `InvalidArgumentError` for a record that is too large; either
+        may instead surface at `flush` or `commit_transaction`.
         """
 
     def produce_all(

@@ -98,6 +98,7 @@ class KafkaProducer:
         headers: Headers = (),
         partition: int | None = None,
         partition_key: bytes | None = None,
+        is_copy: bool = False,
     ) -> None:
         count = self._partitions.get(topic)
         if count is None or partition is not None:
@@ -106,13 +107,13 @@ class KafkaProducer:
             partition = int(confluent_kafka.murmur2(partition_key, count))
         elif partition is None:
             partition = _ANY_PARTITION
-        if type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS or timestamp_ms == 0:
-            timestamp_ms = max(1, checked_timestamp(timestamp_ms))
+        if not is_copy and (type(timestamp_ms) is not int or timestamp_ms not in TIMESTAMPS):
+            timestamp_ms = checked_timestamp(timestamp_ms)
         self._until_poll -= 1
         if not self._until_poll:
             self._until_poll = _POLL_EVERY
             self._serve(self._producer.poll, 0.0)
-        self._queue(topic, key, value, partition, timestamp_ms, list(headers) if headers else None)
+        self._queue(topic, key, value, partition, timestamp_ms or 1, list(headers) if headers else None)
 
     def produce_all(
         self,

@@ -38,6 +38,11 @@ class ProtobufSerde(RegisteredSerde):
     def name(self) -> str:
         return f"protobuf({self.message.DESCRIPTOR.full_name})"
 
+    @property
+    def is_unordered(self) -> bool:
+        """Whether one message may become other bytes each time: those with maps, whose entries have no order."""
+        return _has_map(self.message.DESCRIPTOR, set())
+
     def _writer(self, client: Any) -> Any:
         kind = import_extra(_CONFLUENT, "protobuf").ProtobufSerializer
         return kind(self.message, client, conf=self._settings(kind))
@@ -58,3 +63,12 @@ class ProtobufSerde(RegisteredSerde):
             return json_format.ParseDict(value, self.message())
         except (json_format.ParseError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"{shown(value)} is not the JSON of {self.name}: {error}.") from error
+
+
+def _has_map(descriptor: Any, seen: set[str]) -> bool:
+    """Whether this type, or one within it, has a field that is a map."""
+    if descriptor.GetOptions().map_entry:
+        return True
+    seen.add(descriptor.full_name)
+    inner = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(_has_map(each, seen) for each in inner if each.full_name not in seen)
