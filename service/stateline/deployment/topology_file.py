@@ -4,7 +4,8 @@
      "subtopologies": [{"ordinal", "partitions", "sources", "stores", "processors"}],
      "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent,
                        "made_of": of a store without a name of its own by which operators; else absent}},
-     "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds}
+     "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds
+     "cluster": the log's `cluster_id`; absent in files of earlier builds}
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
 what the last one has counted. One that ends because of these counts says so by store (`refused`).
@@ -90,6 +91,7 @@ class PublishedTopology:
     subtopologies: Sequence[PublishedSubtopology]
     stores: Mapping[str, PublishedStore]
     topics: Mapping[str, TopicCount] = field(default_factory=dict)
+    cluster: str = ""
 
     @classmethod
     def of(
@@ -98,6 +100,7 @@ class PublishedTopology:
         partitions: Mapping[int, int],
         default_isolation_level: IsolationLevel,
         counted: Mapping[str, TopicInfo] = MappingProxyType({}),
+        cluster: str = "",
     ) -> PublishedTopology:
         """That of an application whose subtopologies have so many `partitions`, by ordinal."""
         subtopologies = [
@@ -117,7 +120,7 @@ class PublishedTopology:
             )
             for name, definition in topology.stores.items()
         }
-        return cls(application_id, str(default_isolation_level), subtopologies, stores, counts_of(counted))
+        return cls(application_id, str(default_isolation_level), subtopologies, stores, counts_of(counted), cluster)
 
     @classmethod
     def decode(cls, content: bytes) -> PublishedTopology:
@@ -221,14 +224,28 @@ def read_counted(application: Path) -> dict[str, TopicInfo]:
         ) from error
 
 
+def read_cluster(application: Path) -> str:
+    """The cluster of the last worker's log; empty where that is not known."""
+    found = _last(application)
+    return "" if found is None else found.cluster
+
+
+def _last(application: Path) -> PublishedTopology | None:
+    try:
+        return PublishedTopology.decode(topology_path(application).read_bytes())
+    except (OSError, DamagedDataError):
+        return None
+
+
 def read_made_of(application: Path) -> dict[str, str]:
     """What the stores without a name of their own were made of when the last worker started; empty where that is not
     known."""
-    try:
-        found = PublishedTopology.decode(topology_path(application).read_bytes())
-    except (OSError, DamagedDataError):
-        return {}
-    return {name: store.made_of for name, store in found.stores.items() if store.made_of is not None}
+    found = _last(application)
+    return (
+        {}
+        if found is None
+        else {name: store.made_of for name, store in found.stores.items() if store.made_of is not None}
+    )
 
 
 def publish_refusal(application: Path, reasons: Mapping[str, str], now: Callable[[], PublishedTopology]) -> None:

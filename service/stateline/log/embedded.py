@@ -20,7 +20,7 @@ from stateline.log.embedded_file import FIRST_OFFSETS, OFFSET_BITS, OFFSET_MASK,
 from stateline.log.embedded_group import Claim, assignments, commit_offsets, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import GroupMember, IsolationLevel, NewTopic, TopicInfo
+from stateline.log.interface import EMBEDDED_CLUSTER, GroupMember, IsolationLevel, NewTopic, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import (
@@ -120,6 +120,9 @@ class EmbeddedAdmin:
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
+
+    def cluster_id(self) -> str:
+        return EMBEDDED_CLUSTER
 
     def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
         rows = self._file.rows("SELECT name, partitions, topic_id FROM topics ORDER BY name")

@@ -76,8 +76,16 @@ class GroupMember:
     partitions: frozenset[TopicPartition]
 
 
+EMBEDDED_CLUSTER = "embedded"
+"""What `Admin.cluster_id` gives of an embedded log. On disk: never change."""
+
+
 class Admin(Protocol):
     """Topics and watermarks."""
+
+    def cluster_id(self) -> str:
+        """The id that the brokers give their cluster, empty where they give none; `EMBEDDED_CLUSTER` of the embedded
+        log."""
 
     def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
         """Every topic of the log by name, the log's internal ones left out; or of these names those that there are,

@@ -105,6 +105,12 @@ class KafkaAdmin:
             for name, topic in self._told_of(names).items()
         }
 
+    def cluster_id(self) -> str:
+        timeout_s = self._patience.of(CALL_TIMEOUT_S)
+        what = "The cluster cannot be described"
+        futures = self._submit(what, lambda: {"": self._admin.describe_cluster(request_timeout=timeout_s)})
+        return str(self._result(futures[""], what).cluster_id or "")
+
     def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
         names = sorted(self._told_of(None) if named is None else named)
         if not names:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 
+from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.drain_request import drain_path
 from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
@@ -14,10 +15,11 @@ from stateline.deployment.topology_file import (
     PublishedTopology,
     publish_refusal,
     publish_topology,
+    read_cluster,
     read_counted,
     read_made_of,
 )
-from stateline.log.interface import Consumer, TopicInfo
+from stateline.log.interface import Admin, Consumer, TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
@@ -46,7 +48,8 @@ class DeploymentFiles:
         self._process_id = directory.process_id()
         self._topology = topology
         self._level = level
-        self._application = directory.application
+        self._directory, self._application = directory, directory.application
+        self._cluster = ""
         self._drain = drain_path(directory.application, instance)
         self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
         self._drain_looks_s = 0.0
@@ -65,6 +68,11 @@ class DeploymentFiles:
     def counted_before(self) -> dict[str, TopicInfo]:
         """As `topology_file.read_counted`: what the last worker has found."""
         return read_counted(self._application)
+
+    def refuse_other_cluster(self, bootstrap_servers: str, admin: Admin) -> None:
+        """Take note of the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
+        before, counted, target = read_cluster(self._application), self.counted_before(), self._topology.target
+        self._cluster = refuse_other_cluster(self._directory, target, bootstrap_servers, before, counted, admin)
 
     def say_taken_over(self, created: Collection[str]) -> None:
         """Warn of each store without a name of its own that has another one's rows, as `taken_over` says it."""
@@ -109,7 +117,7 @@ class DeploymentFiles:
         counts = {name: info.partitions for name, info in topics.found.items()}
         counts = {**wanted_partitions(created_topics(self._topology), counts), **counts}  # some may not be made yet
         partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
-        return PublishedTopology.of(self._topology, partitions, self._level, topics.counted)
+        return PublishedTopology.of(self._topology, partitions, self._level, topics.counted, self._cluster)
 
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TypeAlias
 
 from stateline.log.interface import Admin
+from stateline.model.reset_command import of_store
 from stateline.model.restore_start import (
     RestoreStart,
     has_seen,
@@ -34,7 +35,7 @@ from stateline.model.topic import Topic
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.store_restore import RestoredStore, StoreRestore
 from stateline.worker.task import Task
-from stateline_store import DamagedDataError, IsolationLevel, Position, TopicPartition
+from stateline_store import IsolationLevel, Position, TopicPartition, TopologyError
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     """Read offsets from the log, those of all tasks at once, and from the stores, and decide. The tasks are open.
 
-    Raises `DamagedDataError` when a changelog has lost what its store still has.
+    Raises `TopologyError` when a changelog has lost what its store still has.
     """
     # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
     sources = [source for task in tasks for source in task.topology.sources]
@@ -249,11 +250,11 @@ def _resume_logged(
     if is_behind and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
         return _rebuild(task, store, changelog, first, end)
     if is_behind or changelog.topic in task.recreated:
-        raise DamagedDataError(
-            f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
-            "topic was deleted or this is another cluster. Bring the topic back; or, to begin anew without the store's "
-            f"data, stop the workers and delete {store!r} below the task's directory."
-        )
+        with of_store(store):
+            raise TopologyError(
+                f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
+                "topic was deleted or this is another cluster. Bring the topic back."
+            )
     start = _start_of_logged(task, store, first, committed)
     if start.anew:
         return _rebuild(task, store, changelog, first, end)

@@ -87,6 +87,9 @@ class Worker:
         self._settle_resets = partial(settle_resets, config, log)
         self._deployment = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         self._admin = log.admin()
+        self._refuse_other_cluster = partial(
+            self._deployment.refuse_other_cluster, config.bootstrap_servers, self._admin
+        )
         self.failures = FailureHandler.of(config)
         self._topics = TopicWatch(self._admin, topology, config)
         self._epochs = EpochGate(log, topology)
@@ -187,6 +190,7 @@ class Worker:
     def begin(self) -> None:
         """See that topics and places are as they should be, and make ready to join the group. Raises as `run`."""
         reset = self._settle_resets()
+        self._refuse_other_cluster()
         self._topics.prepare(self._deployment.counted_before())
         say_new_stores(self._topology, self._topics.created, self._admin, reset)
         self._deployment.say_taken_over(self._topics.created)

@@ -31,7 +31,7 @@ from stateline.deployment.pipeline_reports import PipelineReporter, reports_part
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.deployment.resets import ResetWork, begun, done, followed_epoch, newest_reset, say_reset
 from stateline.dsl.app import App
-from stateline.log import Log
+from stateline.log import Log, open_log
 from stateline.worker.worker import Worker
 from stateline_store import (
     ConfigurationError,
@@ -43,6 +43,7 @@ from stateline_store import (
 )
 from support import TESTS
 from support.apps.counting_app import PARTITIONS, counting, expected, kept
+from support.kafka.shared_broker import SharedBroker
 from support.processes import forked
 from support.processes.running_worker import Stores, create, eventually, produce, running
 from support.run.patience import HANGING_S
@@ -59,9 +60,9 @@ def records(first: int, last: int) -> Rows:
 class Scene:
     """An application on a log, with a state directory of its own for each `disk`."""
 
-    def __init__(self, log: Log, bootstrap: str, guarantee: str, tmp_path: Path) -> None:
+    def __init__(self, log: Log, bootstrap: str, guarantee: str, tmp_path: Path, name: str | None = None) -> None:
         self.log, self.bootstrap, self.guarantee, self.path = log, bootstrap, guarantee, tmp_path
-        self.id = f"app-{uuid4().hex[:8]}"
+        self.id = name or f"app-{uuid4().hex[:8]}"
         self.source = f"{self.id}-in"
         self.app = counting(self.id)
         self.written: Rows = []
@@ -180,6 +181,33 @@ def test_a_worker_that_is_killed_while_it_deletes_what_is_older_deletes_the_rest
     found = newest_reset(scene.log, scene.id)
     assert found is not None
     assert followed_epoch(scene.path / "two" / scene.id) == found.epoch
+
+
+def test_state_of_another_log_is_refused_with_the_command_that_deletes_it(
+    kafka_broker: SharedBroker, tmp_path: Path
+) -> None:
+    embedded, kafka = f"embedded:{tmp_path / 'log.db'}", kafka_broker.bootstrap_servers
+    with closing(open_log(embedded, tmp_path)) as one, closing(open_log(kafka, tmp_path)) as other:
+        before = Scene(one, embedded, "exactly_once_v2", tmp_path)
+        after = Scene(other, kafka, "exactly_once_v2", tmp_path, before.id)
+        for was, now, named in (
+            (before, after, "is of the embedded log, and .* is Kafka cluster"),
+            (after, before, "is of Kafka cluster .* is the embedded log"),
+        ):
+            was.write(records(0, 20))
+            was.works_until(expected(was.written, was.written))
+            now.write(records(0, 7))
+            code, said = now.command("worker")
+            assert code == 2, said
+            assert re.search(named, said)
+            checked, found = now.command("check")
+            assert checked == 1
+            assert re.search(named, found)
+            was.works_until(expected(was.written, was.written))  # nothing was changed
+            (command,) = set(re.findall("`stateline (reset [^`]*)`", said))
+            assert command == "reset support.apps.counting_app:app"
+            assert now.command("reset", "--yes")[0] == 0
+            now.works_until(expected(now.written, now.written))
 
 
 def test_a_part_starts_over_alone_where_nothing_is_counted_twice(scene: Scene) -> None:

@@ -56,7 +56,8 @@ TOPOLOGY = b"""{
       "partitions": 2,
       "topic_id": "H8oZf2FQRvqGDqkVVqTfZg"
     }
-  }
+  },
+  "cluster": "MkU3OEVBNTcwNTJENDM2Qg"
 }"""
 INSTANCE = b"""{
   "instance": "worker-0",

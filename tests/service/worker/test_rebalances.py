@@ -20,7 +20,7 @@ from stateline.processing.records import InputRecord
 from stateline.worker import task_manager
 from stateline.worker.task import Task, TaskState
 from stateline.worker.worker import Worker
-from stateline_store import DamagedDataError, IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition
+from stateline_store import IsolationLevel, LogUnavailableError, Position, StoreState, TopicPartition, TopologyError
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 
@@ -290,7 +290,7 @@ def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Pl
         worker._group.suspended([IN])
         rename(place, topic)
         if topic == CHANGELOG:  # it has not what the store has
-            with pytest.raises(DamagedDataError, match=CHANGELOG):
+            with pytest.raises(TopologyError, match=CHANGELOG):
                 worker._group.assigned([IN])
             assert before.state is TaskState.CLOSED
             worker._manager.drop_all()

@@ -7,16 +7,18 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
+from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.resets import Reset, newest_reset
 from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
+from stateline.deployment.topology_file import read_cluster, read_counted
 from stateline.log.committed_records import records_between
 from stateline.log.interface import Admin, Log, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import types_of_changelog
 from stateline.worker.new_stores import new_stores
-from stateline_store import CallerError, ConfigurationError, StatelineError, StoreTypes, TopicPartition
+from stateline_store import CallerError, ConfigurationError, StateDirectory, StatelineError, StoreTypes, TopicPartition
 
 _TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
 _READ_TIMEOUT_S = 15.0
@@ -25,7 +27,8 @@ _READ_TIMEOUT_S = 15.0
 @dataclass(frozen=True, slots=True)
 class LogView:
     """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets; `types`
-    what changelogs say of their bytes, or why they cannot be read. `warnings` are what a worker would log, `refused` is
+    what changelogs say of their bytes, or why they cannot be read. `other_cluster` is why a worker would not start with
+    the state that is here. `warnings` are what a worker would log, `refused` is
     why it could not create its topics; `differ` is as of `settings_that_differ`."""
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -36,6 +39,7 @@ class LogView:
     refused: str | None = None
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     reset: Reset | None = None
+    other_cluster: str | None = None
 
 
 def look_at_log(topology: Topology, config: Config) -> LogView | None:
@@ -60,6 +64,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             _refusal(topology, admin, topics, configured),
             settings_that_differ(topology, admin, configured),
             reset,
+            _other_cluster(topology, config, admin),
         )
 
 
@@ -76,6 +81,23 @@ def _warnings(
     except ConfigurationError as error:
         of_settings = [f"Whether topics have the settings that Stateline gives them is not known: {error}"]
     return [*of_settings, *new_stores(topology, missing, admin, reset)]
+
+
+def _other_cluster(topology: Topology, config: Config, admin: Admin) -> str | None:
+    application = config.state_dir / config.application_id
+    if not application.is_dir():
+        return None
+    directory = StateDirectory(config.state_dir, config.application_id)
+    try:
+        counted = read_counted(application)
+    except StatelineError:  # `disk_view` tells it
+        return None
+    before = read_cluster(application)
+    try:
+        refuse_other_cluster(directory, topology.target, config.bootstrap_servers, before, counted, admin)
+    except ConfigurationError as error:
+        return str(error)
+    return None
 
 
 def _refusal(

@@ -102,8 +102,7 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
         refuse_unfinished(log.reset, topology.application_id)
     except CallerError as error:
         yield Finding("refused", str(error))
-    if log.refused is not None:
-        yield Finding("refused", log.refused)
+    yield from (Finding("refused", why) for why in (log.refused, log.other_cluster) if why is not None)
     yield from (Finding("warning", warning) for warning in log.warnings)
     missing = {topic.name for topic in created_topics(topology)} - log.topics.keys()
     yield from (Finding("warning", warning) for warning in taken_over(topology, disk.made_of, missing))
