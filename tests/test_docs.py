@@ -508,10 +508,11 @@ def test_the_marker_is_encoded_as_shown() -> None:
 
 def test_dead_letters_have_the_headers_shown() -> None:
     handler = FailureHandler("dead-letter", "fail", "dead")
-    handler.cannot_read(Record("orders", 0, 2, TIME_MS, b"alice", b"?"), ValueError("no"))
-    (letter,) = handler.take_dead_letters()
+    for at in (TIME_MS, -1):
+        handler.cannot_read(Record("orders", 0, 2, at, b"alice", b"?"), ValueError("no"))
+    letter, early = ({name for name, _ in each.headers} for each in handler.take_dead_letters())
     shown = set(re.findall(r"`(__streams\.errors\.\w+)`", document("docs/formats.md")))
-    assert shown == {name for name, _ in letter.headers}
+    assert shown == early == letter | {"__streams.errors.timestamp"}
 
 
 def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ The settings `deserialization.exception.handler` and `processing.exception.handl
 
 `production.exception.handler` is fail or skip, for a record that was forwarded and that the log refuses.
 
-Dead letters carry the record's own key, value and headers, and Kafka Streams' headers of KIP-1034.
+Dead letters carry the record's own key, value and headers, and Kafka Streams' headers of KIP-1034. Where the log would
+not take the record's timestamp, a dead letter has the time when it was made, and the record's own in a header.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stateline.log.interface import Record
 from stateline.processing.records import OutputRecord
 from stateline.serde.plain import shown
 from stateline_store import RecordError, StatelineError
+from stateline_store.clock import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +111,10 @@ class FailureHandler:
         """Whether a forwarded record that the log refuses is left out."""
         return self._production == "skip"
 
-    def cannot_read(self, record: Record, error: Raised) -> None:
-        """A key or value that its serde refuses. Raises `RecordError` under the policy fail."""
-        self._handle("deserialization.exception.handler", self._reading, record, "Reading", error)
+    def cannot_read(self, record: Record, error: Raised, at_ms: int | None = None) -> None:
+        """A key or value that its serde refuses, or a timestamp that is not valid; `at_ms` is the time of its dead
+        letter, where that is not the record's. Raises `RecordError` under the policy fail."""
+        self._handle("deserialization.exception.handler", self._reading, record, "Reading", error, at_ms)
 
     def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
         """A processor raised. Raises `RecordError` under the policy fail."""
@@ -156,20 +159,25 @@ class FailureHandler:
         self.skipped += 1
         logger.warning("%s (policy %s)", described, policy)
 
-    def _handle(self, setting: str, policy: Policy, record: Record, what: str, error: Raised) -> None:
+    def _handle(
+        self, setting: str, policy: Policy, record: Record, what: str, error: Raised, at_ms: int | None = None
+    ) -> None:
         described = failure(record, what, error)
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
         if policy == "dead-letter" and self._topic is not None:
-            self._dead_letters.append(dead_letter(self._topic, record, error))
+            self._dead_letters.append(dead_letter(self._topic, record, error, at_ms))
             self.dead_lettered += 1
         else:
             self.skipped += 1
         logger.warning("%s (policy %s)", described, policy)
 
 
-def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
-    """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers."""
+def dead_letter(topic: str, record: Record, error: Raised, at_ms: int | None = None) -> OutputRecord:
+    """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers. Its timestamp is
+    `at_ms`, else the record's, or the time now for one before 1970, which no log takes."""
+    if at_ms is None:
+        at_ms = record.timestamp_ms if record.timestamp_ms >= 0 else now_ms()
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
     added = {
         "exception": type(error).__qualname__,
@@ -178,10 +186,11 @@ def dead_letter(topic: str, record: Record, error: Raised) -> OutputRecord:
         "topic": record.topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
+        **({} if at_ms == record.timestamp_ms else {"timestamp": str(record.timestamp_ms)}),
     }
     told = [(DEAD_LETTER + name, value.encode("utf-8", "replace")) for name, value in added.items()]
     headers = [*record.headers, *told]
-    return OutputRecord(topic, record.key, record.value, record.timestamp_ms, headers)
+    return OutputRecord(topic, record.key, record.value, at_ms, headers)
 
 
 def dead_letter_of(record: Record) -> dict[str, Any] | None:

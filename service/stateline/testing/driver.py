@@ -102,8 +102,8 @@ class TestDriver:
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
-        """As `pipe`, of a record whose key and value are these bytes, whether the topic's serdes can read them or not:
-        what cannot be read meets ``deserialization.exception.handler``."""
+        """As `pipe`, of a record whose key and value are these bytes, whether the topic's serdes can read them or not.
+        Its timestamp may be negative. A record that cannot be read meets ``deserialization.exception.handler``."""
         self._running()
         record = Record(key, value, timestamp_ms, headers, partition)
         self._writer.write(self._place.log, topic, [record], self._clock.now_ms(), as_bytes=True)

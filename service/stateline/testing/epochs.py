@@ -18,11 +18,18 @@ Row: TypeAlias = tuple[OutputRecord, int | None]
 """A record as bytes, and the partition that it names, if it does."""
 
 
-def produce_rows(producer: Producer, rows: Iterable[Row]) -> None:
-    """Each into its partition, or that of its key."""
+def produce_rows(producer: Producer, rows: Iterable[Row], *, is_copy: bool = False) -> None:
+    """Each into its partition, or that of its key. `is_copy`: as `Producer.produce`."""
     for (name, key, value, timestamp_ms, headers, where), number in rows:
         producer.produce(
-            name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where
+            name,
+            key,
+            value,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            partition=number,
+            partition_key=where,
+            is_copy=is_copy,
         )
 
 

@@ -57,20 +57,20 @@ class DeadLetter:
     """All that it has, the record's own before those that say what stands here."""
 
 
-def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> None:
-    """Write them, all or none; those without a timestamp have this one. Raises `InvalidArgumentError` for a key, a
-    value or a partition that cannot be."""
-    rows = _rows(log, topic, records, now_ms)
+def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_copy: bool = False) -> None:
+    """Write them, all or none; those without a timestamp have this one. `is_copy`: as `Producer.produce`. Raises
+    `InvalidArgumentError` for a key, a value or a partition that cannot be."""
+    rows = _rows(log, topic, records, now_ms, is_copy=is_copy)
     with closing(log.producer()) as producer:
-        produce_rows(producer, rows)
+        produce_rows(producer, rows, is_copy=is_copy)
         producer.flush()
 
 
-def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> list[Row]:
+def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_copy: bool = False) -> list[Row]:
     """As bytes, each with the partition that it names."""
     if isinstance(records, Record) or not isinstance(records, Iterable):
         raise InvalidArgumentError(f"{shown(records)} are no records: give a list of Record(key, value).")
-    rows = [(_encoded(topic, record, now_ms), record.partition) for record in records]
+    rows = [(_encoded(topic, record, now_ms, is_copy=is_copy), record.partition) for record in records]
     with closing(log.admin()) as admin:
         count = admin.topics([topic.name])[topic.name].partitions
     numbers = [number for _, number in rows if number is not None]
@@ -79,12 +79,12 @@ def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int) -> lis
     return rows
 
 
-def _encoded(topic: Topic, record: Record, now_ms: int) -> OutputRecord:
+def _encoded(topic: Topic, record: Record, now_ms: int, *, is_copy: bool) -> OutputRecord:
     """As bytes, by the code that processors forward with."""
     if not isinstance(record, Record):
         raise InvalidArgumentError(f"{shown(record)} is no Record: give Record(key, value).")
-    output = Output(topic)
-    output.record_starts(now_ms if record.timestamp_ms is None else checked_timestamp(record.timestamp_ms))
+    output, at = Output(topic), now_ms if record.timestamp_ms is None else record.timestamp_ms
+    output.record_starts(at if is_copy and type(at) is int else checked_timestamp(at))
     try:
         output.forward(record.key, record.value, headers=record.headers)
     except InvalidArgumentError as error:
@@ -113,7 +113,7 @@ class TopicWriter:
         if self._epochs.writes(to.name):
             self._epochs.write(log, to.name, _rows(log, to, records, now_ms))
         else:
-            write(log, to, records, now_ms)
+            write(log, to, records, now_ms, is_copy=as_bytes)
 
     def _topic(self, name: str) -> Topic:
         if name in self._topics:

@@ -26,7 +26,7 @@ from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.event_times import EventTimes
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable
+from stateline.processing.reading import readable, since_1970
 from stateline.query.values import HostedPartition
 from stateline.worker.global_table_store import GlobalTableStore
 from stateline.worker.polled_records import by_partition
@@ -148,7 +148,7 @@ class GlobalTables:
         consumer, is_loading = self._consumer, bool(self._ends)
         for source, records in by_partition(self._polled(consumer, timeout_s if is_loading else 0.0)).items():
             self._refuse_to_go_back(source, records)
-            timed = self._times.admitted(self._times.stamped(records), self._failures)
+            timed = since_1970(self._times.admitted(self._times.stamped(records), self._failures), self._failures)
             readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
             for table in self._tables:
                 if table.topic.name == source.topic:

@@ -29,7 +29,7 @@ from stateline.processing.changelog import (
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS, EventTimes
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable, timely
+from stateline.processing.reading import readable, since_1970, timely
 from stateline.worker.polled_records import size_of
 from stateline_store import (
     IsolationLevel,
@@ -213,7 +213,7 @@ class StoreRestore:
         if isinstance(self.store, TransactionalStore):
             seen = self.store.position(IsolationLevel.READ_UNCOMMITTED).get(*self.changelog)
         new = [record for record in records if seen is None or record.offset > seen]
-        timed = self._times.admitted(self._times.stamped(new), self._failures)
+        timed = since_1970(self._times.admitted(self._times.stamped(new), self._failures), self._failures)
         taken = timely(timed, self.of.max_timestamp_ahead_ms, None, self.of.clock)
         found = readable(topic, taken, self._failures, key_required=True)
         self._unreadable += len(taken) - len(found)

@@ -21,7 +21,7 @@ from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
-from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, timely, typed
+from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, since_1970, timely, typed
 from stateline.processing.records import OutputRecord
 from stateline.worker.processor_runner import ProcessorRunner
 from stateline.worker.punctuation import Punctuator
@@ -149,6 +149,7 @@ class TaskProcessing:
             return []
         outputs: list[OutputRecord] = []
         timed = self._times.admitted(records if self._is_in_order else self._times.stamped(records), self._failures)
+        timed = since_1970(timed, self._failures, self._clock)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             if self._context.is_used:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from support.log.log_bench import Bench
 
 GOOD, BAD = b'{"origin": "JFK", "delay": 1.5}', b"no JSON"
 HEADERS = [("trace", b"7"), ("empty", None)]
+BEFORE_1970 = [-1, -62_135_596_800_000]
 
 
 def application(id: str) -> App:
@@ -45,10 +47,10 @@ def application(id: str) -> App:
     return app
 
 
-def write(log: Log, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
+def write(log: Log, topic: str, *records: tuple[bytes | None, bytes | None], at: int = 1234) -> None:
     with closing(log.producer()) as producer:
         for key, value in records:
-            producer.produce(topic, key, value, timestamp_ms=1234, partition=0, headers=HEADERS)
+            producer.produce(topic, key, value, timestamp_ms=at, partition=0, headers=HEADERS, is_copy=True)
         producer.flush()
 
 
@@ -90,13 +92,19 @@ def check_dead_letters(bench: Bench, session: SparkSession, state: Path) -> None
     newest.unlink()
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
     write(log, lines, (b"c", GOOD), (b"d", b""))
+    for at in BEFORE_1970:
+        write(log, lines, (b"e", GOOD), at=at)
     run(log, bench, session, state, "noted")  # the first micro-batch once more, then the rest
-    found = letters(bench)
+    found, early = (letters(bench)[:3], letters(bench)[3:])
     assert [letter["record"] for letter in found] == [
         (b"b", BAD, 1234),
         (b"\xff", GOOD, 1234),
         (b"d", b"", 1234),
     ]
+    assert [letter["record"][:2] for letter in early] == [(b"e", GOOD)] * 2
+    assert [int(letter["timestamp"]) for letter in early] == BEFORE_1970
+    assert all(abs(letter["record"][2] - time.time_ns() // 1_000_000) < 3_600_000 for letter in early)
+    assert f"timestamp of record {lines}-0 offset 6 is before 1970: -1" in early[0]["message"]
     assert [letter["own"] for letter in found] == [HEADERS] * 3
     places = [(letter["topic"], letter["partition"], letter["offset"]) for letter in found]
     assert places[:2] == [(lines, "0", "1"), (lines, "0", "2")]

@@ -217,6 +217,23 @@ def test_skip_leaves_such_values_and_tombstones_out_and_counts_the_former(
     assert sum(report.skipped for report in reports) == 5
 
 
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_record_from_before_1970_is_one_that_cannot_be_read(
+    run: Run, log: EmbeddedLog, config: Config, policy: str
+) -> None:
+    with closing(log.producer()) as producer:
+        for at in (1000, -1):
+            producer.produce("departures", b"k", b'{"origin": "JFK"}', timestamp_ms=at, partition=0, is_copy=True)
+        producer.flush()
+    policies = config.model_copy(update={"deserialization_exception_handler": policy})
+    if policy == "fail":
+        with pytest.raises(StatelineError, match=r"departures-0 offset 1 is before 1970: -1.*exception\.handler=skip"):
+            run(notes, "noted", config=policies)
+    else:
+        assert sum(report.skipped for report in run(notes, "noted", config=policies)) == 1
+    assert [at for _, _, at in results(log)] == ([1000] if policy == "skip" else [])
+
+
 def test_a_result_that_json_does_not_have_stops_the_pipeline_and_shows_the_row(run: Run, log: EmbeddedLog) -> None:
     write(log, b'{"origin": "JFK", "delay": "Infinity"}')
     with pytest.raises(TopologyError, match=r"'delay' holds NaN or an infinity, .*\"origin\":\"JFK\""):

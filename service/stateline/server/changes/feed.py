@@ -29,7 +29,7 @@ from stateline.config.settings import Config
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable
+from stateline.processing.reading import readable, since_1970
 from stateline.query.values import Terms, answers_of
 from stateline.serde.plain import shown
 from stateline.server.changes.log import ChangeLog
@@ -266,7 +266,8 @@ def changes_of(definition: StoreDefinition, records: Sequence[Record], config: C
         return [record for record in records if record.key is not None]
     fails = config.deserialization_exception_handler == "fail"
     failures = FailureHandler("fail", "fail", None) if fails else None
-    found = list(readable(definition.source, records, failures, key_required=True))
+    timed = records if definition.source.event_time is not None else since_1970(records, failures)
+    found = list(readable(definition.source, timed, failures, key_required=True))
     if len(found) < len(records):
         logger.warning("%d records of %s were left out of the changes of %s: they cannot be read",
                        len(records) - len(found), definition.source.name, definition.name)  # fmt: skip

@@ -240,7 +240,9 @@ def _problem(column: str, topic: Topic) -> Column:
 
 def _no_time(topic: Topic) -> list[Column]:
     if topic.event_time is None:
-        return []
+        before_1970 = F.col("timestamp") < F.timestamp_millis(F.lit(0))
+        shown = F.unix_millis("timestamp").cast("string")
+        return [F.when(before_1970, _refusal("timestamp", "is before 1970", shown))]
     shown = F.coalesce(F.substring(F.col("value").cast("string"), 1, _SHOWN), F.lit("it is a deletion"))
     return [
         F.when(
