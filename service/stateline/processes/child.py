@@ -80,6 +80,8 @@ class Supervised:
     restart_at: float = 0.0
     stopping_since: float = 0.0
     last_line: str = ""
+    ended_with: str = ""
+    """The last words of the process before this one, if any."""
     pipe: ReadyPipe | None = None
     """Of one that is waited for, until it is ready."""
     takes_over: bool = False

@@ -7,7 +7,7 @@
    takes nothing more, ends what it has begun, and goes. Both answer in between, each by its code.
 
 When one of the new processes ends before it is ready, or soon after, that is all: what was not reached yet goes on with
-the code that it has.
+the code that it has. A worker is ready when its work with the new code has lasted (`CommitSchedule.has_worked_since`).
 """
 
 from __future__ import annotations
@@ -112,10 +112,42 @@ class Renewal:
         # Who saves again and again sees what is new at once; nobody else depends on it.
         settles_s = _SETTLES_WITHIN_S if self._sources is None else 0.0
         order = sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over))
+        started: list[_Started] = []
         for child in order:
-            why = yield from _replaced(self._supervisor, child, settles_s)
+            why = yield from self._replaced(child, settles_s, started)
             if why:
                 return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
+        if ended := [each.one for each in started if each.has_ended]:
+            return f"{_has_ended(ended[0])} Mend it, and do this again."
+        if late := [each.one.child.name for each in started if not each.one.is_ready]:
+            return f"The new code is started everywhere, and not ready in {', '.join(late)}: their log lines say why."
+        return ""
+
+    def _is_superseded(self, child: Child) -> bool:
+        """Whether newer code was saved meanwhile: nobody waits for this one, but for who takes over from it."""
+        return self._is_wanted and self._sources is not None and not child.takes_over
+
+    def _replaced(self, child: Child, settles_s: float, started: list[_Started]) -> Steps:
+        supervisor = self._supervisor
+        old = supervisor.of(child.name)
+        if not child.takes_over:
+            yield from _gone(supervisor, old)
+        one = supervisor.add(child)
+        new, until_s = _Started(one, one.process), time.monotonic() + _READY_WITHIN_S
+        started.append(new)
+        while not (new.has_ended or one.is_ready or self._is_superseded(child)) and time.monotonic() < until_s:
+            yield
+        if not (new.has_ended or one.is_ready or self._is_superseded(child)):
+            supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
+        until_s = time.monotonic() + (settles_s if child.says_ready else 0.0)
+        while not new.has_ended and time.monotonic() < until_s:
+            yield
+        if new.has_ended:
+            if child.takes_over and old is not None:  # the old one answers: no second try
+                supervisor.let_go(one)
+            return _has_ended(one)
+        if child.takes_over:
+            yield from _gone(supervisor, old)
         return ""
 
     def _loaded(self, found: list[NewCode]) -> Steps:
@@ -145,26 +177,20 @@ class Renewal:
         return ""
 
 
-def _replaced(supervisor: Supervisor, child: Child, settles_s: float) -> Steps:
-    old = supervisor.of(child.name)
-    if not child.takes_over:
-        yield from _gone(supervisor, old)
-    one = supervisor.add(child)
-    first, until_s = one.process, time.monotonic() + _READY_WITHIN_S
-    while one.process is first and not one.is_ready and time.monotonic() < until_s:
-        yield
-    if one.process is first and not one.is_ready:
-        supervisor.say(f"{child.name} is not ready after {_READY_WITHIN_S:g} s, and goes on getting so.")
-    until_s = time.monotonic() + (settles_s if child.says_ready else 0.0)
-    while one.process is first and time.monotonic() < until_s:
-        yield
-    if one.process is not first:
-        if child.takes_over and old is not None:  # the old one answers: no second try
-            supervisor.let_go(one)
-        return f"{child.name} has ended with the new code: {last_words(one.last_line).removesuffix('.')}."
-    if child.takes_over:
-        yield from _gone(supervisor, old)
-    return ""
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A child with the new code, and its first process."""
+
+    one: Supervised
+    process: subprocess.Popen[bytes] | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.one.process is not self.process
+
+
+def _has_ended(one: Supervised) -> str:
+    return f"{one.child.name} has ended with the new code: {one.ended_with.removesuffix('.')}."
 
 
 def _gone(supervisor: Supervisor, one: Supervised | None) -> Generator[None, None, None]:

@@ -324,10 +324,11 @@ class Supervisor:
     def _schedule_restart(self, one: Supervised) -> None:
         life_s = time.monotonic() - one.started_at
         code = self._reap(one)
+        one.ended_with = last_words(one.last_line)
         delay_s = one.policy.ended(code, life_s)
         if delay_s is None:
             one.restart_at = math.inf
-            why = f"{one.child.name} cannot run: {last_words(one.last_line)}"
+            why = f"{one.child.name} cannot run: {one.ended_with}"
             others_work = any(other.restart_at != math.inf for other in self._all)
             if not (self._outlives_mistakes or (one.child.fails_alone and others_work)):
                 raise ConfigurationError(why)

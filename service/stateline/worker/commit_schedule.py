@@ -8,6 +8,7 @@ has ended.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ class CommitSchedule:
         self._figures = figures
         self._queries = queries
         self._last_commit_s = time.monotonic()
+        self._last_work_s = -math.inf  # when something was committed last
         self._waited_s = deque[float](maxlen=_LAST_FEW)
         self.trace = WorkTrace()
 
@@ -89,8 +91,17 @@ class CommitSchedule:
             self._figures.committed(took_s, forced=to_free_memory)
             self._queries.announce_commit()
             self._purge.after_commit(self._tasks.running)
+            self._last_work_s = time.monotonic()
         if tasks or epochs is not None:
             self._last_commit_s = time.monotonic()
+
+    def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
+        """Whether work since then (`time.monotonic`) has lasted: it was committed a whole interval later, or all input
+        is read and committed. A worker that ends at a record again and again commits nothing so late: it reads less
+        than an interval's records before that one."""
+        if self._last_work_s >= began_s + self._interval_s:
+            return True
+        return not self._tasks.dirty() and all(consumer.lag(source) == 0 for source in self._tasks.by_source)
 
     def commit_to_let_go(self, consumer: Consumer) -> None:
         """Commit before partitions are given back. Raises `RetryLaterError`, too, when they are taken in the middle of

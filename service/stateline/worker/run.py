@@ -38,7 +38,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
     log = configured_log(config)
     try:
         worker = Worker(app, config, log, instance=instance)
-        worker.on_settled = readiness.say
+        worker.on_working = readiness.say
 
         def stop(number: int, frame: FrameType | None) -> None:
             del frame

@@ -81,7 +81,8 @@ class Worker:
 
     def __init__(self, app: App, config: Config, log: Log, *, instance: str, clock: Clock = MACHINE_CLOCK) -> None:
         """`clock`: what its functions and records go by."""
-        self.on_settled: Callable[[], object] | None = None  # called once, when it has tasks and all of them run
+        self.on_working: Callable[[], object] | None = None  # called once, when its tasks run and their work has lasted
+        self._settled_s: float | None = None
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
         self._topology = topology
         self._settle_resets = partial(settle_resets, config, log)
@@ -181,7 +182,7 @@ class Worker:
         while not self._executor.stopping:
             try:
                 self._turn()
-                self._note_settled()
+                self._note_working()
             except LockedError:
                 raise
             except RetryLaterError as error:  # what starting over mends; everything else ends the worker
@@ -245,10 +246,16 @@ class Worker:
         """Those of global tables, by name: only to be read."""
         return self._global_tables.stores
 
-    def _note_settled(self) -> None:
-        if self.on_settled is not None and self._is_settled():
-            self.on_settled()
-            self.on_settled = None
+    def _note_working(self) -> None:
+        if self.on_working is None:
+            return
+        if not self._is_settled():
+            self._settled_s = None
+            return
+        self._settled_s = self._settled_s or time.monotonic()
+        if self._commits.has_worked_since(self._settled_s, self._group.consumer):
+            self.on_working()
+            self.on_working = None
 
     def _is_settled(self) -> bool:
         return self._tasks.are_settled or not self._topology.subtopologies

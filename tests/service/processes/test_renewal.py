@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stateline.processes import renewal
 from stateline.processes.child import HAND_OVER, Child
 from stateline.processes.renewal import NewCode, Renewal
 from stateline.processes.source_files import SourceFiles
@@ -82,7 +83,8 @@ class Scene:
 
     def is_through(self) -> bool:
         last = self.lines[-1]
-        return last.endswith((" the new code.", " do this again.")) or "goes on as it was:" in last
+        ends = " the new code.", " do this again.", " say why."
+        return last.endswith(ends) or "goes on as it was:" in last
 
     def said(self, text: str) -> int:
         return sum(text in line for line in self.lines)
@@ -164,6 +166,40 @@ def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_s
 def test_the_only_worker_that_ends_soon_after_it_is_ready_is_not_said_to_run_the_new_code(scene: Scene) -> None:
     said = scene.renew([worker("worker-0", CRASHES_AT_WORK)])
     assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column.")
+
+
+def test_a_worker_that_ends_while_the_server_is_started_anew_is_not_said_to_run_the_new_code(
+    scene: Scene, tmp_path: Path
+) -> None:
+    ends, ended = tmp_path / "ends", tmp_path / "ended"
+    unlucky = f"""{SETUP}
+from pathlib import Path
+if Path({str(ends)!r}).exists():  # started again
+    Path({str(ended)!r}).touch()
+    time.sleep(3600)
+readiness.say()
+while not Path({str(ends)!r}).exists():
+    time.sleep(0.01)
+sys.exit('error: no such column')
+"""
+    slow = f"""{SETUP}
+from pathlib import Path
+Path({str(ends)!r}).touch()
+while not Path({str(ended)!r}).exists():
+    time.sleep(0.01)
+readiness.say()
+time.sleep(3600)
+"""
+    said = scene.renew([worker("worker-0", unlucky), server(slow)])
+    assert said[-1] == "stateline | worker-0 has ended with the new code: no such column. Mend it, and do this again."
+
+
+def test_a_worker_that_does_not_get_ready_is_not_said_to_run_the_new_code(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "_READY_WITHIN_S", 0.1)
+    said = scene.renew([worker("worker-0", NEVER_READY)])
+    assert said[-1].startswith("stateline | The new code is started everywhere, and not ready in worker-0")
 
 
 def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene) -> None:

@@ -24,6 +24,14 @@ app = App("waited-for")
 app.table("orders", key=serdes.string, value=serdes.json)
 """
 
+UNLUCKY = """
+
+@app.process("orders", stores=[])
+def ship(order):
+    if order.value == 4_999:
+        raise ValueError("unlucky")
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -58,3 +66,18 @@ def test_a_worker_that_has_its_tasks_says_so(folder: Path, pipe: ReadyPipe) -> N
     wait_until(pipe.is_said)
     process.terminate()
     assert process.wait(HANGING_S) == 0
+
+
+def test_a_worker_that_ends_at_a_record_again_and_again_does_not_say_that_it_is_ready(
+    folder: Path, pipe: ReadyPipe
+) -> None:
+    never = 'App("waited-for", config={"commit.interval.ms": 3_600_000})'
+    (folder / "orders.py").write_text(APPLICATION.replace('App("waited-for")', never) + UNLUCKY)
+    with closing(open_log(f"embedded:{folder / 'log.db'}", folder)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("orders", 1)])
+        with closing(log.producer()) as producer:
+            for n in range(5_000):  # more than it reads at once
+                producer.produce("orders", b"a", b"%d" % n, timestamp_ms=0)
+            producer.flush()
+    assert started(folder, pipe).wait(HANGING_S) == 1, "it has failed at the record"
+    assert not pipe.is_said()
