@@ -13,8 +13,10 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from stateline.serde.plain import one_line, shown
+from stateline.serde.plain import JsonSerde, one_line, shown
 from stateline_store import InvalidArgumentError
+
+_JSON = JsonSerde()
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class ModelSerde:
         return self.serialize(self.deserialize(text.encode("utf-8", "replace")))
 
     def from_json(self, value: Any) -> bytes:
-        return self.serialize(self.deserialize(orjson.dumps(value)))
+        return self.serialize(self.deserialize(_JSON.serialize(value)))
 
     def to_json(self, data: bytes) -> Any:
         """As it is stored, in one line."""

@@ -31,6 +31,7 @@ class MsgpackSerde:
         except (TypeError, ValueError, OverflowError) as error:
             hint = " (a time without a zone is none)" if isinstance(value, datetime) else ""
             raise InvalidArgumentError(f"{shown(value)} cannot be written as MessagePack{hint}: {error}.") from error
+        self.check(packed)  # a tuple is read as a list, which Python takes for no key
         return packed
 
     def deserialize(self, data: bytes) -> Any:

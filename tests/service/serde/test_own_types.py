@@ -166,3 +166,17 @@ def test_a_class_without_known_fields_is_refused_where_it_is_declared() -> None:
 
     with pytest.raises(InvalidArgumentError, match="use a pydantic model, a dataclass or a TypedDict"):
         serdes.model(Plain)
+
+
+def test_messagepack_that_could_not_be_read_again_is_refused_where_it_is_written() -> None:
+    for value in ({(1, 2): 3}, [{"in": {(1,): None}}]):
+        with pytest.raises(InvalidArgumentError, match="is not MessagePack that can be read"):
+            serdes.msgpack.serialize(value)
+
+
+def test_an_integer_of_any_size_stands_in_the_json_of_a_model() -> None:
+    class Counted(BaseModel):
+        n: int
+
+    serde = serdes.model(Counted)
+    assert serde.deserialize(serde.from_json({"n": 2**70})) == Counted(n=2**70)
