@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.log.interface import TopicInfo
-from stateline_store import TopologyError
 
 if TYPE_CHECKING:
     from stateline.model.topology import Topology
@@ -39,12 +39,8 @@ class TopicCount:
     topic_id: str
 
 
-class PartitionsChangedError(TopologyError):
-    """Topics have other numbers of partitions than when stores were made of them. `reasons` says it by store."""
-
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        super().__init__(" ".join(dict.fromkeys(reasons.values())))
-        self.reasons = dict(reasons)
+class PartitionsChangedError(StoresRefusedError):
+    """Topics have other numbers of partitions than when stores were made of them."""
 
 
 def counted_topics(

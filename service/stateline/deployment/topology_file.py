@@ -8,7 +8,7 @@
      "cluster": the log's `cluster_id`; absent in files of earlier builds}
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
-what the last one has counted. One that ends because of these counts says so by store (`refused`).
+what the last one has counted. One that ends because it may not run some stores says why, by store (`refused`).
 """
 
 from __future__ import annotations

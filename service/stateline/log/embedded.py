@@ -20,7 +20,7 @@ from stateline.log.embedded_file import FIRST_OFFSETS, OFFSET_BITS, OFFSET_MASK,
 from stateline.log.embedded_group import Claim, assignments, commit_offsets, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import EMBEDDED_CLUSTER, GroupMember, IsolationLevel, NewTopic, TopicInfo
+from stateline.log.interface import EMBEDDED_CLUSTER, GroupMember, IsolationLevel, NewTopic, OffsetNote, TopicInfo
 from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline_store import (
@@ -31,6 +31,7 @@ from stateline_store import (
     TopicPartition,
 )
 
+_OPTIONAL = ("partition_times", "offset_notes", "first_offsets")  # tables that are made when they are needed
 _DELETE_AT_ONCE = 10_000  # rows: some 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
@@ -180,14 +181,21 @@ class EmbeddedAdmin:
         del group, partitions  # one machine's
         return {}
 
-    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        if not self._file.rows(TABLE, ("partition_times",)):
-            return {}
-        query = (
-            "SELECT topic, partition, time_ms FROM partition_times JOIN partitions ON id = partition_id "
-            "WHERE group_name = ?"
+    def committed_with_notes(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
+        tables = {name for name in ("partition_times", "offset_notes") if self._file.rows(TABLE, (name,))}
+        time_ms, fed, joins = "NULL", "NULL", ""
+        if "partition_times" in tables:
+            time_ms, joins = "time_ms", " LEFT JOIN partition_times USING (group_name, partition_id)"
+        if "offset_notes" in tables:
+            fed, joins = "fed", f"{joins} LEFT JOIN offset_notes USING (group_name, partition_id, next_offset)"
+        rows = self._file.rows(
+            f"SELECT topic, partition, next_offset, {time_ms}, {fed} FROM group_offsets "
+            f"JOIN partitions ON id = partition_id{joins} WHERE group_name = ?",
+            (group,),
         )
-        found = {TopicPartition(topic, number): at for topic, number, at in self._file.rows(query, (group,))}
+        found = {TopicPartition(topic, number): (at, OffsetNote(*note)) for topic, number, at, *note in rows}
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -296,7 +304,7 @@ def _delete_some(sql: sqlite3.Connection, first: int, end: int) -> bool:
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:
     ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
-    others = [table for table in ("partition_times", "first_offsets") if sql.execute(TABLE, (table,)).fetchall()]
+    others = [table for table in _OPTIONAL if sql.execute(TABLE, (table,)).fetchall()]
     for id_ in ids:
         base = id_ << OFFSET_BITS
         sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))

@@ -20,7 +20,7 @@ from stateline.log.embedded_group import (
     take,
 )
 from stateline.log.embedded_transactions import visible_ends
-from stateline.log.interface import NO_TIMES, AssignmentListener, IsolationLevel, Record
+from stateline.log.interface import NO_NOTES, AssignmentListener, IsolationLevel, OffsetNote, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
 from stateline_store.clock import boot_ms
 
@@ -324,12 +324,12 @@ class EmbeddedConsumer:
             raise FencedError(f"{missing[0]} is not this member's of {self._group!r}: nothing was committed.")
 
     def commit(
-        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+        self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
     ) -> None:
         claim, ids = self.claim(), self.partition_ids(next_offsets)
-        times = {ids[partition]: at for partition, at in partition_times.items() if partition in ids}
+        by_id = {ids[partition]: note for partition, note in notes.items() if partition in ids}
         with self._file.write() as sql:
-            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()}, times)
+            commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()}, by_id)
 
     def claim(self) -> Claim:
         """On whose behalf this consumer commits; a producer puts it into its transaction."""

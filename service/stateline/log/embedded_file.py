@@ -71,11 +71,19 @@ CREATE TABLE IF NOT EXISTS partition_times (
     PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID
 """
 
+# Made when an application first says what its input went into; likewise. A row counts while the group's offset is that
+# of the row: earlier builds do not change it when they commit.
+OFFSET_NOTES = """
+CREATE TABLE IF NOT EXISTS offset_notes (
+    group_name TEXT NOT NULL, partition_id INTEGER NOT NULL, next_offset INTEGER NOT NULL, fed TEXT NOT NULL,
+    PRIMARY KEY (group_name, partition_id)) WITHOUT ROWID
+"""
+
 # Made when records are first deleted; likewise. Gaps do not tell where those end: transactions leave some, too.
 FIRST_OFFSETS = """
 CREATE TABLE IF NOT EXISTS first_offsets (partition_id INTEGER PRIMARY KEY, first_offset INTEGER NOT NULL)
 """
-TABLE = "SELECT 1 FROM sqlite_master WHERE name = ?"  # whether one of these two is there
+TABLE = "SELECT 1 FROM sqlite_master WHERE name = ?"  # whether one of these is there
 
 _LENGTH = struct.Struct(">i")
 _NOT_ALLOWED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}

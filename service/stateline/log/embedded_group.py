@@ -19,11 +19,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stateline.log.embedded_file import PARTITION_TIMES, TABLE, monotonic_ms
+from stateline.log.embedded_file import OFFSET_NOTES, PARTITION_TIMES, TABLE, monotonic_ms
+from stateline.log.interface import OffsetNote
 from stateline_store import FencedError, TopicPartition
 
 
@@ -237,9 +238,9 @@ def _is_member(sql: sqlite3.Connection, claim: Claim) -> bool:
 
 
 def commit_offsets(
-    sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int], partition_times: Mapping[int, int]
+    sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int], notes: Mapping[int, OffsetNote]
 ) -> None:
-    """Write these offsets (partition id → next offset) and the partition times with them, in a write transaction.
+    """Write these offsets (partition id → next offset) and the notes with them, in a write transaction.
 
     Raises `FencedError` when the claim does not own one of the partitions: roll the transaction back.
     """
@@ -248,16 +249,31 @@ def commit_offsets(
         "INSERT OR REPLACE INTO group_offsets VALUES (?, ?, ?)",
         ((claim.group, partition_id, next_offset) for partition_id, next_offset in next_offsets.items()),
     )
-    if partition_times:
-        sql.execute(PARTITION_TIMES)
-    elif not sql.execute(TABLE, ("partition_times",)).fetchall():
+    times = [(id_, note.time_ms) for id_, note in notes.items() if note.time_ms is not None]
+    fed = [(id_, next_offsets[id_], note.fed) for id_, note in notes.items() if note.fed is not None]
+    _replace(sql, claim.group, next_offsets, "partition_times", PARTITION_TIMES, times)
+    _replace(sql, claim.group, next_offsets, "offset_notes", OFFSET_NOTES, fed)
+
+
+def _replace(
+    sql: sqlite3.Connection,
+    group: str,
+    partition_ids: Iterable[int],
+    table: str,
+    made_by: str,
+    rows: Sequence[tuple[object, ...]],
+) -> None:
+    """Let the table have these rows of the group's partitions, and no others; it is made when it gets its first."""
+    if rows:
+        sql.execute(made_by)
+    elif not sql.execute(TABLE, (table,)).fetchall():
         return
-    names = [(claim.group, partition_id) for partition_id in next_offsets]
-    sql.executemany("DELETE FROM partition_times WHERE group_name = ? AND partition_id = ?", names)
-    sql.executemany(
-        "INSERT INTO partition_times VALUES (?, ?, ?)",
-        ((claim.group, partition_id, time_ms) for partition_id, time_ms in partition_times.items()),
-    )
+    kept = {row[0] for row in rows}
+    gone = [(group, id_) for id_ in partition_ids if id_ not in kept]
+    sql.executemany(f"DELETE FROM {table} WHERE group_name = ? AND partition_id = ?", gone)
+    if rows:
+        marks = ", ".join("?" * (1 + len(rows[0])))
+        sql.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", ((group, *row) for row in rows))
 
 
 def check_ownership(sql: sqlite3.Connection, claim: Claim, partition_ids: Iterable[int]) -> None:

@@ -23,7 +23,7 @@ from stateline.log.embedded_transactions import (
     hold_back,
     raise_epoch,
 )
-from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
+from stateline.log.interface import NO_NOTES, Consumer, Headers, LeftOut, LogRow, OffsetNote
 from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
@@ -64,7 +64,7 @@ class EmbeddedProducer:
         self._oldest_s = 0.0
         self._left_out: dict[str, LeftOut] = {}
         self._written: dict[TopicPartition, int] = {}
-        self._offsets: list[tuple[Claim, dict[int, int], dict[int, int]]] = []
+        self._offsets: list[tuple[Claim, dict[int, int], dict[int, OffsetNote]]] = []
         self._any_partition = count()
 
     def produce(
@@ -239,7 +239,7 @@ class EmbeddedProducer:
         self,
         next_offsets: Mapping[TopicPartition, int],
         consumer: Consumer,
-        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+        notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES,
     ) -> None:
         self._require(_State.OPEN)
         if not isinstance(consumer, EmbeddedConsumer):
@@ -247,8 +247,8 @@ class EmbeddedProducer:
         claim, ids = consumer.claim(), consumer.partition_ids(next_offsets)
         with self._file.write() as sql:
             check_ownership(sql, claim, ids.values())
-        times = {ids[partition]: at for partition, at in partition_times.items() if partition in ids}
-        self._offsets.append((claim, {ids[partition]: at for partition, at in next_offsets.items()}, times))
+        by_id = {ids[partition]: note for partition, note in notes.items() if partition in ids}
+        self._offsets.append((claim, {ids[partition]: at for partition, at in next_offsets.items()}, by_id))
 
     def commit_transaction(self) -> None:
         transactional_id = self._id()
@@ -260,8 +260,8 @@ class EmbeddedProducer:
                     partition: append(sql, self._partition_id(partition), rows)
                     for partition, rows in self._queued.items()
                 }
-                for claim, next_offsets, partition_times in self._offsets:
-                    commit_offsets(sql, claim, next_offsets, partition_times)
+                for claim, next_offsets, notes in self._offsets:
+                    commit_offsets(sql, claim, next_offsets, notes)
                 end_transaction(sql, transactional_id, map(self._partition_id, firsts))
         except DoesNotExistError:
             self._forget_topics()

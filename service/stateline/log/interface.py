@@ -27,7 +27,17 @@ from stateline_store import StatelineError, TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
-NO_TIMES: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+class OffsetNote(NamedTuple):
+    """What a group keeps with a partition's offset: the partition time (ms), as Kafka Streams does, and `fed`, what the
+    input before that offset went into (`stateline.model.fed_parts`). None: nobody has said."""
+
+    time_ms: int | None = None
+    fed: str | None = None
+
+
+NO_NOTES: Mapping[TopicPartition, OffsetNote] = MappingProxyType({})
 
 
 class Record(NamedTuple):
@@ -123,9 +133,10 @@ class Admin(Protocol):
         """The client id of who has committed the group's offset of each last, without what transactions have not
         committed yet; absent where nobody has, or has not said. Nothing on the embedded log, where there are none."""
 
-    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The partition times (ms) that were committed with the group's offsets; absent where the last commit named
-        none."""
+    def committed_with_notes(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
+        """As `committed`, with what the newest commit of each offset noted."""
 
     def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Let a group that nobody is in go on with these offsets; other partitions keep theirs.
@@ -238,10 +249,10 @@ class Consumer(Protocol):
         """Raise `FencedError` when this member knows that it does not own one of these; asks nobody."""
 
     def commit(
-        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+        self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
     ) -> None:
-        """Commit the group's offsets, outside a transaction, and return when they are kept. `partition_times` (ms), of
-        some of them, are kept with them, as Kafka Streams keeps them in the metadata of its offsets.
+        """Commit the group's offsets, outside a transaction, and return when they are kept. `notes`, of some of them,
+        are kept with them, as Kafka Streams keeps partition times in the metadata of its offsets.
 
         Raises `FencedError` when this member no longer owns a partition: nothing was committed.
         """
@@ -347,9 +358,9 @@ class Producer(Protocol):
         self,
         next_offsets: Mapping[TopicPartition, int],
         consumer: Consumer,
-        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+        notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES,
     ) -> None:
-        """Commit these offsets of the consumer's group with the transaction. `partition_times` as `Consumer.commit`.
+        """Commit these offsets of the consumer's group with the transaction. `notes` as `Consumer.commit`.
 
         Raises `FencedError` when that member no longer owns them: abort.
         """

@@ -25,7 +25,7 @@ from confluent_kafka.admin._metadata import TopicMetadata  # as the last one
 from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
-from stateline.log.interface import GroupMember, NewTopic, TopicInfo
+from stateline.log.interface import GroupMember, NewTopic, OffsetNote, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
 from stateline.log.kafka_topics import told_of_topics
@@ -229,11 +229,16 @@ class KafkaAdmin:
         told = {TopicPartition(each.topic, each.partition): read_metadata(each.metadata or "")[0] for each in found}
         return {partition: client_id for partition, client_id in told.items() if client_id}
 
-    def partition_times(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed_with_notes(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
         timeout_s = self._patience.of(CALL_TIMEOUT_S)
         found = asked_offsets(self._consumer_of(group), group, partitions, self._bootstrap_servers, timeout_s)
-        told = {TopicPartition(each.topic, each.partition): read_metadata(each.metadata or "")[1] for each in found}
-        return {partition: at for partition, at in told.items() if at is not None}
+        return {
+            TopicPartition(each.topic, each.partition): (each.offset, read_metadata(each.metadata or "")[1])
+            for each in found
+            if each.offset >= 0
+        }
 
     def _consumer_of(self, group: str, isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
         consumer = self._consumers.get((group, isolation_level))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
 
-from stateline.log.interface import NO_TIMES, AssignmentListener, Record
+from stateline.log.interface import NO_NOTES, AssignmentListener, OffsetNote, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_offsets import committed_metadata, committed_offsets
 from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
@@ -345,12 +345,12 @@ class KafkaConsumer:
             raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
 
     def commit(
-        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+        self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
     ) -> None:
         self.check_ownership(next_offsets)
         if not next_offsets:
             return
-        offsets = self.offsets_to_commit(next_offsets, partition_times)
+        offsets = self.offsets_to_commit(next_offsets, notes)
         done = self._call("The offset commit failed", lambda: self._commit(offsets))
         for each in done or ():
             if each.error is not None:
@@ -449,13 +449,13 @@ class KafkaConsumer:
             LOGGER.log(level, "The group does not confirm that this is a member: %s", refused)
 
     def offsets_to_commit(
-        self, next_offsets: Mapping[TopicPartition, int], partition_times: Mapping[TopicPartition, int] = NO_TIMES
+        self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
     ) -> list[confluent_kafka.TopicPartition]:
-        """These, with who commits them, the client id, and their partition times: `Admin.committed_by` and
-        `Admin.partition_times` find them there."""
+        """These, with who commits them, the client id, and their notes: `Admin.committed_by` and
+        `Admin.committed_with_notes` find them there."""
         return [
             confluent_kafka.TopicPartition(
-                *each, at, metadata=committed_metadata(self._client_id, partition_times.get(each))
+                *each, at, metadata=committed_metadata(self._client_id, notes.get(each, OffsetNote()))
             )
             for each, at in next_offsets.items()
         ]

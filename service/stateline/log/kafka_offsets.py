@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from stateline.log.interface import OffsetNote
 from stateline.log.kafka_errors import kafka_error, meaning
 from stateline_store import LogUnavailableError, TopicPartition
 
@@ -26,15 +27,25 @@ _NO_COORDINATOR = (
 _POLL_INTERVAL_S = 0.02
 
 
-def committed_metadata(client_id: str, partition_time_ms: int | None) -> str:
-    """What is committed with an offset: ``client id``, or ``client id TAB partition time``. In topics: never change."""
-    return client_id if partition_time_ms is None else f"{client_id}\t{partition_time_ms}"
+_FED = "fed="  # in topics: never change
 
 
-def read_metadata(metadata: str) -> tuple[str, int | None]:
-    """The client id and the partition time in it; what others have written is no partition time."""
-    client_id, _, time = metadata.rpartition("\t") if "\t" in metadata else (metadata, "", "")
-    return client_id, int(time) if time.isascii() and time.isdigit() else None
+def committed_metadata(client_id: str, note: OffsetNote) -> str:
+    """What is committed with an offset: ``client id``, ``client id TAB partition time``, or ``client id TAB fed=… TAB
+    partition time``, where the time may be empty. In topics: never change."""
+    time = "" if note.time_ms is None else str(note.time_ms)
+    if note.fed is not None:
+        return f"{client_id}\t{_FED}{note.fed}\t{time}"
+    return f"{client_id}\t{time}" if time else client_id
+
+
+def read_metadata(metadata: str) -> tuple[str, OffsetNote]:
+    """The client id and the note in it. Others may have written anything there: it is no note."""
+    head, _, time = metadata.rpartition("\t") if "\t" in metadata else (metadata, "", "")
+    client_id, _, last = head.rpartition("\t")
+    is_fed = last.startswith(_FED)
+    time_ms = int(time) if time.isascii() and time.isdigit() else None
+    return client_id if is_fed else head, OffsetNote(time_ms, last.removeprefix(_FED) if is_fed else None)
 
 
 def committed_offsets(

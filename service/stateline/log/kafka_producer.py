@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from stateline.log.interface import NO_TIMES, Consumer, Headers, LeftOut, LogRow
+from stateline.log.interface import NO_NOTES, Consumer, Headers, LeftOut, LogRow, OffsetNote
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
 from stateline.log.kafka_topics import told_of_topics
@@ -287,12 +287,12 @@ class KafkaProducer:
         self,
         next_offsets: Mapping[TopicPartition, int],
         consumer: Consumer,
-        partition_times: Mapping[TopicPartition, int] = NO_TIMES,
+        notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES,
     ) -> None:
         if not isinstance(consumer, KafkaConsumer):
             raise InvalidArgumentError(f"{consumer!r} does not read from Kafka.")
         consumer.check_ownership(next_offsets)
-        offsets = consumer.offsets_to_commit(next_offsets, partition_times)
+        offsets = consumer.offsets_to_commit(next_offsets, notes)
         self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
 
     def _send_offsets(self, *arguments: Any) -> None:

@@ -7,7 +7,8 @@
 | partitions that come and go           | `group_member`, `task_manager`, `lost_transactions`                         |
 | a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
-| a restore                             | `restore_plan`, `restorer`, `store_restore`                                 |
+| a restore                             | `restore_plan`, `restorer`, `store_restore`; what is lacking:               |
+|                                       | `lost_records`, `missed_input`                                              |
 | standbys                              | `standby_assignment`, `standby_tasks`, `standby_store`, `copied_tasks`      |
 | global tables                         | `global_tables`, `global_table_store`                                       |
 | queries of uncommitted state          | `query_socket`, `hosted_queries`, `waiting_queries`, `custom_queries`       |

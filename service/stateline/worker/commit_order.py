@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from stateline.config.settings import Config
-from stateline.log.interface import Consumer, Log, Producer
+from stateline.log.interface import Consumer, Log, OffsetNote, Producer
 from stateline.model.topology import Topology
 from stateline.processing.changelog import staged_rows
 from stateline.processing.clock import MACHINE_CLOCK, Clock
@@ -156,12 +156,12 @@ class Committer:
         reached("commit:begun")
         self._produce_changes(tasks, queries)
         reached("commit:changes-produced")
-        writer, next_offsets, times = self._writer(), _next_offsets(tasks), _partition_times(tasks)
+        writer, next_offsets, notes = self._writer(), _next_offsets(tasks), _notes(tasks)
 
         def commit() -> dict[TopicPartition, int]:
             offsets = writer.flush()
             reached("commit:changes-flushed")
-            writer.send_offsets_to_transaction(next_offsets, consumer, times)
+            writer.send_offsets_to_transaction(next_offsets, consumer, notes)
             reached("commit:offsets-sent")
             writer.commit_transaction()
             return offsets
@@ -180,8 +180,8 @@ class Committer:
             # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
             # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
             again = _merged(task.processing.committed_next_offsets for task in tasks)
-            times_again = _merged(task.processing.committed_partition_times for task in tasks)
-            self._answering(queries, consumer, lambda: consumer.commit(again, times_again))
+            notes_again = _merged(task.processing.committed_notes for task in tasks)
+            self._answering(queries, consumer, lambda: consumer.commit(again, notes_again))
             reached("commit:still-owner")
             self._produce_changes(tasks, queries)
             reached("commit:changes-produced")
@@ -191,8 +191,8 @@ class Committer:
             task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
         some_have = any(task.topology.unlogged for task in tasks)  # made their commit
-        next_offsets, times = _next_offsets(tasks), _partition_times(tasks)
-        self._answering(queries, consumer, lambda: consumer.commit(next_offsets, times), uncommitted=some_have)
+        next_offsets, notes = _next_offsets(tasks), _notes(tasks)
+        self._answering(queries, consumer, lambda: consumer.commit(next_offsets, notes), uncommitted=some_have)
         reached("commit:log-committed")
         return offsets
 
@@ -257,9 +257,9 @@ def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
     return _merged(task.processing.next_offsets for task in tasks)
 
 
-def _partition_times(tasks: Sequence[Task]) -> dict[TopicPartition, int]:
-    return _merged(task.processing.partition_times for task in tasks)
+def _notes(tasks: Sequence[Task]) -> dict[TopicPartition, OffsetNote]:
+    return _merged(task.processing.notes for task in tasks)
 
 
-def _merged(offsets: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    return {partition: offset for each in offsets for partition, offset in each.items()}
+def _merged(of_tasks: Iterable[Mapping[TopicPartition, T]]) -> dict[TopicPartition, T]:
+    return {partition: found for each in of_tasks for partition, found in each.items()}

@@ -119,7 +119,9 @@ class CommitSchedule:
     def _to_commit(self, epochs: EpochNumbers | None, *, to_free_memory: bool) -> Sequence[Task]:
         """`epochs` is None in the middle of one."""
         if epochs is not None:
-            return [t for t in self._tasks.running if t.processing.dirty or not t.marks.is_in_step(epochs)]
+            wanted = [t for t in self._tasks.running if t.processing.dirty or not t.marks.is_in_step(epochs)]
+            unnoted = [t for t in self._tasks.running if t.processing.is_unnoted and t not in wanted]
+            return wanted + unnoted if wanted or any(t.processing.is_note_due for t in unnoted) else []
         if self._committer.is_all_or_nothing:
             return self._tasks.dirty() if to_free_memory else []
         return [task for task in self._tasks.dirty() if to_free_memory or task.marks.is_loading()]

@@ -23,8 +23,8 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
+from stateline.worker.lost_records import say_never_read
 from stateline.worker.readable_stores import refuse_unreadable
-from stateline.worker.restore_plan import say_never_read
 from stateline.worker.store_commits import StoreCommits
 from stateline_store import (
     DamagedDataError,

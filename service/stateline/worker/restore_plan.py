@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TypeVar
 
-from stateline.log.interface import Admin
+from stateline.log.interface import Admin, OffsetNote
+from stateline.model.fed_parts import FedParts, Part, note_after
+from stateline.model.missed_input import AwayParts, away_parts
 from stateline.model.reset_command import of_store
 from stateline.model.restore_start import (
     RestoreStart,
@@ -30,12 +32,15 @@ from stateline.model.restore_start import (
     start_of_logged,
     start_of_table,
 )
-from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
+from stateline.model.table_topics import forgets
 from stateline.model.topic import Topic
+from stateline.worker.lost_records import Bounds, say_lost, start_of_group
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.store_restore import RestoredStore, StoreRestore
 from stateline.worker.task import Task
 from stateline_store import IsolationLevel, Position, TopicPartition, TopologyError
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +52,8 @@ class TaskPlan:
     `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
     where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
     had applied nothing of their changelog when the plan was made; `partition_times` are the group's of topics with a
-    `timestamp` of their own.
+    `timestamp` of their own. `away` are stores and topics that may lack input; `fed` is what commits note, and
+    `fed_before` what the newest ones have noted.
     """
 
     restores: tuple[StoreRestore, ...]
@@ -56,16 +62,15 @@ class TaskPlan:
     ends: Mapping[TopicPartition, int]
     unproven: frozenset[str] = frozenset()
     partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    away: tuple[AwayParts, ...] = ()
+    fed: Mapping[TopicPartition, str | None] = field(default_factory=dict)
+    fed_before: Mapping[TopicPartition, str | None] = field(default_factory=dict)
 
     def proven_positions(self) -> dict[str, Position]:
         """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
         new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
         restored = {restore.store.name for restore in self.restores if restore.restored}
         return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
-
-
-Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
-"""First offset kept, and the end with open transactions counted: a predecessor's may just be committing."""
 
 
 def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
@@ -75,23 +80,15 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     """
     # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
     sources = [source for task in tasks for source in task.topology.sources]
-    committed = admin.committed(group, sources)
-    timed = [s for task in tasks for s in task.topology.sources if task.topology.topics[s.topic].event_time is not None]
-    times = admin.partition_times(group, timed) if timed else {}
+    found = admin.committed_with_notes(group, sources)
+    committed, notes = {s: at for s, (at, _) in found.items()}, {s: note for s, (_, note) in found.items()}
     logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
     bounds = admin.bounds(logs)
-    _say_lost(tasks, bounds)
-    planned = [_plan(task, _of(task, committed), bounds) for task in tasks]
-    # Of one that is read again from before what was committed, its time then is not known.
-    known = {source: at for source, at in times.items() for plan in planned if _goes_on(plan, source, committed)}
-    return [replace(plan, partition_times=_of(task, known)) for task, plan in zip(tasks, planned, strict=True)]
+    say_lost(tasks, bounds)
+    return [_plan(task, _of(task, committed), _of(task, notes), bounds) for task in tasks]
 
 
-def _goes_on(plan: TaskPlan, source: TopicPartition, committed: Mapping[TopicPartition, int]) -> bool:
-    return plan.next_offsets.get(source, -1) >= committed.get(source, 0)
-
-
-def _of(task: Task, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _of(task: Task, known: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
     return {source: known[source] for source in task.topology.sources if source in known}
 
 
@@ -137,41 +134,13 @@ def _restored(task: Task, name: str, changelog: TopicPartition, table_of: Topic 
     )
 
 
-def _say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
-    """Say which tables lack records that their topics have deleted: those that were never read, and the first ones
-    where the table is read from the beginning. Tables of windows and sessions are read without old records anyway."""
-    beginnings: dict[str, dict[TopicPartition, int]] = {}
-    missed: dict[str, dict[TopicPartition, range]] = {}
-    forgetting: set[str] = set()
-    for task in tasks:
-        for source in task.topology.sources:
-            first, end = bounds[source]
-            for table in task.topology.subtopology.tables(source.topic):
-                offset = task.stores.offsets.committed(table.name)
-                if forgets(table):
-                    forgetting.add(table.name)
-                start = start_of_table(offset, first, end)
-                if start.missed:
-                    missed.setdefault(table.name, {})[source] = start.missed
-                elif first > 0 and (offset is None or start.anew) and not forgets(table):
-                    beginnings.setdefault(table.name, {})[source] = first
-    for name, firsts in beginnings.items():
-        logger.warning("%s", beginning_is_lost(name, firsts))
-    for name, ranges in missed.items():
-        say_never_read(name, ranges, forgets=name in forgetting)
-
-
-def say_never_read(table: str, missed: Mapping[TopicPartition, range], *, forgets: bool) -> None:
-    """Log that this table keeps its rows although its topic has deleted these offsets before the table read them."""
-    if forgets:
-        logger.warning("%s", windows_kept(table, missed))
-    else:
-        level = logging.WARNING if all(map(may_be_markers, missed.values())) else logging.ERROR
-        logger.log(level, "%s", never_read(table, missed))
-
-
-def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -> TaskPlan:
-    position = Position.of({source: offset - 1 for source, offset in committed.items() if offset > 0})
+def _plan(
+    task: Task, committed: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote], bounds: Bounds
+) -> TaskPlan:
+    # Of a topic that was created anew the note means other offsets.
+    noted = {s: note.fed for s, note in notes.items() if s.topic not in task.recreated}
+    fed = {source: FedParts.decode(text) for source, text in noted.items()}
+    away = _away(task, committed, fed, bounds)
     next_offsets: dict[TopicPartition, int] = {}
     restores: list[StoreRestore] = []
     positions: dict[str, Position] = {}
@@ -192,11 +161,37 @@ def _plan(task: Task, committed: Mapping[TopicPartition, int], bounds: Bounds) -
         at = _resume_logged(task, name, changelog, first, end, committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
         restores.append(StoreRestore(_restored(task, name, changelog), at, end, has_commits=has_commits))
-        # A commit writes changelogs before offsets: who is at the changelog's end has seen what the group has.
-        positions[name] = position
+        # A commit writes changelogs before offsets: a store at its changelog's end has seen what the group has, if it
+        # was part of the application when the group came there.
+        missing = {each.source for each in away if Part(name) in each.left}
+        positions[name] = Position.of({s: at - 1 for s, at in committed.items() if at > 0 and s not in missing})
         if task.stores.offsets.committed(name) is None:
             unproven.add(name)
-    return TaskPlan(tuple(r for r in restores if r.remaining), next_offsets, positions, ends, frozenset(unproven))
+    return TaskPlan(
+        tuple(r for r in restores if r.remaining),
+        next_offsets,
+        positions,
+        ends,
+        frozenset(unproven),
+        # Of a source that is read again from before what was committed, its time then is not known.
+        {s: n.time_ms for s, n in notes.items() if n.time_ms is not None and next_offsets.get(s, -1) >= committed[s]},
+        tuple(away),
+        {s: note_after(fed.get(s), committed.get(s), parts) for s, parts in task.topology.parts.items()},
+        noted,
+    )
+
+
+def _away(
+    task: Task,
+    committed: Mapping[TopicPartition, int],
+    fed: Mapping[TopicPartition, FedParts | None],
+    bounds: Bounds,
+) -> list[AwayParts]:
+    found = (
+        away_parts(task.topology.subtopology, task.topology.parts[source], source, bounds[source], at, fed.get(source))
+        for source, at in committed.items()
+    )
+    return [each for each in found if each is not None]
 
 
 def _plan_source(
@@ -207,24 +202,8 @@ def _plan_source(
     resumes = [(table, _resume_table(task, table, source, first, end)) for table in tables]
     if not task.reads_by_group(topic.name):
         return min((offset for _, offset in resumes), default=first), []
-    start = _start_of_group(source, first, end, committed)
+    start = start_of_group(source, first, end, committed)
     return start, [StoreRestore(_restored(task, table, source, topic), offset, start) for table, offset in resumes]
-
-
-def _start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
-    """Where the group goes on: as a consumer would, at the first record kept when the log has not what comes next."""
-    if committed is None or first <= committed <= end:
-        return first if committed is None else committed
-    if committed < first and may_be_markers(range(committed, first)):
-        logger.warning("%s begins at offset %d. Its offset %d, which was deleted, was not processed: it was the end of "
-                       "a transaction, or a record.", source, first, committed)  # fmt: skip
-    elif committed < first:
-        logger.warning("Input is lost: %s begins at offset %d, and %d to %d, which were deleted, were never processed.",
-                       source, first, committed, first - 1)  # fmt: skip
-    else:
-        logger.warning("%s ends at offset %d, before the group's offset %d: it is read again from %d.",
-                       source, end, committed, first)  # fmt: skip
-    return first
 
 
 def _resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
@@ -284,12 +263,10 @@ def _say_kept(
 ) -> None:
     is_complete = _has_all_input(task, store, committed) and not task.topology.subtopology.is_called_by_clock(store)
     if is_complete or (task.settings.exactly_once and may_be_markers(start.missed)):
-        level, why = logging.INFO, "The store lacks no record of them."
+        level, why = logging.INFO, "The store lacks no record."
     else:
-        level, why = (
-            logging.WARNING,
-            ("If they held records of this store, rows that those records changed are older than they should be."),
-        )
+        level = logging.WARNING
+        why = "If they held records of this store, rows that those records changed are older than they should be."
     logger.log(level, "Store %s of task %s keeps its rows. %s has deleted offsets %d to %d, which the store has not "
                "read. %s", store, task.id, log, start.missed[0], start.missed[-1], why)  # fmt: skip
 

@@ -176,12 +176,14 @@ class Task:
         positions: Mapping[str, Position],
         ends: Mapping[TopicPartition, int],
         partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
+        fed: Mapping[TopicPartition, str | None] = MappingProxyType({}),
+        fed_before: Mapping[TopicPartition, str | None] = MappingProxyType({}),
     ) -> None:
         """Restored: take records from these offsets on.
 
         `partition_times` are those that the group has with its offsets, as `EventTimes` kept them. `positions` says
         of a store what it reflects at least, beyond what it says itself; `ends` is where the input and the changelogs
-        ended when the restore began.
+        ended when the restore began. `fed` and `fed_before` as `TaskProcessing`.
         """
         self.marks.take_over(ends)
         self._forget_what_is_not_there(ends)
@@ -189,7 +191,9 @@ class Task:
             self._advance_restored(name, position)
         self.stores.announce()
         known = {**partition_times, **self._times_of_tables()}
-        self._processing = TaskProcessing(self.topology, self.stores, self.settings, next_offsets, known)
+        self._processing = TaskProcessing(
+            self.topology, self.stores, self.settings, next_offsets, known, fed, fed_before
+        )
         self._move(TaskState.RUNNING)  # whoever looks at running tasks asks what they process
         self.stores.formats.drop_plain(self.stores.offsets.committed)
         self.stores.publish(StoreState.ACTIVE)

@@ -22,6 +22,7 @@ from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.worker.figures import Figures
 from stateline.worker.format_upgrades import FormatUpgrades
+from stateline.worker.missed_input import with_missed_input
 from stateline.worker.restore_plan import plans
 from stateline.worker.restorer import Restorer
 from stateline.worker.standby_tasks import StandbyTasks
@@ -160,10 +161,14 @@ class TaskManager:
             self._drop_these(self._tasks.in_state(TaskState.SUSPENDED))
 
     def run_restored(self, timeout_s: float, consumer: Consumer) -> bool:
-        """Go on with restoring; a task that is through takes records from now on. Whether there was one."""
+        """Go on with restoring; a task that is through takes records from now on. Whether there was one. Raises
+        `StoresRefusedError` as `with_missed_input`."""
         restored = self._restorer.advance(timeout_s)
-        for task, plan in restored:
-            task.run(plan.next_offsets, plan.proven_positions(), plan.ends, plan.partition_times)
+        for task, restored_plan in restored:
+            plan = with_missed_input(task, restored_plan, self._topology)
+            task.run(
+                plan.next_offsets, plan.proven_positions(), plan.ends, plan.partition_times, plan.fed, plan.fed_before
+            )
             self._read(task, plan.next_offsets, consumer)
             consumer.resume(task.topology.sources)
             if task.taken_over_s is not None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 
-from stateline.log.interface import Record
+from stateline.log.interface import OffsetNote, Record
 from stateline.model.topic import Topic
 from stateline.processing.changelog import position_of_input, stage
 from stateline.processing.event_times import PARTITION_TIME, EventTimes
@@ -30,6 +31,8 @@ from stateline.worker.task_stores import TaskStores
 from stateline.worker.task_topology import TaskTopology
 from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
 
+# So long a task without input waits for a commit of others to note its stores with.
+_NOTE_PATIENCE_S = 1.0
 _TOPIC = itemgetter(Record._fields.index("topic"))
 
 
@@ -37,7 +40,7 @@ class TaskProcessing:
     """One task's, on the worker's thread, from when its stores are restored.
 
     `next_offsets` is the input processed so far, as offsets to go on from; `committed_next_offsets` that of the last
-    commit.
+    commit. `is_unnoted`: the group's offsets do not say yet which stores are part of this task.
     """
 
     def __init__(
@@ -47,8 +50,11 @@ class TaskProcessing:
         settings: TaskSettings,
         next_offsets: Mapping[TopicPartition, int],
         partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
+        fed: Mapping[TopicPartition, str | None] = MappingProxyType({}),
+        fed_before: Mapping[TopicPartition, str | None] = MappingProxyType({}),
     ) -> None:
-        """`partition_times`: those of the input up to `next_offsets`, as `EventTimes` kept them."""
+        """`partition_times`: those of the input up to `next_offsets`, as `EventTimes` kept them. `fed`: as
+        `OffsetNote.fed`, of this task's commits; `fed_before`: of the newest commits before."""
         self.next_offsets = dict(next_offsets)
         self.committed_next_offsets = dict(next_offsets)
         self._topology = topology
@@ -59,7 +65,10 @@ class TaskProcessing:
         self._times = EventTimes(
             topology.topics.values(), settings.max_timestamp_ahead_ms, partition_times, settings.clock
         )
-        self.committed_partition_times = dict(self._times.partition_times)
+        self._fed = fed
+        self.is_unnoted = any(fed.get(s) != fed_before.get(s) for s, parts in topology.parts.items() if parts)
+        self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
+        self.committed_notes = self.notes
         self._is_in_order = topology.subtopology.needs_order()
         self._was_punctuated = False
         own = dict(stores.transactional)
@@ -112,6 +121,11 @@ class TaskProcessing:
         return self._was_punctuated or self.next_offsets != self.committed_next_offsets
 
     @property
+    def is_note_due(self) -> bool:
+        """Whether its offsets are to be committed although it has no input, to note which stores are part of it."""
+        return self.is_unnoted and time.monotonic() >= self._note_due_s
+
+    @property
     def commit_requested(self) -> bool:
         """Whether a function has asked for a commit since the last one."""
         return self._context.commit_requested
@@ -119,8 +133,9 @@ class TaskProcessing:
     def committed(self) -> None:
         """All that was processed is committed."""
         self._context.commit_requested = False
+        self.is_unnoted = False
         self.committed_next_offsets = dict(self.next_offsets)
-        self.committed_partition_times = dict(self._times.partition_times)
+        self.committed_notes = self.notes
         self._was_punctuated = False
 
     def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
@@ -130,9 +145,11 @@ class TaskProcessing:
         return marks if at is None else {**marks, PARTITION_TIME: at}
 
     @property
-    def partition_times(self) -> Mapping[TopicPartition, int]:
-        """Of topics with a `timestamp` of their own, the largest one processed so far: kept with the offsets."""
-        return self._times.partition_times
+    def notes(self) -> Mapping[TopicPartition, OffsetNote]:
+        """What is committed with the offsets: of topics with a `timestamp` of their own the largest one processed so
+        far, and what the input went into."""
+        times = self._times.partition_times
+        return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
         """These follow in their partitions, with their event times: of a task whose input is put in order of time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stateline.model.fed_parts import parts_of
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
@@ -12,8 +13,10 @@ class TaskTopology:
     """One partition of a subtopology. Pure, and nothing of it changes.
 
     By name: `definitions` of its stores, `topics` that it reads, `tables` kept of a topic, `fed_by` a topic the stores
-    whose Position follows it. `changelogs` has by store the partition that it can be rebuilt from: of its changelog, or
-    of a table's topic; `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
+    whose Position follows it. `parts` has by source what its input goes into (`model.fed_parts`).
+
+    `changelogs` has by store the partition that it can be rebuilt from: of its changelog, or of a table's topic;
+    `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
     """
 
     def __init__(self, subtopology: Subtopology, partition: int, application_id: str) -> None:
@@ -25,6 +28,7 @@ class TaskTopology:
         self.definitions: dict[str, StoreDefinition] = {each.name: each for each in subtopology.stores}
         self.tables = {topic: [each.name for each in subtopology.tables(topic)] for topic in self.topics}
         self.fed_by = {topic: subtopology.stores_fed_by(topic) for topic in self.topics}
+        self.parts = {source: parts_of(subtopology, source.topic) for source in self.sources}
         topics = {name: each.changelog(application_id) for name, each in self.definitions.items()}
         self.changelogs = {
             name: TopicPartition(topic, partition) for name, topic in topics.items() if topic is not None

@@ -27,7 +27,7 @@ from stateline.config.settings import Config
 from stateline.deployment.discarding import settle_resets
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
-from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
@@ -167,7 +167,7 @@ class Worker:
                 self._work()
             if not self._deployment.drained:
                 self.commit()
-        except PartitionsChangedError as error:
+        except StoresRefusedError as error:
             self._manager.drop_all()
             self._deployment.refuse(error.reasons, self._topics)
             raise

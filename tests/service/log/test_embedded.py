@@ -19,6 +19,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.log.embedded_group import assign
 from stateline.log.embedded_producer import EmbeddedProducer
+from stateline.log.interface import OffsetNote
 from stateline_store import (
     ConfigurationError,
     DamagedDataError,
@@ -252,12 +253,12 @@ def test_a_topic_that_is_deleted_leaves_nothing_of_its_partitions_in_the_file(tm
         with closing(log.consumer("group")) as consumer:
             consumer.subscribe(["t"], lambda _: None, lambda _: None)
             assert consumer.poll(10, HANGING_S)
-            consumer.commit({place: 3}, {place: 1})
+            consumer.commit({place: 3}, {place: OffsetNote(1, "parts")})
             admin.delete_topics(["t"])
             with closing(sqlite3.connect(tmp_path / "log.db")) as file:
                 tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
                 kept = {t for t in tables if "partition_id" in {c[1] for c in file.execute(f"PRAGMA table_info({t})")}}
-                assert kept >= {"assignments", "first_offsets", "group_offsets", "partition_times"}
+                assert kept >= {"assignments", "first_offsets", "group_offsets", "offset_notes", "partition_times"}
                 for table in (*kept, "records", "partitions", "topics", "topic_settings"):
                     assert file.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)], table
 

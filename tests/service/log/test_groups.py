@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stateline.log.interface import OffsetNote
 from stateline_store import FencedError, InvalidArgumentError, RetryLaterError, TopicPartition
 from stateline_store.clock import boot_ms
 from support.log.log_bench import Bench, Member, until
@@ -238,26 +239,32 @@ def test_who_has_committed_an_offset_is_found_with_it(bench: Bench) -> None:
     assert bench.admin.committed(group, asked) == {first: 1, second: 2}
 
 
-def test_partition_times_are_kept_with_the_offsets_that_they_were_committed_with(bench: Bench) -> None:
-    """By a transaction, or without; a commit that names none leaves none."""
+def test_notes_are_kept_with_the_offsets_that_they_were_committed_with(bench: Bench) -> None:
+    """By a transaction, or without; a commit that names none leaves none, and so do offsets that are altered."""
     topic = bench.topic(3)
     first, second, never = (TopicPartition(topic, partition) for partition in range(3))
     one = bench.member("g", topic, client_id="one-of-them")
     until(lambda: len(one.owned) == 3, one)
     group, asked = f"g-{bench.id}", [first, second, never]
-    assert bench.admin.partition_times(group, asked) == {}
-    one.consumer.commit({first: 1, second: 1}, {first: 0, second: 1_700_000_000_000})
-    assert bench.admin.partition_times(group, asked) == {first: 0, second: 1_700_000_000_000}
+    assert bench.admin.committed_with_notes(group, asked) == {}
+    old, new = OffsetNote(1_700_000_000_000), OffsetNote(1_800_000_000_000, "abc,def@7")
+    one.consumer.commit({first: 1, second: 1}, {first: OffsetNote(0), second: old})
+    assert bench.admin.committed_with_notes(group, asked) == {first: (1, OffsetNote(0)), second: (1, old)}
     producer = bench.producer("t")
     producer.begin_transaction()
-    producer.send_offsets_to_transaction({second: 2}, one.consumer, {second: 1_800_000_000_000})
+    producer.send_offsets_to_transaction({second: 2}, one.consumer, {second: new})
     producer.commit_transaction()
-    assert bench.admin.partition_times(group, asked) == {first: 0, second: 1_800_000_000_000}
+    assert bench.admin.committed_with_notes(group, asked) == {first: (1, OffsetNote(0)), second: (2, new)}
+    one.consumer.commit({first: 1}, {first: OffsetNote(None, "")})
+    assert bench.admin.committed_with_notes(group, asked) == {first: (1, OffsetNote(None, "")), second: (2, new)}
     assert bench.admin.committed(group, asked) == {first: 1, second: 2}
     said = bench.admin.committed_by(group, asked)
     assert said == ({} if bench.log.embedded_file else {first: "one-of-them", second: "one-of-them"})
     one.consumer.commit({second: 2})
-    assert bench.admin.partition_times(group, asked) == {first: 0}
+    assert bench.admin.committed_with_notes(group, [second]) == {second: (2, OffsetNote())}
+    one.consumer.close()
+    bench.admin.alter_offsets(group, {first: 1})
+    assert bench.admin.committed_with_notes(group, asked) == {first: (1, OffsetNote()), second: (2, OffsetNote())}
 
 
 def test_the_offsets_of_a_group_are_altered_while_nobody_is_in_it(bench: Bench) -> None:

@@ -49,6 +49,7 @@ def counting(
     also: bool = False,
     name: str = "app",
     topic: str = "in",
+    store: str = "counts",
 ) -> App:
     """Counts the records of each key; `look` sees each one first. `table`: beside it, the newest value of each key.
 
@@ -58,7 +59,7 @@ def counting(
     source = app.topic(topic, key=serdes.string, value=serdes.string)
     if table:
         app.table(source, store="newest")
-    names = ["counts", "again"] if also else ["counts"]
+    names = [store, "again"] if also else [store]
     kept: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
     made = [app.store(stores.key_value(n, **kept, logged=logged, persistent=persistent)) for n in names]
 

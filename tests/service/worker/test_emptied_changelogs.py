@@ -25,7 +25,7 @@ from stateline.worker import InputRecord
 from stateline_store import IsolationLevel, PoisonedError, TopicPartition, TransactionalStore
 from stateline_store.windowed_keys import session_key, window_key
 from support.kafka.shared_broker import SharedBroker
-from support.kafka.topic_configs import set_topic_configs
+from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import configured, create, produce
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -79,11 +79,12 @@ class Scene:
 
     def empty(self, *places: TopicPartition) -> None:
         """Delete every record, as retention does."""
-        if self.servers:
-            set_topic_configs(self.servers, [each.topic for each in places], {"cleanup.policy": "compact,delete"})
         with closing(self.log.admin()) as admin:
             ends = {place: admin.log_end(place) for place in places}
-            admin.delete_records(ends)
+            if self.servers:
+                delete_records(self.servers, admin, ends)
+            else:
+                admin.delete_records(ends)
             assert admin.bounds(places) == {place: (end, end) for place, end in ends.items()}
 
 

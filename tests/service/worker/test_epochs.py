@@ -142,6 +142,25 @@ def test_a_worker_that_comes_back_goes_on_with_whole_epochs(
     watcher.stores.close()
 
 
+def test_a_store_that_was_away_gets_the_epochs_that_it_missed_and_is_in_step_again(
+    log: Log, name: str, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    app, without = whole_app(name, counts=True), whole_app(name)
+    config = configured(app, tmp_path / "state", processing__guarantee="exactly_once_v2")
+    watcher = Watcher(app, config, tmp_path)
+    for batches, declared in ((2, app), (5, without), (7, app)):
+        with running(declared, config, log):
+            while pipeline.batches < batches:
+                pipeline.write({0: 2, 1: 2, 2: 2})
+            newest = b"%d" % (batches - 1)
+            eventually(lambda: set(watcher.rows().values()) == {newest}, "the newest epoch")  # noqa: B023
+            if declared is app:
+                counted = {batches.to_bytes(8, "big")}
+                eventually(lambda: {*watcher.rows("counts").values()} == counted, "all are counted")  # noqa: B023
+                eventually(lambda: len({*watcher.numbers(), *watcher.numbers("counts")}) == 1, "one number")
+    watcher.stores.close()
+
+
 def test_a_store_that_lost_its_disk_is_loading_until_it_is_in_step(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, InputRecord, Output, StoreView, TumblingWindows, serdes, stores
 from stateline.log import Log, Record
+from stateline.log.interface import OffsetNote
 from stateline.worker.standby_store import StandbyStore
 from stateline.worker.store_restore import RestoredStore, StoreRestore
 from stateline_store import (
@@ -247,7 +248,9 @@ def test_what_is_read_again_from_its_beginning_has_no_partition_time_of_later(tm
     scene = Scene(folded(), tmp_path, partitions=1, settings={"deserialization.exception.handler": "skip"})
     scene.send("in", [flown("a", None), flown("a", 7)])
     with closing(scene.log.consumer("app")) as consumer:
-        consumer.commit({TopicPartition("in", 0): 5}, {TopicPartition("in", 0): 900})  # the log has lost its tail since
+        consumer.commit(
+            {TopicPartition("in", 0): 5}, {TopicPartition("in", 0): OffsetNote(900)}
+        )  # the log has lost its tail since
     with running(scene.app, scene.config, scene.log) as worker:
         eventually(lambda: len(scene.written("in-out")) == 1, "the second one is processed")
     assert (worker.failures.skipped, [r.timestamp_ms for r in scene.written("in-out")]) == (1, [7])

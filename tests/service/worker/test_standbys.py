@@ -51,7 +51,7 @@ from stateline_store import (
 from stateline_store.clock import now_ms
 from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
-from support.kafka.topic_configs import set_topic_configs
+from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 from support.run.length import every_pair
 from support.run.patience import HANGING_S
@@ -579,8 +579,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
                 ends = {place: admin.log_end(place) for place in places}
                 group.send()
                 eventually(lambda: all(group.has("one", n) for n in followed), "what it owns goes on")
-            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
-            admin.delete_records(ends)  # what is left has every key
+            delete_records(group.servers, admin, ends)  # what is left has every key
         with group.worker("two") as two:
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
             group.send()
@@ -600,16 +599,44 @@ def test_a_standby_that_has_everything_keeps_its_rows_when_its_changelog_is_empt
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
-        set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
         with closing(group.log.admin()) as admin:
             places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
-            admin.delete_records({place: admin.log_end(place) for place in places})
+            delete_records(group.servers, admin, {place: admin.log_end(place) for place in places})
         with group.worker("two") as two:
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
     assert "rebuilt from there" not in caplog.text
+
+
+def test_a_standby_follows_a_store_that_gets_what_it_missed_while_it_was_not_declared(group: Group) -> None:
+    declared = group.app
+    group.send()
+    with group.worker("one") as one, group.worker("two") as two:
+        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        for node in ("one", "two"):
+            eventually(group.is_whole(node), f"{node} has all of it")
+    group.app = counting(name=declared.application_id, topic=group.topic, store="others", table=True)
+    group.send()
+    with group.worker("one"):
+        others = Stores(group.app, group.config("one"), group.root / "scratch-others")
+        with closing(others):
+            wanted = group.ends
+            eventually(
+                lambda: all(others.offset("others", group.topic, n) == at for n, at in wanted.items()), "it is read"
+            )
+    group.app = declared
+    group.send()
+    with group.worker("one") as one:
+        with group.worker("two") as two:
+            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            for node in ("one", "two"):
+                eventually(group.is_whole(node), f"{node} has all of it")
+                group.check(node)
+        group.send()
+        eventually(group.is_whole("one"), "it has taken over what the other one had")
+        group.check("one")
 
 
 @every_pair
@@ -640,8 +667,7 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
                     node = "one" if worker is one else "two"
                     own = [task.id.partition for task in worker._tasks.running]
                     eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
-            set_topic_configs(group.servers, [changelog], {"cleanup.policy": "compact,delete"})
-            admin.delete_records(ends)  # what is left has every key
+            delete_records(group.servers, admin, ends)  # what is left has every key
         is_held.clear()
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")

@@ -1,4 +1,4 @@
-"""What a start would find on the log: topics and their ends, the group's offsets, types in changelogs. Only asks."""
+"""What a start would find on the log: topics, the group's offsets, and what changelogs say last. Only asks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from stateline.deployment.resets import Reset, newest_reset
 from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
 from stateline.deployment.topology_file import read_cluster, read_counted
 from stateline.log.committed_records import records_between
-from stateline.log.interface import Admin, Log, Record, TopicInfo
+from stateline.log.interface import Admin, Log, OffsetNote, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
-from stateline.processing.changelog import types_of_changelog
+from stateline.processing.changelog import position_of_changelog, types_of_changelog
 from stateline.worker.new_stores import new_stores
-from stateline_store import CallerError, ConfigurationError, StateDirectory, StatelineError, StoreTypes, TopicPartition
+from stateline_store import (
+    CallerError,
+    ConfigurationError,
+    Position,
+    StateDirectory,
+    StatelineError,
+    StoreTypes,
+    TopicPartition,
+)
 
 _TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
 _READ_TIMEOUT_S = 15.0
@@ -26,15 +34,18 @@ _READ_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets; `types`
-    what changelogs say of their bytes, or why they cannot be read. `other_cluster` is why a worker would not start with
-    the state that is here. `warnings` are what a worker would log, `refused` is
-    why it could not create its topics; `differ` is as of `settings_that_differ`."""
+    """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets, `notes`
+    what it noted with them; `types` what changelogs say of their bytes, or why they cannot be read, `positions` the
+    newest Position in each. `other_cluster` is why a worker would not start with the state that is here. `warnings` are
+    what a worker would log, `refused` is why it could not create its topics; `differ` is as of `settings_that_differ`.
+    """
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    notes: Mapping[TopicPartition, OffsetNote] = field(default_factory=dict)
     types: Mapping[TopicPartition, StoreTypes | StatelineError] = field(default_factory=dict)
+    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     refused: str | None = None
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
@@ -55,11 +66,15 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
         sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
         read = [place for place in bounds if place.topic in sources]
         reset = newest_reset(log, topology.application_id)
+        committed = admin.committed_with_notes(topology.application_id, read) if read else {}
+        types, positions = _said_by_changelogs(log, topology, bounds)
         return LogView(
             topics,
             bounds,
-            admin.committed(topology.application_id, read) if read else {},
-            _types(log, topology, bounds),
+            {place: at for place, (at, _) in committed.items()},
+            {place: note for place, (_, note) in committed.items()},
+            types,
+            positions,
             _warnings(topology, admin, topics, reset, configured),
             _refusal(topology, admin, topics, configured),
             settings_that_differ(topology, admin, configured),
@@ -110,23 +125,24 @@ def _refusal(
     return None
 
 
-def _types(
+def _said_by_changelogs(
     log: Log, topology: Topology, bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, StoreTypes | StatelineError]:
-    """Of each changelog that has any at its end."""
+) -> tuple[dict[TopicPartition, StoreTypes | StatelineError], dict[TopicPartition, Position]]:
+    """The types and the Position of each changelog that has any at its end."""
     logged = [d for d in topology.stores.values() if d.source is None and d.kind != "custom"]
     names = {store.changelog(topology.application_id) for store in logged}
     tails = {p: max(first, end - _TAIL) for p, (first, end) in bounds.items() if p.topic in names and end > first}
     found: dict[TopicPartition, StoreTypes | StatelineError] = {}
+    positions: dict[TopicPartition, Position] = {}
     for place, records in _read(log, tails).items():
         try:
-            types = types_of_changelog(records)
+            types, positions[place] = types_of_changelog(records), position_of_changelog(records)
         except StatelineError as error:
             found[place] = error
         else:
             if types is not None:
                 found[place] = types
-    return found
+    return found, positions
 
 
 def _read(log: Log, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Record]]:

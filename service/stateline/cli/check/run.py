@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from stateline.cli.check.disk_view import DiskView, look_at_disk
 from stateline.cli.check.findings import Finding, Report, once_per_store
 from stateline.cli.check.log_view import LogView, look_at_log
+from stateline.cli.check.missed import missed_findings
 from stateline.cli.check.restores import store_starts
 from stateline.cli.topics import topic_roles, topic_rows
 from stateline.config.extras import need_extra
@@ -49,6 +50,8 @@ def check(app: App, config: Config) -> Report:
         dead_letters=dead_letters,
         exactly_once=config.exactly_once,
     )
+    if log is not None:
+        of_stores += missed_findings(topology, partitions, disk, log)
     roles = topic_roles(topology, config.dead_letter_topic)
     rows = topic_rows(roles, topics, {} if log is None else _counts(log), differ={} if log is None else log.differ)
     return Report(

@@ -1,0 +1,114 @@
+"""What the input of a topic goes into, as a group notes it with its offsets. Pure.
+
+The **parts** of a topic are the stores that its records go into, and the repartition topics that its processors write.
+Tables are no parts: their own offsets say how far they have come.
+
+Each commit of an offset notes the parts that have seen the input before it. A part of an earlier commit that the
+application does not have now is noted with the offset at which it left, until the application has it again.
+
+    note   := entry ("," entry)*, or nothing
+    entry  := digest of a part that has seen everything | digest "@" the next offset that a part which left has not seen
+    digest := the first 6 characters of the base64 (of URLs) of the SHA-256 of "store NAME" or "topic NAME"
+
+In topics and on disk: never change.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from stateline.model.topology import Subtopology, Topology
+
+# A broker takes 4,096 bytes of metadata by default (`offset.metadata.max.bytes`), with the client's id in them.
+_MAX_CHARACTERS = 3_000
+_DIGEST_CHARACTERS = 6
+
+
+class Part(NamedTuple):
+    """A store or a repartition topic that a topic's records go into."""
+
+    name: str
+    is_topic: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Its name in notes."""
+        return _digest(f"{'topic' if self.is_topic else 'store'} {self.name}")
+
+
+def parts_of(subtopology: Subtopology, topic: str) -> tuple[Part, ...]:
+    """Those of this source topic."""
+    written = [to.name for reader in subtopology.readers(topic) for to in reader.forwards if to.internal]
+    topics = (Part(name, is_topic=True) for name in dict.fromkeys(written))
+    return (*map(Part, _counting(subtopology, topic)), *topics)
+
+
+def filled_through(topology: Topology, repartition: str) -> list[str]:
+    """The stores that get what is in this repartition topic, also through others; none where only functions read it."""
+    topics, stores = [repartition], list[str]()
+    for topic in topics:  # it grows
+        for subtopology in topology.subtopologies:
+            stores += _counting(subtopology, topic)
+            written = [to for reader in subtopology.readers(topic) for to in reader.forwards if to.internal]
+            topics += [to.name for to in written if to.name not in topics]
+    return list(dict.fromkeys(stores))
+
+
+def _counting(subtopology: Subtopology, topic: str) -> list[str]:
+    tables = {table.name for table in subtopology.stores if table.source is not None}
+    return [name for name in subtopology.stores_fed_by(topic) if name not in tables]
+
+
+@dataclass(frozen=True, slots=True)
+class FedParts:
+    """A note. `has_all` are the digests of parts that have seen all input before the offset; `left` has the next offset
+    of others."""
+
+    has_all: frozenset[str] = frozenset()
+    left: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, text: str | None) -> FedParts | None:
+        """What `after` wrote; None for nothing, or something else."""
+        if text is None:
+            return None
+        entries = [entry.partition("@") for entry in text.split(",") if entry]
+        if any(len(digest) != _DIGEST_CHARACTERS or bool(at) != is_number(left) for digest, at, left in entries):
+            return None
+        return cls(
+            frozenset(digest for digest, at, _ in entries if not at),
+            {digest: int(left) for digest, at, left in entries if at},
+        )
+
+
+def is_number(text: str) -> bool:
+    """Whether this is a decimal number without a sign."""
+    return text.isascii() and text.isdigit()
+
+
+def note_after(before: FedParts | None, next_offset: int | None, parts: Collection[Part]) -> str | None:
+    """The note of the next commits, which these parts have all input of. `before` is the note of the newest commit, at
+    `next_offset`. None if it would be too long: then nothing is known of these parts."""
+    own = {part.digest for part in parts}
+    text = ",".join(sorted(own))
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    left = dict(before.left) if before is not None else {}
+    if before is not None and next_offset is not None:
+        left |= dict.fromkeys(before.has_all, next_offset)
+    for digest in sorted(left.keys() - own, key=left.__getitem__, reverse=True):  # who left last is likelier to return
+        entry = f"{digest}@{left[digest]}"
+        if len(text) + 1 + len(entry) > _MAX_CHARACTERS:
+            break
+        text = f"{text},{entry}" if text else entry
+    return text
+
+
+@lru_cache(maxsize=4_096)
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())[:_DIGEST_CHARACTERS].decode()

@@ -1,0 +1,160 @@
+"""Input that went by while a store was not part of the application. Pure: `stateline.worker.missed_input` acts by it,
+and `stateline.cli.check` tells it beforehand.
+
+The group's note says which parts have seen its input (`stateline.model.fed_parts`), and a store's own Position what the
+store has seen:
+
+| the note of the group's offset           | the store's own Position | the store has seen                         |
+|------------------------------------------|--------------------------|--------------------------------------------|
+| is missing: earlier builds, Kafka Streams| any                      | everything: nothing else can be known      |
+| has the store                            | any                      | everything, once its changelog is restored |
+| has the offset at which the store left   | any                      | up to the larger of the two                |
+| does not know the store                  | has an offset            | up to there                                |
+| does not know the store                  | has none                 | nothing: it is new and begins here         |
+
+A store without a changelog has seen what its Position says, whatever the note says: nothing else is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stateline.model.fed_parts import FedParts, Part, filled_through
+from stateline.model.reset_command import reset_command
+from stateline.model.topology import Subtopology, Topology
+from stateline_store import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class AwayParts:
+    """Parts that may lack input of a source: by part the offset at which it left, None if it is not known to have left.
+    The group goes on at `next_offset`, and the log begins at `first`. `others` have everything; `unlogged` were not
+    away, but have no changelog that could bring what they lack."""
+
+    source: TopicPartition
+    first: int
+    next_offset: int
+    left: Mapping[Part, int | None]
+    others: tuple[Part, ...]
+    unlogged: frozenset[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class MissedInput:
+    """Input of one partition that parts lack, or have seen already: by part the next offset that it has not seen.
+    `reads_from` is where all parts of the topic can go on together, None if they cannot, and `why` then says why not;
+    `unlogged` as `AwayParts`."""
+
+    source: TopicPartition
+    next_offset: int
+    seen: Mapping[Part, int]
+    reads_from: int | None
+    why: str
+    unlogged: frozenset[Part]
+
+    def told(self) -> Iterator[str]:
+        """What to say of each part whose store is served."""
+        if self.reads_from is None:
+            yield from (f"{self.of(part)}. Nothing brings them." for part in self.seen if part in self.unlogged)
+        else:
+            yield from (f"{self.of(part)}. The topic is read from offset {self.reads_from}." for part in self.seen)
+
+    def of(self, part: Part) -> str:
+        """What this part has and lacks."""
+        at, group = self.seen[part], self.next_offset
+        what = f"Repartition topic {part.name!r} has" if part.is_topic else f"Store {part.name!r} has"
+        known = f"the input of {self.source} up to offset {at - 1}" if at > 0 else f"no input of {self.source}"
+        if at > group:
+            return f"{what} {known}, but the group goes back to {group} and would count input twice"
+        return f"{what} {known}, but the group was at {group} without it: offsets {at} to {group - 1} are missing"
+
+
+def away_parts(
+    subtopology: Subtopology,
+    parts: Sequence[Part],
+    source: TopicPartition,
+    bounds: tuple[int, int],
+    next_offset: int,
+    note: FedParts | None,
+) -> AwayParts | None:
+    """Those of this source's parts, where the group goes on at `next_offset` with this note; None if there are none."""
+    first, end = bounds
+    if note is None or next_offset > end:  # a group beyond the log's end begins anew
+        return None
+    without = {store.name for store in subtopology.stores if not store.logged}
+    away = {p.digest: at for p in parts if (at := note.left.get(p.digest)) is not None and at <= end}
+    unlogged = frozenset(p for p in parts if not p.is_topic and p.name in without and p.digest in note.has_all)
+    left = {p: away.get(p.digest) for p in parts if p.digest not in note.has_all or p in unlogged}
+    others = tuple(part for part in parts if part not in left)
+    return AwayParts(source, first, next_offset, left, others, unlogged) if left else None
+
+
+def missed_input(
+    away: AwayParts, subtopology: Subtopology, topology: Topology, seen: Callable[[str], int | None]
+) -> tuple[MissedInput | None, list[str]]:
+    """What these parts lack, None for nothing that a store needs; and the stores that are new to the source. `seen` is
+    the last offset of it in a store's own Position."""
+    lacking: dict[Part, int] = {}
+    has_all, new = list(away.others), list[str]()
+    for part, left in away.left.items():
+        own = None if part.is_topic else seen(part.name)
+        if left is None and own is None:
+            new += [] if part.is_topic or part in away.unlogged else [part.name]
+            continue
+        at = max(left or 0, 0 if own is None else own + 1)
+        if at < away.next_offset or (left is not None and left > away.next_offset):
+            lacking[part] = at
+        else:
+            has_all.append(part)
+    if not any(not part.is_topic or filled_through(topology, part.name) for part in lacking):
+        return None, new
+    at, why = min(lacking.values()), ""
+    if has_all or len({*lacking.values()}) > 1:
+        why = f"what else is made of {away.source.topic} has other offsets"
+    elif not is_read_alone(subtopology, away.source.topic):
+        why = f"reading {away.source.topic} again would write to other topics, or lack changes of a table"
+    elif at < away.first:
+        why = f"{away.source} begins at offset {away.first}"
+    reads_from = None if why else at
+    return MissedInput(away.source, away.next_offset, lacking, reads_from, why, away.unlogged & lacking.keys()), new
+
+
+def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str]:
+    """Why stores are not served, by store: those that lack input which cannot be read again, and those that are filled
+    through a repartition topic which lacks it."""
+    reasons: dict[str, str] = {}
+    for each in missed:
+        for part in each.seen if each.reads_from is None else ():
+            if part in each.unlogged:
+                continue
+            stores = filled_through(topology, part.name) if part.is_topic else [part.name]
+            if not stores:
+                continue
+            why = (
+                f"{each.of(part)}. Reading does not mend that: {each.why}. To rebuild "
+                f"{', '.join(stores)}, stop the application everywhere: {reset_command(topology, stores[:1])}"
+            )
+            for store in stores:
+                reasons.setdefault(store, why)
+    return reasons
+
+
+def new_feed(store: str, source: TopicPartition, at: int, topology: Topology) -> str:
+    """What to say of a store with rows that gets input of a source for the first time, from this offset on."""
+    return (
+        f"Store {store!r} gets input of {source.topic} for the first time, and {source} was read before: it gets what "
+        f"comes from offset {at} on. To rebuild it with all input, stop the application everywhere: "
+        f"{reset_command(topology, [store])}"
+    )
+
+
+def is_read_alone(subtopology: Subtopology, topic: str) -> bool:
+    """Whether reading records of this topic changes nothing but its parts: no topic of the user's is written, nobody
+    sees the changes of a table, and no other topic has to be read in step."""
+    readers, tables = subtopology.readers(topic), {table.name for table in subtopology.tables(topic)}
+    if subtopology.needs_order() or any(not to.internal for reader in readers for to in reader.forwards):
+        return False
+    return not tables or not any(
+        reader.roots or any(store.name in tables for store in reader.stores) for reader in readers
+    )
