@@ -81,7 +81,7 @@ KEY, NODES = "/v1/stores/{store}/keys/{key}", "/v1/nodes"
 
 def _nodes(url: str) -> dict[str, dict[str, str | None]]:
     try:
-        found: dict[str, dict[str, str | None]] = httpx.get(f"{url}/v1/nodes").json()["stores"]
+        found: dict[str, dict[str, str | None]] = httpx.get(f"{url}/v1/nodes").json().get("stores", {})
     except httpx.TransportError:
         return {}
     return found

@@ -24,6 +24,7 @@ from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.topology_file import read_topology
 from stateline.dsl.app import App
 from stateline.log import Log
+from stateline.worker.task import Task
 from stateline.worker.task_executor import TaskExecutor
 from stateline_store import PoisonedError, TopicPartition
 from support.apps.own_stores import OwnStore
@@ -91,10 +92,18 @@ class Scene:
         def is_through() -> bool:
             tasks = worker._tasks.running
             read = max((t.processing.committed_next_offsets.get(source, 0) for t in tasks), default=0)
-            is_idle = not worker._has_work and not worker._tasks.dirty()
+            is_idle = not worker._has_work and not worker._tasks.dirty() and all(map(self._has_all, tasks))
             return len(tasks) == count and (read >= to if to is not None else is_idle and read == self.sent)
 
         worker.reach(is_through)
+
+    def _has_all(self, task: Task) -> bool:
+        """Whether the task has committed all that its repartition topics have. A transaction's marker is their last
+        offset."""
+        committed, markers = task.processing.committed_next_offsets, self.guarantee == "exactly_once_v2"
+        places = [source for source in task.topology.sources if source.topic.endswith("-repartition")]
+        with closing(self.log.admin()) as admin:
+            return all(committed.get(place, 0) >= admin.log_end(place) - markers for place in places)
 
     def crash_at_commit(self, app: App, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Between the log's commit and the store's."""
