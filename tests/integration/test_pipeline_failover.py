@@ -78,7 +78,8 @@ class Node:
     def status(self) -> dict[str, Any]:
         """Of the pipeline, as this node's server tells it; nothing while it does not."""
         with suppress(httpx.TransportError):
-            return self.client.get("/v1/topology").json()["pipelines"]["sums"]["status"] or {}
+            told = self.client.get("/v1/topology")
+            return (told.json()["pipelines"]["sums"]["status"] or {}) if told.status_code == 200 else {}
         return {}
 
     def close(self) -> None:
