@@ -68,9 +68,9 @@ _NAMES = {  # what is public in which module
     "errors": (
         "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
         "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
-        "NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError RetryLaterError "
-        "SchemaRegistryUnavailableError StatelineError StoreClosedError TooManyRequestsError TopologyError "
-        "UnauthenticatedError UnknownQueryTypeError"
+        "NotAcceptableError NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError "
+        "RetryLaterError SchemaRegistryUnavailableError StatelineError StoreClosedError TooManyRequestsError "
+        "TopologyError UnauthenticatedError UnknownQueryTypeError"
     ),
     "key_value": "KeyValueStore",
     "layout": "Layout StoreKind StoreTypes",

@@ -44,6 +44,10 @@ class InvalidArgumentError(CallerError, ValueError):
     """A value that cannot be used; the message shows it and says what is accepted."""
 
 
+class NotAcceptableError(InvalidArgumentError):
+    """An answer cannot be had in the format that was asked for; the message says in which it can."""
+
+
 class ConfigurationError(CallerError):
     """A setting that is missing, unknown or out of range; the message names it and its allowed values."""
 

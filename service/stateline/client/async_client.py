@@ -59,6 +59,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     `base_url` is one address or several, of which any may be down. Where there are several nodes, the one that owns a
     key is asked for it, unless `ask_owners` is False; for all else, and when that is not reached, those addresses are.
+    `compress` has answers compressed, which costs time and saves bytes: for slow networks.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         retries: Retries | None = None,
         timeout_s: float = 30.0,
         ask_owners: bool = True,
+        compress: bool = False,
         http: httpx.AsyncClient | None = None,
         **terms: Unpack[TermArguments],
     ) -> None:
         self._session = session
         self._terms = Terms().with_(terms)
-        self._transport = AsyncTransport(Server(base_url, token, timeout_s, retries or Retries(), ask_owners), http)
+        server = Server(base_url, token, timeout_s, retries or Retries(), ask_owners, compress)
+        self._transport = AsyncTransport(server, http)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

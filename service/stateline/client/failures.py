@@ -52,6 +52,10 @@ class InvalidArgumentError(RequestError, errors.InvalidArgumentError):
     """The server cannot read an argument: correct the call."""
 
 
+class NotAcceptableError(RequestError, errors.NotAcceptableError):
+    """The answer cannot be had in the format that was asked for."""
+
+
 class UnauthenticatedError(RequestError, errors.UnauthenticatedError):
     """No token, or none that the server knows."""
 
@@ -95,6 +99,7 @@ class NotReadyError(RequestError, errors.NotReadyError):
 BY_REASON: dict[str, type[RequestError]] = {
     "UNKNOWN_QUERY_TYPE": UnknownQueryTypeError,
     "INVALID_ARGUMENT": InvalidArgumentError,
+    "NOT_ACCEPTABLE": NotAcceptableError,
     "UNAUTHENTICATED": UnauthenticatedError,
     "FORBIDDEN": ForbiddenError,
     "DOES_NOT_EXIST": DoesNotExistError,

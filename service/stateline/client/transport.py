@@ -39,6 +39,7 @@ class Server:
     timeout_s: float
     retries: Retries
     ask_owners: bool = True
+    compress: bool = False
 
     def __post_init__(self) -> None:
         if not self.urls:
@@ -75,7 +76,7 @@ class Server:
         return self._arguments(route.url, request, self._usual_s(request), self._connect_s(route))
 
     def _arguments(self, url: str, request: Request, timeout_s: float, connect_s: float) -> dict[str, Any]:
-        headers = {"Accept": request.accept}
+        headers = {"Accept": request.accept, "Accept-Encoding": "gzip" if self.compress else "identity"}
         if request.body is not None:
             headers["Content-Type"] = "application/json"
         if self.token is not None:

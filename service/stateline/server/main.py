@@ -72,6 +72,7 @@ from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.wire.accepting import ConnectionCounts
+from stateline.server.wire.compression import CompressionMiddleware
 from stateline.server.wire.http_protocol import ProblemProtocol
 from stateline_store import ConfigurationError, StatelineError
 
@@ -158,6 +159,7 @@ def create_app(
     if serving.nodes is not None:
         serving.nodes.app = api
         serving.nodes.send_copy = CopySender(serving).send
+    api.add_middleware(CompressionMiddleware)
     admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)

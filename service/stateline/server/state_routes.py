@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -20,15 +18,12 @@ from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.guard.told import concerns, feeds
-from stateline.server.rows.streams import accepted
 from stateline.server.serving import Serving
 from stateline.server.state.pipeline_states import PipelineStatus
 from stateline.server.store_states import StoreStates, described_definition
 from stateline.server.telemetry.metrics import Metrics
 from stateline_store import NotReadyError
 from stateline_store.task_id import TaskId
-
-_LEVEL = 5  # of gzip: the next ones take longer and find hardly anything
 
 
 class StateRoutes:
@@ -101,11 +96,8 @@ class StateRoutes:
         return problem_response(error, reasons=reasons)
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics: Prometheus text, compressed where that is accepted."""
-        text, headers = await self._metrics.text(), {"Vary": "Accept-Encoding"}
-        if "gzip" in accepted(request.headers.get("accept-encoding", "")):
-            text, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, text, _LEVEL), "gzip"
-        return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
+        """GET /metrics: Prometheus text."""
+        return Response(await self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def _instance(self, instance: Instance, hidden: Container[int]) -> dict[str, Any]:
         workers = self._serving.workers

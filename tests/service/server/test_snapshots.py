@@ -400,7 +400,7 @@ def test_a_reader_reads_on_when_the_snapshot_is_released(client: httpx.Client, w
     snapshot = make(client, "blobs")
     path = snapshot["stores"]["blobs"]["1"]["path"]
     with client.stream("GET", path, params={"prefix": "YmlnLQ", "columns": "key"}) as response:
-        pieces = response.iter_raw(1024)
+        pieces = response.iter_bytes(1024)
         data = next(pieces)
         assert client.delete(f"/v1/snapshots/{snapshot['id']}").status_code == 204
         data += b"".join(pieces)

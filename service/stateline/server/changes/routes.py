@@ -25,6 +25,7 @@ from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
 from stateline.server.contract.answers import head_response, key_members
 from stateline.server.contract.arguments import Arguments, numbers_shown, refuse_parameters
+from stateline.server.contract.formats import check_format
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
 from stateline.server.guard.caller import caller_of
@@ -48,14 +49,14 @@ OPERATIONS = (
         "get",
         "Committed changes as Server-Sent Events: those after a position, then live.",
         ("changes.from", "partition", "changes.isolation_level"),
-        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         media_type=MEDIA_TYPE,
     ),
     Operation(
         PATH,
         "post",
         "The same as a body, for a position that is too long for a URL.",
-        problems=(400, 404, 410, 421, 422, 429, 500, 503),
+        problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         members=dict.fromkeys(("changes.from", "partition", "changes.isolation_level"), False),
         media_type=MEDIA_TYPE,
     ),
@@ -108,6 +109,7 @@ class ChangeRoutes:
         begin = self._begin(store, topic, request, given)
         caller = caller_of(request)
         self._check_room(caller)
+        check_format(request, MEDIA_TYPE)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, HEADERS)
         return await self._stream(store, partitions, begin, caller)

@@ -32,13 +32,14 @@ from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.formats import JSON, check_format
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
-from stateline.server.rows.streams import JSON, OwningStream
+from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
@@ -85,7 +86,7 @@ OPERATIONS = (
         "get",
         "The committed changes of a partition between two offsets, as an Arrow stream.",
         ("rows.partition", "begin", "end", "topic_id", "columns"),
-        problems=_PROBLEMS,
+        problems=(*_PROBLEMS, 406),
         media_type=MEDIA_TYPE,
     ),
 )
@@ -154,6 +155,7 @@ class ChangeRowRoutes:
         columns = arguments.text("columns")
         chosen = None if columns is None else columns.split(",")
         change_columns(asked.store.definition, chosen)  # raises for one that there is not
+        check_format(request, MEDIA_TYPE)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE)
         await loaded("stateline.server.changes.batches")

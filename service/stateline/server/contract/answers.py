@@ -25,6 +25,7 @@ from stateline.query.values import (
 )
 from stateline.serde.key_text import key_text
 from stateline.serde.plain import Serde
+from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
@@ -44,10 +45,14 @@ def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> 
     return response
 
 
-def answer_body(terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any]) -> dict[str, Any]:
+def answer_body(
+    terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any], shape: Shape = WHOLE
+) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
     note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
-    body = {**result_members(terms, result), **standing_members(answers_of(outcomes))}
+    body = result_members(terms, shape.only(result))
+    if shape.details:
+        body |= standing_members(answers_of(outcomes))
     if failures := failures_of(outcomes):
         body["failures"] = failures_json(failures)
     return body

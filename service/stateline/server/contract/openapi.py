@@ -193,9 +193,8 @@ def _reasons(status: int) -> str:
 
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
-        f"{name.capitalize()}Answer": _object(
-            result | _ENVELOPE, optional=("failures", "cursor", "valid_to", "key_text")
-        )
+        # What `columns` and `details` may leave out is not required.
+        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, (*result, "position", "partitions", "failures"))
         for name, result in RESULTS.items()
     }
     offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}

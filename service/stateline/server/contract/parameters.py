@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stateline.server.contract.formats import FORMATS, SHAPING
 from stateline_store import IsolationLevel
 
 
@@ -87,6 +88,13 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "string"},
         "The next page, of the state that the first one showed: the `cursor` of an answer, alone or with a limit.",
     ),
+    "format": Parameter(
+        {"type": "string", "enum": list(FORMATS)},
+        "The answer's format; that of Accept otherwise. Answers without entries are JSON; many keys are not Arrow.",
+    ),
+    "details": Parameter(
+        {"type": "string", "enum": ["all", "none"], "default": "all"}, "none leaves out position and partitions."
+    ),
     "type": Parameter({"type": "string"}, "The kind of query."),
     "changes.from": Parameter(
         {"type": ["string", "object"], "default": "latest"},
@@ -103,7 +111,9 @@ PARAMETERS: dict[str, Parameter] = {
     "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset that is wanted; it has to be there."),
     "end": Parameter({"type": "integer", "minimum": 0}, "The offset after the last one; it has to be there."),
     "topic_id": Parameter({"type": "string"}, "The id of the topic that the offsets are of; it has to be there."),
-    "columns": Parameter({"type": "string"}, "The columns, separated by commas; all when left out."),
+    "columns": Parameter(
+        {"type": "string"}, "Members of the answer, or of its entries, separated by commas; all when left out."
+    ),
     "after": Parameter(_KEY, "Read on behind this key: key-value stores only, where rows come by key."),
     "skip": Parameter(
         {"type": "integer", "minimum": 0, "default": 0},
@@ -133,4 +143,5 @@ COMMON = (
     "max_staleness_ms",
     "partition",
     "allow_partial",
+    *SHAPING,
 )

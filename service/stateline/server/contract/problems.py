@@ -23,6 +23,7 @@ from stateline_store import (
     ForbiddenError,
     InvalidArgumentError,
     NewerFormatError,
+    NotAcceptableError,
     NotActiveError,
     NotPresentError,
     NotReadyError,
@@ -53,6 +54,7 @@ class Problem(NamedTuple):
 PROBLEMS: dict[type[Exception], Problem] = {
     UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
     InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "A parameter or the body cannot be read."),
+    NotAcceptableError: Problem("NOT_ACCEPTABLE", 406, "The answer cannot be had in the format that is asked for."),
     UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "No valid token."),
     ForbiddenError: Problem("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
     DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "No such store or partition."),

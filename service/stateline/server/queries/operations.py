@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from stateline.server.contract.formats import ARROW, CSV, NDJSON
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON
 from stateline.server.queries.requests import BODY_PARAMETERS, RANGE_PARAMETERS, TIME_PARAMETERS
-from stateline.server.rows.streams import ARROW, NDJSON
 
 STORE = "/v1/stores/{store}"
 KEY = f"{STORE}/keys/{{key}}"
 
-_PROBLEMS = (404, 412, 421, 422, 500, 503)
+_PROBLEMS = (404, 406, 412, 421, 422, 500, 503)
 _OF_KINDS = (400, *_PROBLEMS)  # not every kind of store answers it
-_PAGED = (400, 404, 410, 412, 421, 422, 429, 500, 503)  # 429: of scans, cursors and large bodies
-_STREAMS = (NDJSON, ARROW)
+_PAGED = (400, 404, 406, 410, 412, 421, 422, 429, 500, 503)  # 429: of scans, cursors and large bodies
+_STREAMS = (NDJSON, CSV, ARROW)
 _TIMES = (*TIME_PARAMETERS, *COMMON)
 
 OPERATIONS = (

@@ -23,11 +23,12 @@ from stateline.serde.partitioner import home_partition
 from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
+from stateline.server.contract.formats import JSON
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
 from stateline.server.guard.tokens import bearer_token
 from stateline.server.nodes.link import Link
-from stateline.server.queries.requests import ReadRequest, RequestReader
+from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of
 from stateline.server.routing.cluster_copies import takes_standbys
 from stateline.server.serving import Serving
 from stateline.server.state.partitions import Still
@@ -210,6 +211,9 @@ class PointReads:
         read = self._requests.read(store, arguments)
         if store.is_global and not read.terms.bound.is_unbounded():
             return None  # which is one of all partitions of its topic
+        read.shape.check_columns(columns_of("key", definition))
+        if read.shape.media_type not in (None, JSON):
+            return None
         return read if read.partitions == store.partitions else None
 
 
@@ -223,7 +227,10 @@ def _standing_text(partition: int, answer: PartitionAnswer) -> bytes:
 
 
 def _body(read: ReadRequest, key: bytes, stored: Value, standing: bytes) -> bytes:
-    result = orjson.dumps(result_members(read.terms, found_members(read.store.definition, key, stored)))
+    found = read.shape.only(found_members(read.store.definition, key, stored))
+    result = orjson.dumps(result_members(read.terms, found))
+    if not read.shape.details:
+        return result
     # Two objects put together: `{"store":…` and `,"position":…}`.
     return b"%b,%b" % (result[:-1], standing)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import note_level
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
@@ -46,6 +47,12 @@ BODY_PARAMETERS = {
     "position": (),
     "custom": ("query",),
 }
+# Of an answer without entries, word of the query → its members.
+OWN_MEMBERS = {
+    "count": ("approximate_entries",),
+    "position": ("committed", "uncommitted"),
+    "custom": ("results",),
+}
 _LEVELS = tuple(level.value for level in IsolationLevel)
 
 
@@ -58,6 +65,7 @@ class ReadRequest:
     partitions: tuple[int, ...] | range
     wait_ms: int
     allow_partial: bool
+    shape: Shape = WHOLE
     deadline_s: float | None = None
     """Until when, on the loop's clock; None for a single look, and until it begins."""
 
@@ -94,11 +102,26 @@ class RequestReader:
             max_staleness_ms=None if staleness_ms < 0 else staleness_ms,
         )  # fmt: skip
         partitions = _chosen(store, arguments.partitions())
-        return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"))
+        return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"), Shape.read(arguments))
 
     def limit(self, arguments: Arguments) -> int:
         """How many entries a page may have."""
         return arguments.integer("limit", self._limit_default, 1, self.limit_max, "server.limit.max")
+
+
+def columns_of(word: str, definition: StoreDefinition) -> tuple[str, ...]:
+    """The columns that the answer to this query may have: its members, or those of its entries."""
+    if word in OWN_MEMBERS:
+        return OWN_MEMBERS[word]
+    return (*(("found",) if word in ("key", "keys") else ()), *entry_columns(definition))
+
+
+def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tuple[str, ...]:
+    """The members of an entry."""
+    key = ("key",) if with_key else ()
+    times = ("start", "end") if definition.plain_kind in ("window", "session") else ()
+    ends = ("valid_to",) if definition.kind == "versioned" else ()
+    return (*key, *times, "value", "timestamp", *ends)
 
 
 def keys_query(

@@ -27,7 +27,8 @@ from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import Arguments, read_key
-from stateline.server.contract.observation import note_route
+from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON, Shape, wanted_format
+from stateline.server.contract.observation import note_route, note_rows
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.problems import failure_response
 from stateline.server.contract.written_arguments import (
@@ -47,10 +48,15 @@ from stateline.server.queries.requests import (
     TIME_PARAMETERS,
     ReadRequest,
     RequestReader,
+    columns_of,
     keys_query,
     scan_query,
 )
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
+from stateline.server.rows import csv_rows
+from stateline.server.rows.columns import row_columns
+from stateline.server.rows.ndjson_rows import json_line
+from stateline.server.rows.streams import headers_of
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import while_there
@@ -106,7 +112,7 @@ class QueryRoutes:
         definition = store.definition
         key = await _read(store, partial(read_key, "The key", _text(written), definition.key, textual=True))
         if of_a_key is None:
-            return await self._key_answer(self.requests.read(store, arguments), key, arguments.time("as_of"))
+            return await self._key_answer(self._plain(request, "key", store, arguments), key, arguments.time("as_of"))
         return await self._scan_answer(request, store, arguments, of_a_key, key)()
 
     async def range(self, request: Request) -> Response:
@@ -128,12 +134,12 @@ class QueryRoutes:
     async def count(self, request: Request) -> Response:
         """GET …/count: about how many entries there are."""
         store, arguments = self._read(request, COMMON)
-        return await self._count_answer(self.requests.read(store, arguments))
+        return await self._count_answer(self._plain(request, "count", store, arguments))
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
         store, arguments = self._read(request, COMMON)
-        return await self._position_answer(self.requests.read(store, arguments))
+        return await self._position_answer(self._plain(request, "position", store, arguments))
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
@@ -162,16 +168,19 @@ class QueryRoutes:
                 check_answered(MultiVersionedKeyQuery, store.name, store.definition.kind)
                 raise InvalidArgumentError("key is missing.")
             return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
-        read = self.requests.read(store, arguments)
+        if kind == "keys":
+            read = self.requests.read(store, arguments)
+            media_type = wanted_format(request.headers.get("accept", ""), read.shape, (JSON, NDJSON, CSV))
+            keys = arguments.keys(store.definition.key, self.requests.limit_max)
+            answer = partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
+            return answer, arguments.key_bytes
+        read = self._plain(request, kind, store, arguments)
         match kind:
             case "key":
                 key = arguments.key("key", store.definition.key)
                 if key is None:
                     raise InvalidArgumentError("key is missing.")
                 return partial(self._key_answer, read, key, arguments.time("as_of")), arguments.key_bytes
-            case "keys":
-                keys = arguments.keys(store.definition.key, self.requests.limit_max)
-                return partial(self._keys_answer, read, keys, arguments.time("as_of")), arguments.key_bytes
             case "custom":
                 asked = arguments.json("query")
                 return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
@@ -179,6 +188,13 @@ class QueryRoutes:
                 return partial(self._position_answer, read), 0
             case _:
                 return partial(self._count_answer, read), 0
+
+    def _plain(self, request: Request, word: str, store: ServedStore, arguments: Arguments) -> ReadRequest:
+        """What is demanded of an answer without entries, which is JSON."""
+        read = self.requests.read(store, arguments)
+        read.shape.check_columns(columns_of(word, store.definition))
+        wanted_format(request.headers.get("accept", ""), read.shape, (JSON,))
+        return read
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
         store = self._serving.stores.get(_text(raw_segments(request)[2]))
@@ -194,19 +210,33 @@ class QueryRoutes:
         result = found_members(read.store.definition, key, value)
         partial = bool(failures_of(outcomes))
         status = 200 if value is not None or partial else 404
-        return json_response(answer_body(read.terms, outcomes, result), status)
+        return json_response(answer_body(read.terms, outcomes, result, read.shape), status)
 
-    async def _keys_answer(self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None) -> Response:
-        definition = read.store.definition
+    async def _keys_answer(
+        self, read: ReadRequest, media_type: str, keys: tuple[bytes, ...], as_of: int | None
+    ) -> Response:
+        definition, shape = read.store.definition, read.shape
+        columns = shape.columns or columns_of("keys", definition)
+        shape.check_columns(columns_of("keys", definition))
         found, outcomes = await self._find(read.from_now(), keys, as_of)
         if refused := refusal(read, outcomes):
             return refused
-        entries = []
+        entries: list[Any] = []
         for first in range(0, len(found), _SHOWN_AT_ONCE):
             some = found[first : first + _SHOWN_AT_ONCE]
-            entries += [found_members(definition, key, value) for key, value in some]
+            if media_type == CSV:
+                entries.append(csv_rows.lines(definition, some, columns))
+            else:
+                entries += [found_members(definition, key, value) for key, value in some]
             await asyncio.sleep(0)  # many take many milliseconds: let requests in between
-        return json_response(answer_body(read.terms, outcomes, {"entries": entries}))
+        if media_type == JSON:
+            return json_response(answer_body(read.terms, outcomes, {"entries": entries}, shape))
+        note_rows(len(found))
+        if media_type == NDJSON:
+            entries = [json_line(shape.only(each)) for each in entries]
+        text = b"".join([csv_rows.header(columns), *entries] if media_type == CSV else entries)
+        headers = headers_of(read.terms, outcomes, details=shape.details)
+        return Response(text, headers=headers, media_type=media_type)
 
     def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
@@ -214,13 +244,20 @@ class QueryRoutes:
         """What answers this scan, or goes on with one."""
         if (cursor := arguments.text("cursor")) is not None:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
-            if more := arguments.names() - {"type", *PAGING}:
+            if more := arguments.names() - {"type", "format", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
             limit = self.requests.limit(arguments) if "limit" in arguments else None
+            wanted_format(request.headers.get("accept", ""), Shape.read(arguments), (JSON,))
             return partial(self._scans.follow, request, store, token, limit)
         limit = self.requests.limit(arguments)
         query = scan_query(kind, key, store.definition, arguments)
-        return partial(self._scans.begin, request, self.requests.read(store, arguments), query, limit)
+        read = self.requests.read(store, arguments)
+        read.shape.check_columns(columns_of(kind, store.definition))
+        media_type = wanted_format(request.headers.get("accept", ""), read.shape, (JSON, NDJSON, CSV, ARROW))
+        if media_type == ARROW:
+            row_columns(store.definition, read.shape.columns)  # raises for one that Arrow does not have
+        read = replace(read, shape=replace(read.shape, media_type=media_type))
+        return partial(self._scans.begin, request, read, query, limit)
 
     async def _count_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
@@ -229,7 +266,7 @@ class QueryRoutes:
         if refused := refusal(read, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
-        return json_response(answer_body(read.terms, outcomes, {"approximate_entries": count}))
+        return json_response(answer_body(read.terms, outcomes, {"approximate_entries": count}, read.shape))
 
     async def _position_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
@@ -246,7 +283,7 @@ class QueryRoutes:
             "committed": _positions(by_level[IsolationLevel.READ_COMMITTED]),
             "uncommitted": _positions(by_level[IsolationLevel.READ_UNCOMMITTED]),
         }
-        return json_response(answer_body(read.terms, outcomes | failures, result))
+        return json_response(answer_body(read.terms, outcomes | failures, result, read.shape))
 
     async def _custom_answer(self, read: ReadRequest, query: CustomQuery) -> Response:
         read = read.from_now()
@@ -255,7 +292,7 @@ class QueryRoutes:
         if refused := refusal(read, outcomes):
             return refused
         results = {str(p): orjson.Fragment(_only_value(answer)) for p, answer in answers_of(outcomes).items()}
-        return json_response(answer_body(read.terms, outcomes, {"results": results}))
+        return json_response(answer_body(read.terms, outcomes, {"results": results}, read.shape))
 
     async def _find(
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None

@@ -15,14 +15,15 @@ from starlette.responses import Response
 from stateline.query.values import Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
 from stateline.query.words import check_answered
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
+from stateline.server.contract.formats import JSON
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.passing_on import token_header, token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
-from stateline.server.queries.requests import ReadRequest
-from stateline.server.rows.streams import JSON, OwningStream, chunks_of, headers_of, wanted_format
+from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
 from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Page, pinned
@@ -61,17 +62,17 @@ class ScanAnswers:
         self._cursors = serving.cursors
 
     async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
-        """Return the first page, or the stream that the client accepts. To a HEAD return the headers alone.
+        """Return the first page, or the stream of another type than JSON. To a HEAD return the headers alone.
 
         A request that waits for a commit holds no place of server.scans.max meanwhile. Raises `TooManyRequestsError`
         beyond a limit.
         """
         read = read.from_now()
         if request.method == "HEAD":
-            return await self._head(request, read, query)
+            return await self._head(read, query)
         routing, store = self._serving.routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
-        at_once = limit if _format(request) == JSON else STREAMED_AT_ONCE
+        at_once = limit if read.shape.media_type == JSON else STREAMED_AT_ONCE
         terms = replace(read.terms, limit=at_once)
         while True:
             async with AsyncExitStack() as running:
@@ -98,26 +99,28 @@ class ScanAnswers:
         if refused := refusal(read, outcomes):
             scan.close()
             return refused
-        with_key = key_of(query) is None
+        shape, definition = read.shape, read.store.definition
+        columns = shape.columns or entry_columns(definition, with_key=key_of(query) is None)
         outcomes = pinned(outcomes)
-        if (media_type := _format(request)) == JSON:
-            cursor = Cursor(read.store, read.terms, outcomes, scan, at_once, with_key, caller_of(request))
+        if (media_type := shape.media_type or JSON) == JSON:
+            caller, with_key = caller_of(request), "key" in columns
+            cursor = Cursor(read.store, read.terms, outcomes, scan, at_once, with_key, caller, shape)
             return _page_response(cursor, await self._cursors.begin(cursor))
         running.callback(scan.close)
-        chunks = chunks_of(media_type, read.store.definition, scan, with_key=with_key)
-        headers = headers_of(read.terms, outcomes)
+        chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None)
+        headers = headers_of(read.terms, outcomes, details=shape.details)
         return OwningStream(chunks, running.pop_all(), self._limits.timeout_s, media_type, headers)
 
-    async def _head(self, request: Request, read: ReadRequest, query: ScanQuery) -> Response:
+    async def _head(self, read: ReadRequest, query: ScanQuery) -> Response:
         check_answered(type(query), read.store.name, read.store.definition.kind)
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
         async with self._limits.query(read.wait_ms):
             outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
-        if (media_type := _format(request)) == JSON:
+        if (media_type := read.shape.media_type or JSON) == JSON:
             return head_response(JSON)
-        return head_response(media_type, headers_of(read.terms, outcomes))
+        return head_response(media_type, headers_of(read.terms, outcomes, details=read.shape.details))
 
     def token(self, cursor: str) -> Token | Elsewhere:
         """What a cursor says. Raises `DoesNotExistError` for one that no server has given, as far as can be told here:
@@ -222,12 +225,8 @@ def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | No
     return failure_response(read.terms, failures)
 
 
-def _format(request: Request) -> str:
-    return wanted_format(request.headers.get("accept", ""))
-
-
 def _page_response(cursor: Cursor, page: Page) -> Response:
     definition = cursor.store.definition
     entries = [entry_members(definition, entry, with_key=cursor.with_key) for entry in page.entries]
     result = {"entries": entries, **({"cursor": page.cursor} if page.cursor is not None else {})}
-    return json_response(answer_body(cursor.terms, cursor.outcomes, result))
+    return json_response(answer_body(cursor.terms, cursor.outcomes, result, cursor.shape))

@@ -6,7 +6,7 @@ stored, but for line breaks, which stand between its tokens alone: each becomes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from stateline.query.values import Entry
 from stateline.serde.key_text import may_have_text
 from stateline.serde.plain import JsonSerde, Serde, one_line
 from stateline.server.contract.answers import entry_members, key_members
+from stateline.server.contract.formats import Shape
 from stateline_store import InvalidArgumentError
 
 _TIMESTAMP_BYTES = 8
@@ -30,6 +31,18 @@ def lines(definition: StoreDefinition, entries: Sequence[Entry], *, with_key: bo
         for entry in entries:
             entry_members(definition, entry)  # says which one
         raise
+
+
+def chosen_lines(definition: StoreDefinition, entries: Sequence[Entry], columns: Sequence[str]) -> bytes:
+    """One line per entry with these members alone. Raises as `lines`."""
+    shape = Shape(columns=tuple(columns))
+    members = (shape.only(entry_members(definition, entry)) for entry in entries)
+    return b"".join(json_line(each) for each in members)
+
+
+def json_line(members: Mapping[str, Any]) -> bytes:
+    """One entry."""
+    return one_line(orjson.dumps(members)) + b"\n"
 
 
 def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Entries as a stream, without paging: NDJSON or Arrow, a batch at a time, each when the client has taken the last.
+"""Entries as a stream, without paging: NDJSON, CSV or Arrow. Each batch is made when the client has taken the last one.
 
 The state is pinned for as long as the stream lasts, and let go of when the client leaves. What fails on the way breaks
 the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any
 
 import orjson
@@ -20,28 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.server.contract.formats import ARROW, CSV
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
-from stateline.server.rows import ndjson_rows
-from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
+from stateline.server.rows import csv_rows, ndjson_rows
+from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
-
-JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", MEDIA_TYPE
-_FORMATS = (JSON, NDJSON, ARROW)
-_REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  # RFC 9110, 12.4.2
-
-
-def wanted_format(accept: str) -> str:
-    """The first of the formats that an `Accept` header names, JSON when it names none. Of weights only 0 is looked at,
-    which means: not this one."""
-    return next((name for name in accepted(accept) if name in _FORMATS), JSON)
-
-
-def accepted(header: str) -> list[str]:
-    """What a header such as `Accept` or `Accept-Encoding` names and does not refuse, in order and in lower case."""
-    parts = (part.partition(";") for part in header.split(","))
-    return [name.strip().lower() for name, _, parameters in parts if _REFUSED.search(parameters) is None]
 
 
 class OwningStream(StreamingResponse):
@@ -72,35 +57,48 @@ class OwningStream(StreamingResponse):
 
 
 def chunks_of(
-    media_type: str, definition: StoreDefinition, scan: MergedScan, *, with_key: bool
+    media_type: str, definition: StoreDefinition, scan: MergedScan, columns: Sequence[str], *, chosen: bool
 ) -> AsyncGenerator[bytes, None]:
-    """All entries of this scan in this format."""
-    return _ndjson(definition, scan, with_key) if media_type == NDJSON else _arrow(definition, scan)
+    """All entries of this scan in this format. `columns` are those of JSON, and of Arrow if they were chosen."""
+    if media_type == ARROW:
+        return _arrow(definition, scan, columns if chosen else None)
+    if media_type == CSV:
+        lines = partial(csv_rows.lines, columns=columns)
+        return _text(definition, scan, lines, csv_rows.header(columns))
+    if chosen:
+        return _text(definition, scan, partial(ndjson_rows.chosen_lines, columns=columns))
+    return _text(definition, scan, partial(ndjson_rows.lines, with_key="key" in columns))
 
 
-def headers_of(terms: Terms, outcomes: Mapping[int, Outcome]) -> dict[str, str]:
-    """What an answer carries beside its entries."""
-    position = merged_position(answers_of(outcomes).values())
-    headers = {
-        "Stateline-Position": orjson.dumps(position.to_json()).decode(),
-        "Stateline-Isolation-Level": terms.isolation_level.value,
-    }
+def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool = True) -> dict[str, str]:
+    """What an answer carries beside its entries; its position is one of the details."""
+    headers = {"Stateline-Isolation-Level": terms.isolation_level.value}
+    if details:
+        position = merged_position(answers_of(outcomes).values())
+        headers["Stateline-Position"] = orjson.dumps(position.to_json()).decode()
     if failures := failures_of(outcomes):
         headers["Stateline-Failures"] = json.dumps(failures_json(failures))  # in ASCII
     return headers
 
 
-async def _ndjson(definition: StoreDefinition, scan: MergedScan, with_key: bool) -> AsyncGenerator[bytes, None]:
+async def _text(
+    definition: StoreDefinition, scan: MergedScan, lines: Callable[[StoreDefinition, Any], bytes], first: bytes = b""
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(_batches(scan)) as batches:
         async for entries in batches:
-            yield ndjson_rows.lines(definition, entries, with_key=with_key)
+            yield first + lines(definition, entries)
+            first = b""
+    if first:
+        yield first
 
 
-async def _arrow(definition: StoreDefinition, scan: MergedScan) -> AsyncGenerator[bytes, None]:
+async def _arrow(
+    definition: StoreDefinition, scan: MergedScan, columns: Sequence[str] | None
+) -> AsyncGenerator[bytes, None]:
     await loaded("stateline.server.rows.arrow_rows")
     from stateline.server.rows import arrow_rows
 
-    schema = arrow_rows.arrow_schema(definition)
+    schema = arrow_rows.arrow_schema(definition, columns)
     yield arrow_rows.stream_start(schema)
     async with aclosing(_batches(scan)) as batches:
         async for entries in batches:

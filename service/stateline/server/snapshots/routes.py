@@ -27,6 +27,7 @@ from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, refuse_parameters
+from stateline.server.contract.formats import check_format
 from stateline.server.contract.problems import problem_response
 from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
@@ -140,6 +141,7 @@ class SnapshotRoutes:
         """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
         snapshot, part, definition = await self._part(request)
         wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
+        check_format(request, MEDIA_TYPE)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, _headers(part))
         return await self._rows(request, snapshot, part, definition, wanted)
@@ -148,6 +150,7 @@ class SnapshotRoutes:
         """POST …/stores/{store}/partitions/{partition}: the rows that a body asks for, of the keys that it names if it
         names any."""
         refuse_parameters(request)
+        check_format(request, MEDIA_TYPE)
         snapshot, part, definition = await self._part(request)
 
         def parse(body: bytes) -> tuple[RowSelection, int]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from stateline.query.open_scans import OpenScans, Pinning
 from stateline.query.values import Entry, Outcome, PartitionAnswer, Rest, Rows, ServedBy, Terms
+from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.state.cursor_text import MARK_BYTES, Token, read_cursor, write_cursor
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.served_stores import ServedStore
@@ -59,6 +60,7 @@ class Cursor:
     limit: int
     with_key: bool
     caller: str  # who opened it
+    shape: Shape = WHOLE  # of every page
     page: int = 0  # how many were given
     last: Page | None = None
     held_bytes: int = 0  # in memory, after its last page

@@ -66,7 +66,7 @@ class Siblings:
         if self.was_handed_on(request) or not path.exists():
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"
-        headers = {_HANDED_ON: "1", **token_header()}
+        headers = {_HANDED_ON: "1", "Accept-Encoding": "identity", **token_header()}
         await loaded("httpx")
         import httpx  # where there is one process, nobody asks this way, and it takes a tenth of a server's start
 

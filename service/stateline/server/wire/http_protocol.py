@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from stateline.processes.seldom import seldom
 from stateline.server.contract import request_id
+from stateline.server.contract.formats import take_json
 from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
@@ -211,6 +212,7 @@ class ProblemProtocol(BoundedProtocol):
             and parser.should_keep_alive()
             and parser.get_http_version() == "1.1"
             and not parser.should_upgrade()
+            and take_json(self.headers)
         )
 
     def _can_write(self) -> bool:

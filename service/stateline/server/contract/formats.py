@@ -1,0 +1,114 @@
+"""How an answer is to look: its format, by `format=` or `Accept`, its columns, and whether it has details."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from stateline.serde.plain import shown
+from stateline.server.contract.arguments import Arguments
+from stateline_store import InvalidArgumentError, NotAcceptableError
+
+JSON, NDJSON, CSV = "application/json", "application/x-ndjson", "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"  # IANA
+FORMATS = {"json": JSON, "ndjson": NDJSON, "csv": CSV, "arrow": ARROW}
+SHAPING = ("format", "columns", "details")
+_REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  # RFC 9110, 12.4.2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of an answer is wanted, and how."""
+
+    media_type: str | None = None
+    """That of `format`; None leaves it to `Accept`."""
+    columns: tuple[str, ...] | None = None
+    """Members of the answer, or of its entries; None for all."""
+    details: bool = True
+    """Whether it has `position` and `partitions`."""
+
+    @classmethod
+    def read(cls, arguments: Arguments) -> Shape:
+        """What the parameters ask for. Raises as `Arguments` does."""
+        columns = arguments.text("columns")
+        name = arguments.choice("format", "", FORMATS)
+        details = arguments.choice("details", "all", ("all", "none")) == "all"
+        return cls(FORMATS.get(name), None if columns is None else tuple(columns.split(",")), details)
+
+    def check_columns(self, known: Collection[str]) -> None:
+        """Raise `InvalidArgumentError` for a column that this answer does not have, or that is named twice."""
+        for name in self.columns or ():
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"columns={shown(name)} is no column of this answer: it has {', '.join(known)}."
+                )
+            if self.columns is not None and self.columns.count(name) > 1:
+                raise InvalidArgumentError(f"columns={shown(','.join(self.columns))} names {name!r} twice.")
+
+    def only(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The columns of a result, or of its entries; `key_text` goes with `key`."""
+        if self.columns is None:
+            return result
+        if "entries" in result:
+            return {**result, "entries": [self.only(entry) for entry in result["entries"]]}
+        members = {name: result[name] for name in self.columns}
+        if "key" in members and "key_text" in result:
+            members["key_text"] = result["key_text"]
+        return members
+
+
+WHOLE = Shape()
+
+
+def wanted_format(accept: str, shape: Shape, available: Iterable[str]) -> str:
+    """The media type of the answer: that of `format`, or the first that `Accept` names, of those available. Of weights
+    only 0 counts, which refuses a type. Raises `NotAcceptableError` when none of them will do.
+    """
+    available = tuple(available)
+    if shape.media_type is not None:
+        wanted, refused = [shape.media_type], []
+    else:
+        wanted, refused = accepted(accept), accepted(accept, refused=True)
+    if not wanted:
+        wanted = ["*/*"]
+    for each in wanted:
+        for media_type in available:
+            if media_type not in refused and _covers(each, media_type):
+                return media_type
+    asked = "format" if shape.media_type is not None else f"Accept: {shown(accept)}"
+    raise NotAcceptableError(
+        f"This answer cannot be had as {asked} asks: it is {' or '.join(available)}. Ask for one of these, with Accept "
+        "or format."
+    )
+
+
+def check_format(request: Request, media_type: str) -> None:
+    """Raise `NotAcceptableError` unless the client takes this type, the only one."""
+    wanted_format(request.headers.get("accept", ""), WHOLE, (media_type,))
+
+
+def accepted(header: str, *, refused: bool = False) -> list[str]:
+    """What a header such as `Accept` or `Accept-Encoding` names and does not refuse, in order and in lower case; or
+    what it refuses."""
+    parts = [(name.strip().lower(), parameters) for name, _, parameters in _parts(header)]
+    return [name for name, parameters in parts if name and (_REFUSED.search(parameters) is not None) == refused]
+
+
+def take_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the headers of a request take JSON for certain; cheap, and False for what has to be looked at."""
+    for name, value in headers:
+        if name == b"accept" and (b"q=0" in value or not (b"*/*" in value or b"application/json" in value)):
+            return False
+    return True
+
+
+def _parts(header: str) -> list[tuple[str, str, str]]:
+    return [part.partition(";") for part in header.split(",")]
+
+
+def _covers(given: str, media_type: str) -> bool:
+    return given in ("*/*", "*", media_type) or (given.endswith("/*") and media_type.startswith(given[:-1]))
