@@ -130,17 +130,23 @@ def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longe
     with ExitStack() as stack:
         machines = Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, *settings)
         one, two = machines.every.values()
-        one.start_worker(STATELINE_CRASH_AT="commit:offsets-sent")
+        # Input first: a task that has had none yet makes a commit of its own, which would be the one to die in.
         two.start_worker()
+        wait_until(lambda: len(two.active()) == 2, HANGING_S)
+        machines.send()
+        asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
+        for key in KEYS:
+            assert value(two, key, **asked) == (200, 1, "active two")
+        one.start_worker(STATELINE_CRASH_AT="commit:offsets-sent")
         wait_until(lambda: all(len(each.active()) == 1 for each in (one, two)), HANGING_S)
         machines.send()
         assert one.worker is not None
         one.worker.wait(HANGING_S)
         one.stop_server()
         wait_until(lambda: len(two.active()) == 2, LOST_S)
-        asked: dict[str, Any] = {"position_bound": machines.bound(), "wait_ms": 30_000}
+        asked = {"position_bound": machines.bound(), "wait_ms": 30_000}
         for key in KEYS:
-            assert value(two, key, **asked) == (200, 1, "active two")
+            assert value(two, key, **asked) == (200, 2, "active two")
 
 
 @pytest.mark.parametrize("step", ["standby:opened", "standby:let-go"])
