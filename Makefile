@@ -36,7 +36,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 demo: $(INSTALLED) java
-	@$(BIN)/stateline demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(if $(NODES),--nodes $(NODES))
+	@PYTHONPATH=tests $(BIN)/python -m flights $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(if $(NODES),--nodes $(NODES))
 
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
@@ -75,23 +75,23 @@ chaos: $(INSTALLED) java maven
 
 lock: $(INSTALLED)
 	@echo "Looking for newer versions …"
-	@$(PIP) install --upgrade --upgrade-strategy eager --editable '.[dev]'
+	@$(PIP) install --upgrade --upgrade-strategy eager --editable '.[dev]' --editable examples/flights
 	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/pip freeze --exclude-editable; } > .venv/lock
 	@mv .venv/lock requirements.lock
 	@touch $(INSTALLED)
 
 clean:
 	@rm -rf .venv $(DOCS) .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist
-	@find service store tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find service store tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml examples/flights/pyproject.toml
 	@command -v $(PYTHON) > /dev/null || { echo "Python is missing: install Python 3.11 or newer (Debian: python3 python3-venv)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) --version): Stateline needs Python 3.11 or newer, so name one, as in make PYTHON=python3.12." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "Python's venv is missing: install it (Debian: python3-venv)." >&2; exit 1; }
 	@echo "Installing Stateline into .venv (once, one to two minutes) …"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(PIP) install --requirement requirements.lock
-	@$(PIP) install --no-deps --editable .
+	@$(PIP) install --no-deps --editable . --editable examples/flights
 	@touch $@
 
 java:

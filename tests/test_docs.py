@@ -563,13 +563,13 @@ def has_module(dotted: str) -> bool:
 
 def test_modules_and_files_that_anything_names_are_there() -> None:
     missing = set[tuple[Path, str]]()
-    there = {path for at in ("service", "store", "docs", "tests") for path in (ROOT / at).rglob("*")}
+    there = {path for at in ("service", "store", "docs", "tests", "examples") for path in (ROOT / at).rglob("*")}
     for path in there:
         if path.suffix in (".py", ".md", ".xml", ".properties") and "target" not in path.parts:
             text = path.read_text()
             modules = re.findall(r"`(stateline(?:_store|\.[a-z_]+)(?:\.[a-z_]+)+)", text)
             missing |= {(path, name) for name in modules if not has_module(name)}
-            files = re.findall(r"(?<![/\w])(?:service|store|docs|tests)/[\w/-]+\.(?:py|md|xml)", text)
+            files = re.findall(r"(?<![/\w])(?:service|store|docs|tests|examples)/[\w/-]+\.(?:py|md|xml)", text)
             missing |= {
                 (path, name) for name in files if not any((at / name).is_file() for at in (ROOT, ROOT / "tests"))
             }

@@ -129,9 +129,9 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (["demo", "ONCE=1", "PORT=9"], ".venv/bin/stateline demo --once --port 9"),
-        (["demo"], ".venv/bin/stateline demo"),
-        (["demo", "NODES=3"], ".venv/bin/stateline demo --nodes 3"),
+        (["demo", "ONCE=1", "PORT=9"], "PYTHONPATH=tests .venv/bin/python -m flights --once --port 9"),
+        (["demo"], "PYTHONPATH=tests .venv/bin/python -m flights"),
+        (["demo", "NODES=3"], "PYTHONPATH=tests .venv/bin/python -m flights --nodes 3"),
         (
             ["test", "PYTEST_ARGS=-k position"],
             ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder -k position",

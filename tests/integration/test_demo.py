@@ -1,4 +1,4 @@
-"""`stateline demo --once`, as a newcomer runs it: it ends by itself, and every answer it checked was right.
+"""`make demo ONCE=1`, as a newcomer runs it: it ends by itself, and every answer it checked was right.
 
 `make test` gives it half of October and some weeks more, so that October's are checked; `make test-all` the whole year.
 """
@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from stateline.demo.data import data_directory
+from flights.data import data_directory
+from support import TESTS
 from support.processes.ports import free_port
 from support.run.length import long_only, long_or_short
 from support.spark.spark_archive import put_class_archive
@@ -92,11 +93,11 @@ def _demo(directory: Path, data: Path, *options: str) -> str:
     if long_or_short(False, True):  # a demo that ran here before has left what makes Spark start sooner
         put_class_archive(directory / "demo")
         (directory / "demo" / "demo.lock").touch()
-    command = [sys.executable, "-m", "stateline", "demo", "--once", "--port", str(free_port())]
+    command = [sys.executable, "-m", "flights", "--once", "--port", str(free_port())]
     command += ["--state-dir", str(directory / "demo"), *options]
     without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # what other tests have given Spark
     environment = {name: value for name, value in os.environ.items() if name not in without}
-    environment["PYTHONPATH"] = str(data.parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join((str(data.parents[1]), str(TESTS)))
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     text = result.stdout + result.stderr
     assert result.returncode == 0, text

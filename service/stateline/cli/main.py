@@ -27,7 +27,7 @@ _COMMANDS = (
     check_command.check,
     *(topic_commands.topics, topic_commands.produce, topic_commands.consume),
     *(state_commands.stores, state_commands.config, state_commands.inspect, state_commands.snapshot),
-    *(reset_commands.reset, reset_commands.status, state_commands.demo),
+    *(reset_commands.reset, reset_commands.status),
 )
 
 cli = typer.Typer(

@@ -1,4 +1,4 @@
-"""The commands that look at what an application keeps; and the demo."""
+"""The commands that show what an application keeps."""
 
 from __future__ import annotations
 
@@ -109,35 +109,3 @@ def snapshot(
     )
     for name, count in counts.items():
         typer.echo(f"{out / name}: {count} rows")
-
-
-def demo(
-    once: Annotated[bool, typer.Option("--once", help="Replay, ask, print the answers, and stop.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 8000,
-    state_dir: Annotated[Path, typer.Option(help="Where the demo keeps its data; emptied at each start.")] = Path(
-        ".stateline/demo"
-    ),
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=2, max=9, help="As many nodes on a real broker, a month of flights; one is killed, one added."
-        ),
-    ] = None,
-) -> int:
-    """Try Stateline on a year of New York's flights.
-
-    Replays them through a Spark pipeline and stores, and serves questions about them. Needs Java, no broker; with
-    --nodes also Maven, which fetches one.
-
-    Example: stateline demo --once
-    """
-    from stateline.config.extras import need_extra
-
-    need_extra("demo", "The demo's parts")
-    from stateline.demo.run import run_demo
-
-    if nodes is not None:
-        from stateline.demo.nodes.run import run_nodes_demo
-
-        return run_nodes_demo(nodes, once=once, port=port, state_dir=state_dir)
-    return run_demo(once=once, port=port, state_dir=state_dir)

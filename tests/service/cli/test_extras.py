@@ -1,4 +1,4 @@
-"""Without Spark, or the demo's packages, whatever needs them says in one line what to install."""
+"""Without Spark, whatever needs them says in one line what to install."""
 
 from __future__ import annotations
 
@@ -86,13 +86,6 @@ def test_a_module_that_imports_spark_itself_is_told_the_same(tmp_path: Path) -> 
     assert done.returncode == 2
     assert done.stderr.startswith("error: Importing shop failed: ")
     assert done.stderr.endswith(": run `pip install 'stateline[spark]'`.\n")
-
-
-def test_a_demo_without_its_packages_says_how_to_get_them(tmp_path: Path) -> None:
-    done = without("rich pyspark", command("demo"), tmp_path)
-    said = "error: The demo's parts need pyspark, rich, not installed here: run `pip install 'stateline[demo]'`.\n"
-    assert (done.returncode, done.stderr) == (2, said)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_package_within_one_that_is_missing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

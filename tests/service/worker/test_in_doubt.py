@@ -12,7 +12,6 @@ from typing import Literal
 import pytest
 
 from stateline import serdes, stores
-from stateline.demo.broker import BrokerUnavailableError
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.kafka import KafkaLog
@@ -22,6 +21,7 @@ from stateline.worker import InputRecord
 from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy, Held
 from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
+from support.kafka.recipe import BrokerUnavailableError
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.run.length import long_or_short

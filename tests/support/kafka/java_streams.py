@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 import httpx
 
-from stateline.demo.broker import maven_environment
 from support import CACHE, TESTS
-from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
+from support.kafka.maven import JarsUnavailableError, jars, maven_environment, one_at_a_time
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S
 

@@ -1,7 +1,7 @@
 """A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
 
 Use it as a context manager; tests that need nothing of their own share one (`shared_broker.py`). It needs `java`
-and `mvn`; the jars are fetched once, as `stateline.demo.broker` says how, into `.cache/kafka-4.3.1/libs`.
+and `mvn`; the jars are fetched once, as `recipe` says how, into `.cache/kafka-4.3.1/libs`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from typing import TypeVar
 
 import pytest
 
-from stateline.demo.broker import BrokerRecipe, BrokerUnavailableError, answers
-from stateline.demo.broker.recipe import KAFKA_VERSION
 from support import CACHE
 from support.kafka.maven import JarsUnavailableError, one_at_a_time
+from support.kafka.recipe import KAFKA_VERSION, BrokerRecipe, BrokerUnavailableError, answers
 from support.processes.ports import free_port
 from support.run.patience import HANGING_S
 
@@ -76,7 +75,7 @@ class KafkaBroker:
         self._output = self._directory / "broker.log"
         try:
             ours = {**_QUIET, **settings}
-            self._recipe = BrokerRecipe(CACHE, self._directory, ports or (free_port(), free_port()), heap, ours)
+            self._recipe = BrokerRecipe(self._directory, ports or (free_port(), free_port()), heap, ours)
             self.bootstrap_servers = self._recipe.bootstrap_servers
             self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
             self._format_storage(cluster_id or _new_id(), ours.get("node.id", "1"))

@@ -18,7 +18,7 @@ _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures 
     "service/worker/", "service/",
 )  # fmt: skip
 _SPARK, _OPERATORS = "service/spark/", "service/spark/operators/"
-_TOGETHER = ("service/demo/", "service/server/console/")
+_TOGETHER = ("flights/", "service/server/console/")
 _OWN_SESSIONS = ("test_driver_kill.py", "test_session.py")  # these start sessions in processes of their own
 _BY_TEST = (
     "integration/test_worker_crashes.py",
