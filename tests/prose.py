@@ -1,0 +1,123 @@
+"""Measure how easy the documentation is to read: `python tests/prose.py [FILE ...]`.
+
+It reads README.md, CONTRIBUTING.md and every page of docs/, without code, tables and headings. It prints one line per
+page and the totals, and exits with 1 if a total misses its target. `--long` lists the sentences over 30 words.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LONG_SENTENCE_WORDS = 30
+TARGETS = {"words per sentence": 15.0, "long sentences, %": 5.0, "words per paragraph": 40.0, "pronouns per 1,000": 22.0}
+
+_PRONOUNS = frozenset(("which", "that", "what", "whose", "who", "those", "these"))
+_FENCE = re.compile(r"^ *(```|~~~)")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*`]*\s+(?=[A-Z`*\[(\"'])")
+_WORD = re.compile(r"[A-Za-z0-9][\w'’./:=-]*")
+_CODE = re.compile(r"``.+?``|`[^`]*`")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf)\.", re.IGNORECASE)
+
+
+@dataclass
+class Prose:
+    """The paragraphs of a text, each as its sentences, each of them a list of words."""
+
+    paragraphs: list[list[list[str]]] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[list[str]]:
+        """All sentences, in order."""
+        return [sentence for paragraph in self.paragraphs for sentence in paragraph]
+
+    @property
+    def words(self) -> list[str]:
+        """All words, in order."""
+        return [word for sentence in self.sentences for word in sentence]
+
+    def figures(self) -> dict[str, float]:
+        """The figures that `TARGETS` names; 0 for a text without sentences."""
+        words, sentences = self.words, self.sentences
+        pronouns = sum(word.lower() in _PRONOUNS for word in words)
+        return {
+            "words per sentence": _ratio(len(words), len(sentences)),
+            "long sentences, %": _ratio(100 * sum(len(s) > LONG_SENTENCE_WORDS for s in sentences), len(sentences)),
+            "words per paragraph": _ratio(len(words), len(self.paragraphs)),
+            "pronouns per 1,000": _ratio(1000 * pronouns, len(words)),
+        }
+
+
+def prose_of(text: str) -> Prose:
+    """Return the prose of a Markdown text: no code, tables, headings, HTML or indented blocks."""
+    found = Prose()
+    for paragraph in _paragraphs(text.splitlines()):
+        plain = _LINK.sub(r"\1", _CODE.sub("code", paragraph))
+        sentences = [_WORD.findall(s) for s in _SENTENCE_END.split(_ABBREVIATIONS.sub(r"\1", plain))]
+        if kept := [sentence for sentence in sentences if sentence]:
+            found.paragraphs.append(kept)
+    return found
+
+
+def pages() -> list[Path]:
+    """The files that the targets are of."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Paragraphs and items of lists, each in one line."""
+    open_lines: list[str] = []
+    in_code = in_list = False
+    for line in [*lines, ""]:
+        if _FENCE.match(line):
+            in_code = not in_code
+            line = ""
+        if in_code:
+            continue
+        item = _LIST_ITEM.match(line)
+        indented = line.startswith("    ") and not in_list and not open_lines
+        skipped = not line.strip() or indented or line.lstrip().startswith(("|", "#", "<", "---", "!!!", "???", "{%"))
+        if (skipped or item) and open_lines:
+            yield " ".join(open_lines)
+            open_lines = []
+        if not skipped:
+            open_lines.append(_LIST_ITEM.sub("", line).strip().removeprefix("> "))
+        in_list = bool(item) or (in_list and (not line.strip() or line.startswith(" ")))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _line(name: str, prose: Prose) -> str:
+    return f"{name:<34} {len(prose.words):>7}  " + "  ".join(f"{value:>6.1f}" for value in prose.figures().values())
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures of these files, or of all pages; 1 if a total misses its target."""
+    files = [Path(each).resolve() for each in arguments if not each.startswith("--")] or pages()
+    everything = Prose()
+    print(f"{'page':<34} {'words':>7}  " + "  ".join(f"{name}" for name in TARGETS))
+    for path in files:
+        prose = prose_of(path.read_text(encoding="utf-8"))
+        everything.paragraphs += prose.paragraphs
+        print(_line(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path), prose))
+        if "--long" in arguments:
+            for sentence in prose.sentences:
+                if len(sentence) > LONG_SENTENCE_WORDS:
+                    print(f"    {len(sentence)}: {' '.join(sentence)}")
+    print(_line("all", everything))
+    missed = [name for name, value in everything.figures().items() if round(value, 1) > TARGETS[name]]
+    if missed:
+        print(f"Over the target: {', '.join(f'{name} (at most {TARGETS[name]:g})' for name in missed)}.")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
