@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     for name, at in OUTSIDE.items():
-        markdown = markdown.replace(f"](../{name}", f"]({at}")
+        markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{re.escape(name)}", rf"](\1{at}", markdown)
     return markdown
 
 

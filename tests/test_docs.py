@@ -69,7 +69,7 @@ from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIME_MS = 1_795_259_814_382
 # Members of an answer that depend on the clock, or on whether a commit has just been made.
 VOLATILE = {"timestamp", "committed_at_ms", "staged_records", "staged_bytes", "pid", "process_id", "socket", "topic_id"}
@@ -543,7 +543,8 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
 
 
 def test_the_files_that_the_design_names_are_there() -> None:
-    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", document("docs/design.md"))
+    pages = [path.read_text(encoding="utf-8") for at in ("design", "decisions") for path in (ROOT / "docs" / at).glob("*.md")]
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", "".join(pages))
     assert len(named) > 30
     assert [path for path in named if not any((ROOT / at / path).is_file() for at in (".", "service/stateline"))] == []
 
