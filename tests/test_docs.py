@@ -388,25 +388,23 @@ def test_the_metrics_are_those_of_the_server(hello: Hello) -> None:
     assert {plain(row[0]) for row in rows(document("docs/operations.md"), "## Metrics")} == served
 
 
-# ---- docs/formats.md
+# ---- docs/formats
 
 
 def test_positions_are_encoded_as_shown() -> None:
-    text = document("docs/formats.md")
+    text = document("docs/formats/position.md")
     position = Position({"orders": {0: 2, 1: 300}})
     data = position.encode()
-    lines = re.findall(
-        r"^    ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$", text.split("## A store's database")[0], re.MULTILINE
-    )
+    lines = re.findall(r"^    ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$", text, re.MULTILINE)
     content = bytes.fromhex(" ".join(lines))
     zeros = len(data) - len(content)
     assert data == content + bytes(zeros)
-    assert f"is {len(data)} bytes: these, and {zeros} zeros" in text
+    assert f"is {len(data)} bytes: the bytes below, and {zeros} zeros" in text
     assert Position.decode(content) == position
 
 
 def test_serdes_write_the_bytes_shown() -> None:
-    shown = {plain(row[0]): row[2] for row in rows(document("docs/formats.md"), "## Keys and values")}
+    shown = {plain(row[0]): row[2] for row in rows(document("docs/formats/keys-and-values.md"), "## Serdes")}
     samples: list[tuple[serdes.Serde, Any]] = [
         (serdes.string, "é"),
         (serdes.int32, 7),
@@ -417,7 +415,7 @@ def test_serdes_write_the_bytes_shown() -> None:
     ]
     for serde, value in samples:
         assert f"is `{serde.serialize(value).hex(' ')}`" in shown[serde.name]
-    # Those around another: docs/formats.md.
+    # Those around another: docs/formats/windows.md.
     others = {"Serde", "TimeWindowedSerde", "WindowedSerde", "session_windowed", "time_windowed", "windowed"}
     assert shown.keys() == set(serdes.__all__) - others
 
@@ -432,7 +430,7 @@ def offsets_rows(db: Any) -> dict[str, bytes]:
 
 
 def test_a_database_has_the_rows_shown(tmp_path: Path) -> None:
-    text = document("docs/formats.md")
+    text = document("docs/formats/stores.md")
     store = TimestampedKeyValueStore("orders")
     store.init(StoreContext("0_0", tmp_path, types=StoreTypes("string", "json")))
     store.put_with_timestamp(b"alice", b'{"amount": 12}', TIME_MS)
@@ -460,14 +458,16 @@ def test_a_database_with_a_retention_and_duplicates_has_the_other_rows_shown(tmp
     store.commit({})
     store.close()
     found = offsets_rows(database(tmp_path / "rocksdb" / "visits"))
-    shown = {plain(row[0]): plain(row[2]) for row in rows(document("docs/formats.md"), "that starts at 300000:\n")}
+    shown = {
+        plain(row[0]): plain(row[2]) for row in rows(document("docs/formats/stores.md"), "that starts at 300000:\n")
+    }
     assert shown == {name: found[name].hex(" ") for name in ("stream_time", "sequence")} | {
         "layout": found["layout"].decode()
     }
 
 
 def test_a_notice_has_the_slots_shown(tmp_path: Path) -> None:
-    names = [plain(row[1]) for row in rows(document("docs/formats.md"), "## Commit notice")]
+    names = [plain(row[1]) for row in rows(document("docs/formats/notice.md"), "# Commit notice")]
     notice = CommitNotice(tmp_path / "totals.notice")
     notice.open(1, 2)
     notice.publish(11, 12)
@@ -478,7 +478,7 @@ def test_a_notice_has_the_slots_shown(tmp_path: Path) -> None:
         assert slots[0].to_bytes(8, "big") == b"STLNOTE1"
         assert [getattr(view, name) for name in names[1:]] == list(slots[1:])
     notice.close()
-    states = rows(document("docs/formats.md"), "## Commit notice")[6][2]
+    states = rows(document("docs/formats/notice.md"), "# Commit notice")[6][2]
     assert states == ", ".join(f"{state.value} {state.name.lower()}" for state in StoreState)
 
 
@@ -496,14 +496,17 @@ def test_changelog_records_are_as_described(tmp_path: Path, kind: type[KeyValueS
     headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
     assert headers == (("v", b"\0"), ("c", Position({"orders": {0: 2}}).encode()))
     ((header, types),) = types_headers(StoreTypes("string", "json"))
-    text = document("docs/formats.md")
-    assert f"`v` = `00`, `c` = the store's Position, `{header}` = its types" in text
+    text = document("docs/formats/changelogs.md")
+    shown = {plain(row[0]): row[1] for row in rows(text, "## Headers")}
+    assert list(shown) == ["v", "c", header, "e"]
+    assert shown["v"] == "`00`"
     assert types is not None
-    assert f"`{types.decode()}`" in text
+    assert f"    {types.decode()}\n" in text
 
 
 def test_the_marker_is_encoded_as_shown() -> None:
-    shown = blocks(document("docs/formats.md"), "json")[0].strip().encode()
+    (block,) = blocks(document("docs/formats/topics.md"), "json")
+    shown = block.strip().encode()
     assert EpochMarker.decode(shown).encode() == shown
 
 
@@ -512,12 +515,12 @@ def test_dead_letters_have_the_headers_shown() -> None:
     for at in (TIME_MS, -1):
         handler.cannot_read(Record("orders", 0, 2, at, b"alice", b"?"), ValueError("no"))
     letter, early = ({name for name, _ in each.headers} for each in handler.take_dead_letters())
-    shown = set(re.findall(r"`(__streams\.errors\.\w+)`", document("docs/formats.md")))
+    shown = set(re.findall(r"`(__streams\.errors\.\w+)`", document("docs/formats/topics.md")))
     assert shown == early == letter | {"__streams.errors.timestamp"}
 
 
 def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
-    text = document("docs/formats.md")
+    text = document("docs/formats/embedded-log.md")
     log = EmbeddedLog(tmp_path / "log.db")
     with closing(sqlite3.connect(log.embedded_file)) as sql:
         sql.execute(PARTITION_TIMES)
@@ -530,7 +533,7 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
             if not name.startswith("sqlite_")
         }
         (page_size,) = sql.execute("PRAGMA page_size").fetchone()
-    shown = {plain(row[0]): re.findall(r"`(\w+)`", row[1]) for row in rows(text, "## The embedded log")}
+    shown = {plain(row[0]): re.findall(r"`(\w+)`", row[1]) for row in rows(text, "# The embedded log")}
     assert shown == actual
     said = f"page size {page_size}, `application_id` {APPLICATION_ID:#x} (`StLg`) and `user_version` {SCHEMA_VERSION}"
     assert said.lower() in text.lower()
@@ -543,7 +546,9 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
 
 
 def test_the_files_that_the_design_names_are_there() -> None:
-    pages = [path.read_text(encoding="utf-8") for at in ("design", "decisions") for path in (ROOT / "docs" / at).glob("*.md")]
+    pages = [
+        path.read_text(encoding="utf-8") for at in ("design", "decisions") for path in (ROOT / "docs" / at).glob("*.md")
+    ]
     named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", "".join(pages))
     assert len(named) > 30
     assert [path for path in named if not any((ROOT / at / path).is_file() for at in (".", "service/stateline"))] == []
@@ -578,8 +583,9 @@ def test_modules_and_files_that_anything_names_are_there() -> None:
 
 
 def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:
-    _, topology, instance, figures, status = (
-        json.loads(block) for block in blocks(document("docs/formats.md"), "json")
+    pages = ("process-files", "pipelines")
+    topology, instance, figures, status = (
+        json.loads(block) for page in pages for block in blocks(document(f"docs/formats/{page}.md"), "json")
     )
     application = hello.directory / ".stateline" / "hello"
     assert_shown(topology, orjson.loads((application / "topology.json").read_bytes()), "topology.json")
@@ -594,8 +600,8 @@ def test_the_files_for_servers_are_as_shown(hello: Hello) -> None:
 def test_every_file_in_a_state_directory_is_named(hello: Hello) -> None:
     state = hello.directory / ".stateline"
     patterns = []
-    for row in rows(document("docs/formats.md"), "## Files"):
-        for name in re.findall(r"`([^`]+)`", row[0]):
+    for cell in re.findall(r"^\| (`[^|]+) \|", document("docs/formats/files.md"), re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", cell):
             pattern = re.sub(r"<[a-z.]+>", "[^/]+", re.sub(r"([.])(?![^<]*>)", r"\\.", name))
             patterns.append(re.compile(pattern + (".+" if name.endswith("/") else "")))
     files = [str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()]

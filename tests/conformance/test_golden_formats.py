@@ -1,4 +1,4 @@
-"""The examples of docs/formats.md are bytes that Kafka Streams wrote."""
+"""The examples of docs/formats are bytes that Kafka Streams wrote."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import pytest
 
 from conformance.golden import section
 
-_FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+_FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 _HEX_LINE = re.compile(r"^    ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$")
-_OF_STORES = ("## Keys of window and session stores", "## Versioned stores")
+_OF_STORES = ("windows", "versions")
 
 
-def chapter(title: str) -> str:
-    text = _FORMATS.read_text()
-    assert f"\n{title}\n" in text
-    return text.split(f"\n{title}\n")[1].split("\n## ")[0]
+def page(name: str) -> str:
+    return (_FORMATS / f"{name}.md").read_text()
 
 
-def examples(title: str) -> list[str]:
+def examples(name: str) -> list[str]:
     """The hex of each block of indented lines, comments left out."""
     blocks: list[list[str]] = [[]]
-    for line in chapter(title).splitlines():
+    for line in page(name).splitlines():
         if found := _HEX_LINE.match(line):
             blocks[-1].append(found[1].replace(" ", ""))
         elif blocks[-1]:
@@ -39,9 +37,9 @@ def written() -> set[str]:
     return keys | {(segment % 2**64).to_bytes(8).hex() + key + value for segment, key, value in rows}
 
 
-@pytest.mark.parametrize("title", _OF_STORES)
-def test_examples_of_stores_are_bytes_of_kafka_streams(title: str) -> None:
-    shown = examples(title)
+@pytest.mark.parametrize("name", _OF_STORES)
+def test_examples_of_stores_are_bytes_of_kafka_streams(name: str) -> None:
+    shown = examples(name)
     assert len(shown) >= 2
     assert set(shown) <= written()
 
@@ -49,12 +47,13 @@ def test_examples_of_stores_are_bytes_of_kafka_streams(title: str) -> None:
 def test_the_changelog_record_shown_is_one_that_kafka_streams_wrote() -> None:
     steps = [step for history in section("stores") for step in history["steps"]]
     records = {record["key"] + (record["value"] or "") for step in steps for record in step["records"]}
-    (shown,) = examples("## Changelog topics")
+    (shown,) = examples("changelogs")
     assert shown in records
 
 
 def test_the_checkpoint_shown_is_one_that_kafka_streams_wrote() -> None:
-    lines = re.findall(r"^    (\S.*?)(?:  .*)?$", chapter("## Offset checkpoint files"), re.MULTILINE)
+    files, _ = page("checkpoints").split("\n## The journal of a relocation\n")
+    lines = re.findall(r"^    (\S.*?)(?:  .*)?$", files, re.MULTILINE)
     assert "".join(f"{line}\n" for line in lines) in [
         "".join(sorted(vector["text"].splitlines(keepends=True), key=lambda line: line.count(" ")))
         for vector in section("checkpoint_files")

@@ -289,9 +289,9 @@ class App:
         DataFrame out. `stateline.model.pipeline.Pipeline` says what the rest means.
 
         Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several are
-        joined with "|", see `docs/formats.md`), the column `timestamp` its timestamp (else the time of the
-        micro-batch); columns that begin with "_" are left out. With `windowing` the times of a window or session are
-        part of the key. A replayed micro-batch has no effect (see `stateline.spark.sink.epoch_sink`).
+        joined with "|", see `docs/formats/keys-and-values.md`), the column `timestamp` its timestamp (else the time of
+        the micro-batch); columns that begin with "_" are left out. With `windowing` the times of a window or session
+        are part of the key. A replayed micro-batch has no effect (see `stateline.spark.sink.epoch_sink`).
         """
         if windowing is not None:
             check_windowing(windowing)

@@ -1,7 +1,7 @@
 """Stores of Kafka Streams applications, kept here from their changelogs and served, read only. Pure.
 
 A changelog's records are the rows of a store: key, value and timestamp, in bytes that the stores here share
-(docs/formats.md). So such a store is a table of that topic, of any kind that Kafka Streams has.
+(docs/formats/changelogs.md). So such a store is a table of that topic, of any kind that Kafka Streams has.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def keys_of(table: pa.Table) -> list[str]:
 
 
 def parts_of(key: str) -> tuple[str, ...]:
-    """As `docs/formats.md` says."""
+    """As `docs/formats/keys-and-values.md` says."""
     parts = re.findall(r"(?:^|\|)((?:[^\\|]|\\.)*)", key, re.S)
     return tuple(re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in parts)
 

@@ -20,7 +20,7 @@ Declared = dict[str, Any]
 """An operator's name, under ``operator``, and its parameters by theirs, as JSON has them."""
 
 STATE = 2
-"""The form of what the operators keep (docs/formats.md), among an operator's parameters: never change it but with the
+"""The form of what the operators keep (docs/formats/pipelines.md), among an operator's parameters: never change it but with the
 form. Checkpoints of form 1, one JSON text per key, do not say it."""
 
 _noting: ContextVar[list[Declared] | None] = ContextVar("operators", default=None)

@@ -4,7 +4,7 @@ An entry is two numbers, by which they are in order, and a text. Up to `_LEAF` o
 that most keys cost one read and one write. More are in **leaves**, rows of a `MapState` of as many each, and the
 `ValueState` has the first entry's numbers of each leaf: a change reads and writes that index and one leaf.
 
-What is kept is in checkpoints: docs/formats.md, never change.
+What is kept is in checkpoints: docs/formats/pipelines.md, never change.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def test_the_declaration_of_a_pipeline_is_as_the_documents_show(session: SparkSe
     made = declaration(
         session, levels, reads=(), tables=(Topic("customers", serdes.string, serdes.json),), key=("level",)
     )
-    assert made.encode().decode() in (_ROOT / "docs" / "formats.md").read_text()
+    assert made.encode().decode() in (_ROOT / "docs/formats/pipelines.md").read_text()
 
 
 Run = Callable[..., None]
