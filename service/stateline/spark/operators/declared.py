@@ -20,8 +20,8 @@ Declared = dict[str, Any]
 """An operator's name, under ``operator``, and its parameters by theirs, as JSON has them."""
 
 STATE = 2
-"""The form of what the operators keep (docs/formats/pipelines.md), among an operator's parameters: never change it but with the
-form. Checkpoints of form 1, one JSON text per key, do not say it."""
+"""The form of the operators' state (docs/formats/pipelines.md), among an operator's parameters: never change it without
+changing the form. Checkpoints of form 1, one JSON text per key, do not have it."""
 
 _noting: ContextVar[list[Declared] | None] = ContextVar("operators", default=None)
 
