@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stateline.processes.readiness import ReadyPipe
 
 CALLERS_MISTAKE = 2  # the exit code of the command line for errors that a restart cannot cure
+STORES_REFUSED = 3  # no worker may run these stores, but servers answer their last committed state
 
 # What a process is told whose successor works already: take nothing more, end what was begun, and go.
 HAND_OVER = signal.SIGUSR1
@@ -55,7 +56,7 @@ class RestartPolicy:
         """Seconds until the next start; None when there must be none, because the caller has to act first."""
         if life_s >= self.stable_after_s:
             self._was_stable = True
-        if exit_code == CALLERS_MISTAKE and not self._was_stable:
+        if exit_code == STORES_REFUSED or (exit_code == CALLERS_MISTAKE and not self._was_stable):
             return None
         return self.delay_after(life_s)
 

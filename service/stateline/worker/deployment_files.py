@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.drain_request import drain_path
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import (
@@ -109,9 +110,9 @@ class DeploymentFiles:
         subtopology_partitions(self._topology, counts)
         publish_topology(self._application, self._published(topics))
 
-    def refuse(self, reasons: Mapping[str, str], topics: TopicWatch) -> None:
-        """Say why nobody runs these stores."""
-        publish_refusal(self._application, reasons, lambda: self._published(topics))
+    def refuse(self, error: StoresRefusedError, topics: TopicWatch) -> None:
+        """Say why no worker runs the application."""
+        publish_refusal(self._application, error, lambda: self._published(topics))
 
     def _published(self, topics: TopicWatch) -> PublishedTopology:
         counts = {name: info.partitions for name, info in topics.found.items()}

@@ -169,7 +169,8 @@ class Worker:
                 self.commit()
         except StoresRefusedError as error:
             self._manager.drop_all()
-            self._deployment.refuse(error.reasons, self._topics)
+            self._deployment.refuse(error, self._topics)
+            self._leaves_for_good = self._executor.stopping = True  # nobody starts it again
             raise
         except BaseException:
             self._manager.drop_all()  # half of a slice may be staged: none of it may be committed

@@ -166,6 +166,16 @@ def test_a_mistake_of_a_child_that_fails_alone_stops_the_others_only_when_they_h
         until(lambda: False, supervisor)
 
 
+def test_a_child_whose_stores_are_refused_stops_nothing_but_itself(lines: Lines) -> None:
+    refused = "print('error: topic grew'); raise SystemExit(3)"
+    with Supervisor([child("worker-0", refused), child("server", OBEDIENT)], emit=lines, policy=quick) as supervisor:
+        until(lambda: lines.about("worker-0 cannot run: topic grew"), supervisor)
+        until(lambda: "server | up" in lines, supervisor)
+        supervisor.poll()
+        assert list(supervisor.processes) == ["server"]
+    assert RestartPolicy().ended(3, life_s=3600.0) is None, "however long it lived"
+
+
 def test_children_stop_in_order_and_may_say_goodbye(lines: Lines) -> None:
     children = [child("last", POLITE, stop_order=1), child("first", POLITE)]
     with Supervisor(children, emit=lines) as supervisor:

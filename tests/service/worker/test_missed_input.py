@@ -132,7 +132,7 @@ class Scene:
         with pytest.raises(StoresRefusedError) as caught:
             self.run(app)
         said, code = explained(caught.value)
-        assert code == 2
+        assert code == 3
         assert all(each in said for each in found)
         assert found
         return said

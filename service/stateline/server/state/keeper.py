@@ -79,7 +79,7 @@ class Keeper:
                 continue
             for partition in store.partitions:
                 if (why := self._why_unreadable(store, partition)) is not None:
-                    reasons.append(why)
+                    reasons += [why] if store.stopped is None else [store.stopped, why]
                 await asyncio.sleep(0)
         return list(dict.fromkeys(reasons))
 
