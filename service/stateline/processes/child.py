@@ -17,6 +17,9 @@ STORES_REFUSED = 3  # no worker may run these stores, but servers answer their l
 # What a process is told whose successor works already: take nothing more, end what was begun, and go.
 HAND_OVER = signal.SIGUSR1
 
+# What tells a worker to leave its group for good when it stops: others are to have its tasks at once.
+LEAVE = signal.SIGUSR2
+
 
 @dataclass(frozen=True, slots=True)
 class Child:
@@ -39,6 +42,8 @@ class Child:
     """New code: it starts beside the process that has the old, and that goes when this one is ready."""
     leaves_by: signal.Signals = signal.SIGTERM
     """What lets it go when another process takes its place."""
+    quits_by: signal.Signals = signal.SIGTERM
+    """What ends it when the application cannot run here."""
 
 
 @dataclass(slots=True)

@@ -109,6 +109,7 @@ class Supervisor:
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupts = 0
         self._outlives_mistakes = False
+        self._is_quitting = False  # because of a mistake: nobody starts this again as it is
 
     def __enter__(self) -> Supervisor:
         try:
@@ -234,7 +235,7 @@ class Supervisor:
         try:
             with self:
                 while not self._interrupts:
-                    self.poll()
+                    self._poll_or_quit()
                     self._heed_hangups(renewal, terminal)
                     if renewal is not None:
                         renewal.advance()
@@ -245,6 +246,13 @@ class Supervisor:
                 renewal.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _poll_or_quit(self) -> None:
+        try:
+            self.poll()
+        except ConfigurationError:
+            self._is_quitting = True
+            raise
 
     def _heed_hangups(self, renewal: Renewing | None, terminal: Terminal) -> None:
         hangups, self._hangups = self._hangups, 0
@@ -267,7 +275,9 @@ class Supervisor:
         orders = sorted({one.child.stop_order for one in self._all})
         for order in orders:
             group = [one for one in self._all if one.child.stop_order == order]
-            self._terminate([one for one in group if not one.is_leaving], self._stop_signal)
+            for one in group:
+                if not one.is_leaving:
+                    self._terminate([one], one.child.quits_by if self._is_quitting else self._stop_signal)
             now = time.monotonic()
             self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
         self._await_end(self._all, deadline)
