@@ -79,6 +79,7 @@ _IDLE_S = 0.005
 _QUIET_SHARE, _QUIET_S = 0.01, 0.1
 _SETTLED_S = 10.0  # of one whose tasks do not all run yet, or that has none
 _DRAINED_POLL_S = 0.1
+_FIRST = "worker-0"  # of the workers of a directory it alone says what is true of the directory
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
@@ -269,6 +270,8 @@ class Worker:
             ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)
         self._housekeeping.settle_places()
+        if self._deployment.registration.instance == _FIRST:
+            self._housekeeping.say_leftovers()
         self._housekeeping.sweep_snapshots()
         self._join()
 
