@@ -18,7 +18,7 @@ from stateline.worker.figures import Figures
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.registration import Registration
 from stateline.worker.task import Task, TaskState
-from stateline_store import RetryLaterError, StatelineError, TransactionalStore
+from stateline_store import RetryLaterError, StatelineError, TopicPartition, TransactionalStore
 from stateline_store.clock import now_ms
 from stateline_store.rocksdb_options import block_cache
 
@@ -51,21 +51,30 @@ class Reporter:
         self._due_s = now_s
         self._failed = False
 
-    def report_if_due(self, tasks: Collection[Task], consumer: Consumer) -> None:
-        """Publish, unless that was done within the last second. Costs a look at the clock otherwise."""
+    def report_if_due(
+        self, tasks: Collection[Task], consumer: Consumer, waiting: Callable[[TopicPartition], int]
+    ) -> None:
+        """Publish, unless that was done within the last second. Costs a look at the clock otherwise. `waiting` counts
+        the records of a partition that were read and not processed."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
         self._due_s = now_s + _INTERVAL_S
         try:
-            self._instance.publish_figures(self._figures(now_s, tasks, consumer))
+            self._instance.publish_figures(self._figures(now_s, tasks, consumer, waiting))
             self._failed = False
         except RetryLaterError as error:
             if not self._failed:
                 logger.warning("The worker's figures are not told until this is mended: %s", error)
             self._failed = True
 
-    def _figures(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> WorkerFigures:
+    def _figures(
+        self,
+        now_s: float,
+        tasks: Collection[Task],
+        consumer: Consumer,
+        waiting: Callable[[TopicPartition], int],
+    ) -> WorkerFigures:
         """Of tasks by their ids, of stores by their names; what is not known is left out. Global tables are in none of
         them, and told as of one more."""
         opened = [task for task in tasks if task.state in _OPEN]
@@ -85,7 +94,7 @@ class Reporter:
             uncommitted_bytes=sum(task.staged_bytes for task in running),
             uncommitted_max_bytes=self._uncommitted_max_bytes,
             block_cache_usage=block_cache().get_usage(),
-            lag=_with({str(task.id): _lag(task, consumer) for task in running}, _global_lag(whole)),
+            lag=_with({str(task.id): _lag(task, consumer, waiting) for task in running}, _global_lag(whole)),
             dropped=dropped,
             rocksdb=_with(
                 {str(task.id): _properties(task.stores.transactional) for task in opened},
@@ -96,13 +105,13 @@ class Reporter:
         )
 
 
-def _lag(task: Task, consumer: Consumer) -> dict[str, int]:
+def _lag(task: Task, consumer: Consumer, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
     """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
     try:
-        found = {source.topic: consumer.lag(source) for source in task.topology.sources}
+        found = {source: consumer.lag(source) for source in task.topology.sources}
     except StatelineError:
         return {}
-    return {topic: lag for topic, lag in found.items() if lag is not None}
+    return {source.topic: lag + waiting(source) for source, lag in found.items() if lag is not None}
 
 
 def _global_lag(tables: GlobalTables) -> dict[str, int]:

@@ -143,7 +143,7 @@ class Worker:
         )  # fmt: skip
         self._executor = TaskExecutor(
             config, topology, self._tasks, self._committer, self._commits, self._topics, self._epochs, self._queries,
-            reporter, clock,
+            reporter, clock, knows_ends=log.embedded_file is not None,
         )  # fmt: skip
         client_id = self._deployment.client_id(config.consumer.get("client.id"))
         name = config.group_instance_id or client_id
