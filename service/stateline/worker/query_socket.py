@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from stateline.deployment.lease import Lease
 from stateline.deployment.unix_sockets import check_user, trusted_users
+from stateline.deployment.worker_figures import WorkerFigures
 from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
@@ -71,7 +72,7 @@ class QuerySocket:
     `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
     is `StoreDefinition.description` by store: who subscribes compares it with its own. Without a `lease` nobody else
     can have what is hosted here; without `copies` it wants none. `owned` is as `Tasks.owned`; `fitness` says what is
-    wrong with the worker, and hears of it.
+    wrong with the worker, and hears of it; `unwritten` is `Reporter.unwritten`.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -87,6 +88,7 @@ class QuerySocket:
         copies: CopiedTasks | None = None,
         owned: Owned = lambda store, partition: None,
         fitness: Fitness | None = None,
+        unwritten: Callable[[], WorkerFigures | None] = lambda: None,
     ) -> None:
         self._path = path
         self._queries = HostedQueries(lookup, owned)
@@ -95,6 +97,7 @@ class QuerySocket:
         self._lease = lease
         self._copies = copies
         self._fitness = fitness
+        self._unwritten = unwritten
         self._listener = listen(path)
         self._trusted = trusted_users(path.parent)
         self._selector = selectors.DefaultSelector()
@@ -274,7 +277,7 @@ class QuerySocket:
         return {
             "pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting),
             "lease_until_ms": until_ms, "copies": {} if self._copies is None else self._copies.wanted(),
-            "fault": "" if self._fitness is None else self._fitness.fault,
+            "fault": "" if self._fitness is None else self._fitness.fault, "figures": self._unwritten(),
         }  # fmt: skip
 
     def _start(self, client: QueryConnection, message: Message) -> None:

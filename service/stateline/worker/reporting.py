@@ -1,6 +1,7 @@
 """The figures that a worker publishes once a second: a file beside its instance file, which servers read for metrics.
 
-Best effort: a worker goes on where it cannot be written, on a full disk for example. Nothing here asks a broker.
+If the file cannot be written, on a full disk for example, servers get them over the worker's query socket. Nothing here
+asks a broker.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 class Reporter:
     """One worker's, on its thread. `figures` is what the worker counts into; `standby_lags` says how far behind those
-    are that it follows."""
+    are that it follows. `unwritten` are the newest figures, if their file could not be written, and None otherwise."""
 
     def __init__(
         self,
@@ -49,30 +50,31 @@ class Reporter:
         self._uncommitted_max_bytes = uncommitted_max_bytes
         self._global_tables = global_tables
         self._due_s = now_s
-        self._failed = False
+        self.unwritten: WorkerFigures | None = None
 
     def report_if_due(
-        self, tasks: Collection[Task], consumer: Consumer, waiting: Callable[[TopicPartition], int]
+        self, tasks: Collection[Task], consumer: Consumer | None, waiting: Callable[[TopicPartition], int]
     ) -> None:
         """Publish, unless that was done within the last second. Costs a look at the clock otherwise. `waiting` counts
-        the records of a partition that were read and not processed."""
+        the records of a partition that were read and not processed. `consumer` may be None while no task runs."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
         self._due_s = now_s + _INTERVAL_S
+        figures = self._figures(now_s, tasks, consumer, waiting)
         try:
-            self._instance.publish_figures(self._figures(now_s, tasks, consumer, waiting))
-            self._failed = False
+            self._instance.publish_figures(figures)
+            self.unwritten = None
         except RetryLaterError as error:
-            if not self._failed:
-                logger.warning("The worker's figures are not told until this is mended: %s", error)
-            self._failed = True
+            if self.unwritten is None:
+                logger.warning("Servers get this worker's figures over its socket until this is mended: %s", error)
+            self.unwritten = figures
 
     def _figures(
         self,
         now_s: float,
         tasks: Collection[Task],
-        consumer: Consumer,
+        consumer: Consumer | None,
         waiting: Callable[[TopicPartition], int],
     ) -> WorkerFigures:
         """Of tasks by their ids, of stores by their names; what is not known is left out. Global tables are in none of
@@ -105,8 +107,10 @@ class Reporter:
         )
 
 
-def _lag(task: Task, consumer: Consumer, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
+def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
     """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
+    if consumer is None:
+        return {}
     try:
         found = {source: consumer.lag(source) for source in task.topology.sources}
     except StatelineError:

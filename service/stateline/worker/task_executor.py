@@ -126,7 +126,7 @@ class TaskExecutor:
         self._queries.serve_for(rests_s)
         self.report(consumer)
 
-    def report(self, consumer: Consumer) -> None:
+    def report(self, consumer: Consumer | None) -> None:
         """Tell the worker's figures, unless that was done within the last second."""
         self._reporter.report_if_due(self._tasks.all.values(), consumer, self._order.waiting)
 

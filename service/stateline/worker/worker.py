@@ -134,7 +134,15 @@ class Worker:
         snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.all_stores.items()}
         self._queries = QuerySocket(
-            self._deployment.socket, hosted, snapshots, declared, self._lease, copies, self._tasks.owned, self._fitness
+            self._deployment.socket,
+            hosted,
+            snapshots,
+            declared,
+            self._lease,
+            copies,
+            self._tasks.owned,
+            self._fitness,
+            lambda: reporter.unwritten,
         )
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures, clock)
         self._commits = CommitSchedule(
@@ -206,6 +214,7 @@ class Worker:
         while not self._executor.stopping:
             try:
                 if not self._may_work():
+                    self._executor.report(None)
                     self._queries.serve_for(_IDLE_S)
                     continue
                 if self._prepare is not None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from stateline.deployment.unix_sockets import connected
 from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
@@ -80,6 +82,8 @@ class WorkerConnection:
         """Until when nobody else can have its tasks (`clock.boot_ms`), as it said last."""
         self.fault = ""
         """Why it does not run its tasks, as it said last; empty while it does."""
+        self.figures: bytes | None = None
+        """What it has counted, if it cannot write that to its file; None while it can."""
         self.wanted_copies: Mapping[str, Sequence[str]] = {}
         """By task the stores that it wants to have from another node, as it said last."""
 
@@ -205,6 +209,8 @@ class WorkerConnection:
             self.lease_until_ms = math.inf if until_ms is None else until_ms
             self.wanted_copies = status.get("copies", {})
             self.fault = str(status.get("fault", ""))  # none of an earlier build's
+            figures = status.get("figures")
+            self.figures = None if figures is None else orjson.dumps(figures)
         if message.get("event") == "commit" or message.get("id") == _SUBSCRIPTION:
             self._declared = message.get("stores", self._declared)
             self._on_commit()

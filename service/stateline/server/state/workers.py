@@ -124,6 +124,11 @@ class Workers:
                 found[name] = f"It has ended within the last {for_s:.0f} s{times}, and its tasks wait for it."
         return found
 
+    def unwritten_figures(self) -> dict[str, bytes]:
+        """By instance what it has counted and cannot write to its file. From any thread."""
+        connected = dict(self._connections).items()
+        return {name: each.figures for name, each in connected if each.alive and each.figures is not None}
+
     def say_unreached(self, why: str) -> None:
         """Tell every worker that no other node reaches this one."""
         for connection in self._connections.values():
