@@ -45,7 +45,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.examples import with_examples
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
-from stateline.server.contract.pages import docs_page
+from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
@@ -362,7 +362,7 @@ def _routes(
         return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
-        return HTMLResponse(docs(root_from(request.scope)))
+        return HTMLResponse(docs(root_from(request.scope)), headers=DOCS_HEADERS)
 
     return [
         *queries.routes(),
