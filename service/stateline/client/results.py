@@ -69,6 +69,8 @@ class Answer:
     partitions: Mapping[int, PartitionAnswer]
     failures: Mapping[int, Problem] = field(default_factory=dict)
     """Partitions that failed; empty unless `allow_partial` was asked for."""
+    stopped: str | None = None
+    """Why no worker runs the store any more: this is its last committed state. None while one may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,10 @@ class Config(BaseModel):
     """After this long the broker aborts an open transaction."""
     max_poll_interval_ms: Milliseconds = 300_000
     """After this long without a poll a worker is taken for stuck."""
+    max_partition_skew_ms: MillisecondsOrUnlimited = 10_000
+    """How far ahead of a partition without records here others are processed, in event time; -1: partitions as read."""
+    max_task_idle_ms: Wait = 1_000
+    """How long a partition that is read to its end, or restores, holds back others that are further ahead."""
     deserialization_exception_handler: Handler = "fail"
     """What becomes of a record that cannot be read."""
     processing_exception_handler: Handler = "fail"

@@ -4,8 +4,8 @@ Rules:
 
 - A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
   One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
-  restart can help. One that `fails_alone`, and any of them once new code is expected, is not started again then,
-  and the others go on.
+  restart can help. A child that `fails_alone`, and any of them once new code is expected, is not started again then,
+  and the others run on. So does a child that ends with exit code 3, however long it lived.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
   group, the JVM of a Spark driver included.
@@ -31,7 +31,7 @@ from types import FrameType
 from typing import Protocol
 
 from stateline.processes import guard as supervisor_guard
-from stateline.processes.child import HAND_OVER, Child, RestartPolicy, Supervised
+from stateline.processes.child import HAND_OVER, STORES_REFUSED, Child, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
 from stateline.processes.readiness import ReadyPipe
 from stateline.processes.terminal import Terminal, heed_hangups
@@ -109,6 +109,7 @@ class Supervisor:
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupts = 0
         self._outlives_mistakes = False
+        self._is_quitting = False  # because of a mistake: nobody starts this again as it is
 
     def __enter__(self) -> Supervisor:
         try:
@@ -234,7 +235,7 @@ class Supervisor:
         try:
             with self:
                 while not self._interrupts:
-                    self.poll()
+                    self._poll_or_quit()
                     self._heed_hangups(renewal, terminal)
                     if renewal is not None:
                         renewal.advance()
@@ -245,6 +246,13 @@ class Supervisor:
                 renewal.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _poll_or_quit(self) -> None:
+        try:
+            self.poll()
+        except ConfigurationError:
+            self._is_quitting = True
+            raise
 
     def _heed_hangups(self, renewal: Renewing | None, terminal: Terminal) -> None:
         hangups, self._hangups = self._hangups, 0
@@ -267,7 +275,9 @@ class Supervisor:
         orders = sorted({one.child.stop_order for one in self._all})
         for order in orders:
             group = [one for one in self._all if one.child.stop_order == order]
-            self._terminate([one for one in group if not one.is_leaving], self._stop_signal)
+            for one in group:
+                if not one.is_leaving:
+                    self._terminate([one], one.child.quits_by if self._is_quitting else self._stop_signal)
             now = time.monotonic()
             self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
         self._await_end(self._all, deadline)
@@ -330,7 +340,8 @@ class Supervisor:
             one.restart_at = math.inf
             why = f"{one.child.name} cannot run: {one.ended_with}"
             others_work = any(other.restart_at != math.inf for other in self._all)
-            if not (self._outlives_mistakes or (one.child.fails_alone and others_work)):
+            ends_alone = one.child.fails_alone or code == STORES_REFUSED
+            if not (self._outlives_mistakes or (ends_alone and others_work)):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)
             return

@@ -25,6 +25,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
+from stateline.config.temporary import use_temporary_directory
 from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
@@ -44,7 +45,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.examples import with_examples
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
-from stateline.server.contract.pages import docs_page
+from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
@@ -127,10 +128,12 @@ def create_app(
     they reach it (`peer_listener`), None where they do not. `takes_over`: another process answers until this one does,
     so it begins when every store can be queried, or after a while.
 
-    Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
-    declared, `RetryLaterError` when the state directory cannot be created.
+    Raises `ConfigurationError` when the tokens file cannot be read or temporary files can be kept nowhere,
+    `TopologyError` when the application cannot run as declared, `RetryLaterError` when the state directory
+    cannot be created.
     """
     # Secondaries keep a few files of their own beside the store's; made when the first one is opened.
+    use_temporary_directory(config)
     scratch = Path(tempfile.gettempdir()) / f"stateline-server-{secrets.token_hex(8)}"
     hide_directory(config.state_dir, "<state.dir>")
     hide_directory(scratch, "<scratch>")
@@ -359,7 +362,7 @@ def _routes(
         return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
-        return HTMLResponse(docs(root_from(request.scope)))
+        return HTMLResponse(docs(root_from(request.scope)), headers=DOCS_HEADERS)
 
     return [
         *queries.routes(),

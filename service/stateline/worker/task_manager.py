@@ -30,7 +30,7 @@ from stateline.worker.task import Task, TaskState
 from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
-from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, TopicPartition
+from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, StorageError, TopicPartition
 from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
@@ -226,11 +226,17 @@ class TaskManager:
             self._forget(source)
 
     def _drop_these(self, tasks: Iterable[Task]) -> None:
+        """A task that cannot be closed in order is as one whose worker was killed: `Task.open` mends it."""
         for task in tasks:
-            self._drop(task)
+            try:
+                self._drop(task)
+            except StorageError as error:
+                logger.warning("Task %s is not closed in order: %s", task.id, error)
 
     def _drop(self, task: Task) -> None:
         self._locked_since.pop(task.id, None)
         self._stop_reading(task)
-        task.close()
-        self._tasks.remove(task)
+        try:
+            task.close()
+        finally:
+            self._tasks.remove(task)

@@ -69,7 +69,7 @@ class TaskProcessing:
         self.is_unnoted = any(fed.get(s) != fed_before.get(s) for s, parts in topology.parts.items() if parts)
         self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
         self.committed_notes = self.notes
-        self._is_in_order = topology.subtopology.needs_order()
+        self._is_mixed = len(topology.sources) > 1
         self._was_punctuated = False
         own = dict(stores.transactional)
         with_global = {**settings.global_stores, **own}
@@ -152,8 +152,7 @@ class TaskProcessing:
         return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
-        """These follow in their partitions, with their event times: of a task whose input is put in order of time,
-        before that, each once."""
+        """These follow in their partitions, with their event times. Each record is stamped once, before `process`."""
         return self._times.stamped(records)
 
     def forget(self, source: TopicPartition) -> None:
@@ -161,19 +160,18 @@ class TaskProcessing:
         self._times.forget(source)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
-        """Stage the effect of a slice, in offset order; what is to be written out."""
+        """Stage the effect of a slice of stamped records, in offset order; what is to be written out."""
         if not records:
             return []
         outputs: list[OutputRecord] = []
-        timed = self._times.admitted(records if self._is_in_order else self._times.stamped(records), self._failures)
-        timed = since_1970(timed, self._failures, self._clock)
+        timed = since_1970(self._times.admitted(records, self._failures), self._failures, self._clock)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             if self._context.is_used:
                 self._context.stream_time_ms = max(self._context.stream_time_ms, max(map(TIMESTAMP_MS, run)))
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
         outputs += self._failures.take_dead_letters()
-        for last in {record.topic: record for record in records}.values() if self._is_in_order else records[-1:]:
+        for last in {record.topic: record for record in records}.values() if self._is_mixed else records[-1:]:
             self.next_offsets[TopicPartition(last.topic, last.partition)] = last.offset + 1
             position = position_of_input([last])
             for name in self._topology.fed_by.get(last.topic, ()):
@@ -193,9 +191,8 @@ class TaskProcessing:
         return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """The records of one topic that are behind each other, up to one that a punctuation is due with; of a task that
-        has neither several topics in order nor such punctuations, all of them."""
-        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_in_order else [records]
+        """Split records where the topic changes, and behind one that a punctuation is due with."""
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_mixed else [records]
         for left in one_topic:
             while left:
                 count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from typing import Any
 from urllib.parse import urljoin
@@ -113,6 +115,16 @@ def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) ->
     assert response.headers["content-type"].startswith("text/html")
     assert not re.search(r"<script|@import|url\(|(src|href)=.?(https?:)?//", response.text)
     assert "flights-app" in response.text
+
+
+def test_the_documentation_loads_no_script_style_or_picture_but_its_own_style(client: httpx.Client) -> None:
+    answer = client.get("/docs")
+    policy = next(each for each in answer.headers.get_list("content-security-policy") if "default-src" in each)
+    console = client.get("/").headers.get_list("content-security-policy")
+    assert any(policy.startswith(each) for each in console)
+    (style,) = re.findall("<style>(.*?)</style>", answer.text)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.endswith(f"; style-src 'sha256-{digest}'")
 
 
 @pytest.mark.parametrize("prefix", ["", "/below/a/proxy"])

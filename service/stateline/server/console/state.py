@@ -3,7 +3,8 @@ follows the page, and is in no OpenAPI document.
 
     {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions}, "lag",
-                 "input_lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not
+                 "input_lag", "staged_records", "committed_at_ms", "not_ready": also why no worker runs
+                 it}],    sums and the newest; null: not
                  known. The lag is what a copy lacks, be it restored or a standby's, the input lag what no task has read
      "selected": store, "partitions": its own, as in /v1/stores/{store}, and
                  "input_lag": {topic: records} | null: no worker of this node has it
@@ -141,6 +142,7 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         **{name: described[name] for name in _SHOWN if name in described},
+        **({"not_ready": described["stopped"]} if "stopped" in described else {}),
         "states": states,
         "lag": sum(lags) if lags else None,
         "input_lag": sum(behind) if behind else None,

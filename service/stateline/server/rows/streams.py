@@ -2,7 +2,8 @@
 
 The state is pinned for as long as the stream lasts, and let go of when the client leaves. What fails on the way breaks
 the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
-the headers `Stateline-Position`, `Stateline-Isolation-Level` and, with `allow_partial`, `Stateline-Failures`.
+the headers `Stateline-Position`, `Stateline-Isolation-Level`, `Stateline-Stopped` if no worker runs the store any more,
+and with `allow_partial` `Stateline-Failures`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.server.contract.answers import stopped
 from stateline.server.contract.formats import ARROW, CSV
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
@@ -73,8 +75,11 @@ def chunks_of(
 def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool = True) -> dict[str, str]:
     """What an answer carries beside its entries; its position is one of the details."""
     headers = {"Stateline-Isolation-Level": terms.isolation_level.value}
+    answers = answers_of(outcomes).values()
+    if (why := stopped(answers)) is not None:
+        headers["Stateline-Stopped"] = json.dumps(why)[1:-1]  # in ASCII
     if details:
-        position = merged_position(answers_of(outcomes).values())
+        position = merged_position(answers)
         headers["Stateline-Position"] = orjson.dumps(position.to_json()).decode()
     if failures := failures_of(outcomes):
         headers["Stateline-Failures"] = json.dumps(failures_json(failures))  # in ASCII

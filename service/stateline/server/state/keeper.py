@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Keeper:
     """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at;
     `is_reachable` says of a task whether another node runs it and answers for it, `why_ownerless` of one that nobody
-    runs why."""
+    runs why. `why_unreached` is as `Nodes.unreached`."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Keeper:
         default_level: IsolationLevel,
         is_reachable: Callable[[str], bool],
         why_ownerless: Callable[[str], str],
+        why_unreached: Callable[[], str],
     ) -> None:
         self._stores = stores
         self._partitions = partitions
@@ -52,6 +53,7 @@ class Keeper:
         self._default_level = default_level
         self._is_reachable = is_reachable
         self._why_ownerless = why_ownerless
+        self._why_unreached = why_unreached
         self._fault = ""  # what is met at the moment, in words
 
     async def keep(self) -> None:
@@ -79,7 +81,7 @@ class Keeper:
                 continue
             for partition in store.partitions:
                 if (why := self._why_unreadable(store, partition)) is not None:
-                    reasons.append(why)
+                    reasons += [why] if store.stopped is None else [store.stopped, why]
                 await asyncio.sleep(0)
         return list(dict.fromkeys(reasons))
 
@@ -94,6 +96,8 @@ class Keeper:
             self._stores.read()
         await self._workers.refresh()
         self._workers.look_after()
+        if why := self._why_unreached():
+            self._workers.say_unreached(why)
         self._ownership.look_at_group()
         for store in (*self._stores, *self._stores.global_tables):
             for partition in store.partitions:

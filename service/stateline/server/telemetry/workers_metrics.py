@@ -1,5 +1,7 @@
 """What the workers of this state directory have counted, written once a second (`stateline.deployment.worker_figures`).
 
+A worker that cannot write its file says it over its socket.
+
 Names are Kafka Streams' in Prometheus' style: `commit-latency-avg` is ``stateline_commit_latency_avg_seconds``.
 """
 
@@ -9,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -31,21 +33,26 @@ _FiguresByWorker = Mapping[str, WorkerFigures]
 
 
 class FiguresReader:
-    """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing."""
+    """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing. `unwritten` is
+    `Workers.unwritten_figures`."""
 
-    def __init__(self, application: Path) -> None:
+    def __init__(self, application: Path, unwritten: Callable[[], Mapping[str, bytes]] = dict) -> None:
         self._application = application
+        self._unwritten = unwritten
 
     def read(self) -> _FiguresByWorker:
-        """Worker → what it wrote last. One that does not live, or whose file makes no sense, is left out."""
+        """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
+        unwritten = self._unwritten()
         try:
-            names = [instance_of(name) for name in sorted(os.listdir(instances_directory(self._application)))]
+            names = {instance_of(name) for name in os.listdir(instances_directory(self._application))}
         except OSError:
-            return {}  # no worker has started yet; where nothing may be read, /readyz says so
-        found = {name: self._figures_of(name) for name in names if name is not None}
+            names = set()  # no worker has started yet; where nothing may be read, /readyz says so
+        found = {name: self._figures_of(name, unwritten) for name in sorted({*filter(None, names), *unwritten})}
         return {name: figures for name, figures in found.items() if figures is not None}
 
-    def _figures_of(self, name: str) -> WorkerFigures | None:
+    def _figures_of(self, name: str, unwritten: Mapping[str, bytes]) -> WorkerFigures | None:
+        if name in unwritten:
+            return WorkerFigures.decode(unwritten[name])
         if lock_holder(lock_path(self._application, name))[0] is False:
             return None  # killed
         path = figures_path(self._application, name)
