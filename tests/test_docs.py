@@ -79,6 +79,11 @@ def document(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def http_pages() -> str:
+    """The pages of docs/http, in one text."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/http").glob("*.md")))
+
+
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of this language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -202,8 +207,8 @@ def assert_shown(shown: Any, actual: Any, where: str) -> None:
         assert shown == actual, where
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/http.md"])
-def test_the_server_answers_as_the_documents_show(hello: Hello, name: str) -> None:
+@pytest.mark.parametrize("text", [document("README.md"), http_pages()], ids=["README.md", "docs/http"])
+def test_the_server_answers_as_the_documents_show(hello: Hello, text: str) -> None:
     bound: dict[str, str | int] = {
         "position_bound": '{"orders": {"0": 2}}',
         "wait_ms": 30_000,
@@ -211,7 +216,7 @@ def test_the_server_answers_as_the_documents_show(hello: Hello, name: str) -> No
     }
     for store in ("orders", "totals"):
         assert httpx.get(f"{hello.url}/v1/stores/{store}/count", params=bound, timeout=HANGING_S).status_code == 200
-    found = exchanges(document(name))
+    found = exchanges(text)
     assert len(found) > 5
     for exchange in found:
         response = asked(exchange.command, hello.url)
@@ -296,17 +301,17 @@ def test_commands_that_the_documents_name_exist() -> None:
     for path in DOCUMENTS:
         named = set(re.findall(r"(?:`|\$ |^    )stateline ([a-z]+)\b", path.read_text(encoding="utf-8"), re.MULTILINE))
         assert named <= commands, f"{path.name}: {named - commands}"
-    listed = {plain(row[0]).split()[1] for row in rows(document("docs/operations.md"), "## Commands")}
+    listed = {plain(row[0]).split()[1] for row in rows(document("docs/operations/commands.md"), "## Commands")}
     assert listed == commands
 
 
 def test_every_option_of_a_command_stands_in_its_row_of_the_table_or_on_the_page_that_this_names() -> None:
-    text = document("docs/operations.md")
+    text = document("docs/operations/commands.md")
     told = {plain(cells[0]).split()[1]: " ".join(cells) for cells in rows(text, "## Commands")}
     of_all = {"--set", "--config", "--json", "--help"}
     for name, command in getattr(get_command(cli), "commands", {}).items():
         pages = re.findall(r"\]\(([^)#]*)", told[name])
-        there = told[name] + "".join(document(f"docs/{page}") if page else text for page in pages)
+        there = told[name] + "".join(document(f"docs/operations/{page}") if page else text for page in pages)
         for each in getattr(command, "commands", {"": command}).values():
             options = {option for p in each.params if not getattr(p, "hidden", False) for option in p.opts}
             missing = {o for o in options - of_all if o.startswith("--") and o not in there}
@@ -346,18 +351,18 @@ def test_the_example_of_a_settings_file_is_accepted() -> None:
     assert (config.commit_interval_ms, config.consumer) == (500, {"fetch.min.bytes": "1000"})
 
 
-# ---- docs/http.md
+# ---- docs/http
 
 
 def test_the_requests_are_those_of_the_code() -> None:
-    text = document("docs/http.md")
+    text = http_pages()
     shown = {tuple(found) for found in re.findall(r"`(GET|POST|PATCH|DELETE) (/[^`?]*)", text)}
     declared = {(o.method.upper(), o.path) for o in OPERATIONS} | {("GET", path) for path in ("/", "/docs")}
     assert shown - {("GET", "/openapi.json")} == declared
 
 
 def test_the_parameters_are_those_of_the_code() -> None:
-    text = document("docs/http.md")
+    text = http_pages()
     common = {plain(row[0]) for row in rows(text, "## Parameters of every query")}
     assert common == set(COMMON)
     assert all(f"`{name.rpartition('.')[2]}`" in text for name in PARAMETERS)
@@ -366,7 +371,7 @@ def test_the_parameters_are_those_of_the_code() -> None:
 def test_the_results_are_those_of_the_code() -> None:
     shown: dict[str, set[str]] = {}
     kind = ""
-    for row in rows(document("docs/http.md"), "## Queries"):
+    for row in rows(document("docs/http/queries.md"), "## Queries by kind of store"):
         kind = plain(row[0]) or kind  # a line without a name is another way to ask the one above
         shown.setdefault(kind, set()).update(re.findall(r"`(\w+)`", row[3]))
     for kind, members in RESULTS.items():
@@ -374,18 +379,21 @@ def test_the_results_are_those_of_the_code() -> None:
 
 
 def test_the_problems_are_those_of_the_code() -> None:
-    shown = {(plain(row[0]), int(row[1])) for row in rows(document("docs/http.md"), "## Failures")}
+    text = document("docs/http/errors.md")
+    shown = {(re.findall(r"`(\w+)`", row[0])[0], int(row[1])) for row in rows(text, "## Reasons")}
     assert shown == {(problem.reason, problem.status) for problem in PROBLEMS.values()}
+    assert {reason for reason, _ in shown} == set(re.findall(r"^### ([A-Z_]+)$", text, re.MULTILINE))
 
 
-# ---- docs/operations.md
+# ---- docs/operations
 
 
 def test_the_metrics_are_those_of_the_server(hello: Hello) -> None:
     text = httpx.get(f"{hello.url}/metrics", timeout=HANGING_S).text
     kinds = dict(re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", text, re.MULTILINE))
     served = {name for name in kinds if not name.endswith("_created")}
-    assert {plain(row[0]) for row in rows(document("docs/operations.md"), "## Metrics")} == served
+    shown = re.findall(r"^\| `(stateline_\w+)` \|", document("docs/operations/metrics.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(served)
 
 
 # ---- docs/formats

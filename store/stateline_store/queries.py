@@ -40,7 +40,7 @@ Another kind of query, in order:
    and `queries/scan_answers.py`;
 5. for whom asks: `client/requests.py` and the two clients, the form in `server/console/files/queries.js`;
 6. `tests/service/query/test_execution.py`, `tests/service/server/test_query_matrix.py` with its oracle;
-   `docs/stores.md`, `docs/http.md`, `docs/client.md`.
+   `docs/stores.md`, `docs/http/queries.md`, `docs/client.md`.
 """
 
 from __future__ import annotations

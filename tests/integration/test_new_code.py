@@ -33,7 +33,7 @@ from support.run.patience import HANGING_S
 
 EVERY_S = 0.01  # a question
 KEYS = 20
-# What a client may be told while a worker is away: docs/http.md.
+# What a client may be told while a worker is away: docs/operations/new-code.md.
 TYPED = {"NOT_READY", "NOT_PRESENT", "NOT_ACTIVE"}
 CODE = """
 from stateline import App, serdes, stores

@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def report_as_json(report: DirectoryReport) -> str:
-    """The whole report; its members stand in docs/operations.md."""
+    """The whole report; docs/operations/inspect.md lists its members."""
     return dumped(
         {
             "path": str(report.path),

@@ -35,7 +35,7 @@ from stateline_store import (
 from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "inspect.md"
 MINUTE = 60_000
 
 
@@ -152,12 +152,12 @@ def test_the_members_of_the_json_are_those_of_the_documents(state: Path) -> None
         "other file": task["other_files"][0],
         "problem": task["problems"][0],
     }
-    section = OPERATIONS.read_text(encoding="utf-8").split("## Looking into a state directory\n")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("\n## JSON\n")[1]
     for name, part in parts.items():
         (row,) = re.findall(rf"^\| {name} \| (.*) \|$", section, re.MULTILINE)
         assert re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row)) == list(part), name
     whole = listing(state, store="totals", key="Ada")
-    said = re.sub(r"\([^)]*\)", "", section.split("That of entries is an object of ")[1])
+    said = re.sub(r"\([^)]*\)", "", section.split("the answer is an object of ")[1])
     assert set(re.findall(r"`(\w+)`", said)) == {*whole, *whole["entries"][0]}
 
 

@@ -33,7 +33,7 @@ class EndedByItselfError(AssertionError):
 
 def may_end(what: str, code: int) -> bool:
     """Whether this (`serve`, `worker`) may end so by itself: a worker gives up while Kafka is away, with exit code 1,
-    and its supervisor goes on trying (docs/operations.md). A server runs on, and nothing is ended by a signal."""
+    and its supervisor goes on trying (docs/operations/kafka.md). A server runs on, and nothing is ended by a signal."""
     return what == "worker" and code == 1
 
 

@@ -1,1 +1,1 @@
-"""What `http.md` fixes: arguments, answers, problems and the document that describes them."""
+"""The contract of `docs/http.md`: arguments, answers, problems and the document that describes them."""

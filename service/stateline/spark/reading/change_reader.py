@@ -2,7 +2,7 @@
 
 A micro-batch is a span of offsets of each partition, all of them committed when it was planned, so a batch that is
 repeated has the same changes: offsets, not connections, say what was read. Servers, workers and drivers may die in
-between. Columns are those of `…/changes/rows` (docs/http.md), as `row_types` has them in Spark.
+between. Columns are those of `…/changes/rows` (docs/http/changes.md), as `row_types` has them in Spark.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class HadoopFolder:
         except Py4JJavaError as error:
             raise ConfigurationError(
                 f"pipeline.checkpoint.location: Spark knows no file system of {self.url}: {_root(error)}. Give it the "
-                "jars of that file system (spark.jars, spark.jars.packages), as docs/operations.md says."
+                "jars of that file system (spark.jars, spark.jars.packages), as docs/operations/pipelines-on-a-cluster.md says."
             ) from error
 
     def _path(self, name: str = "") -> Any:
