@@ -4,7 +4,8 @@ A range scan gives at least 0.7 of the rows per second of a raw iteration, also 
 committed read from a secondary, with nothing new, takes at most 1.3 of a read from the primary.
 
 Then scans over HTTP, of every kind and format: rows per second and processor seconds of the server for a million rows,
-and reads of a key at a fixed rate (open loop) beside the scan, of the same server process.
+and reads of a key at a fixed rate (open loop) beside the scan, of the same server process: their median is at most
+5 ms.
 
 `bench_scans.py NAME …` takes some of: library, beside. SCANS names some of the scans, by a part of their names.
 """
@@ -200,6 +201,7 @@ def beside() -> None:
                     f"  {scan.name}: {rate:,.0f} rows/s, {million_s:.2f} s for a million; beside it {shown(taken)}",
                     flush=True,
                 )
+                at_most(f"p50 of reads of a key beside {scan.name}", percentile(taken, 0.5) * 1000, 5, " ms")
 
 
 def _read_on(port: int, scan: Scanned, done: threading.Event) -> None:
