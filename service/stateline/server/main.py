@@ -8,6 +8,7 @@ import logging
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -95,6 +96,9 @@ OPERATIONS = (
 _LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
 # And one that takes over from another so long until every store can be queried: that one answers meanwhile.
 _TAKES_OVER_WITHIN_S = 15.0
+
+# The event loop waits for the interpreter this long while another thread works. Python's default is 5 ms.
+_SWITCH_S = 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -258,6 +262,7 @@ def _answer(
 ) -> None:
     refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
+    sys.setswitchinterval(_SWITCH_S)
     settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
     api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)

@@ -49,7 +49,8 @@ def answer_body(
     terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any], shape: Shape = WHOLE
 ) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
-    note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
+    if result.get("found", False):
+        note_rows(1)
     body = result_members(terms, shape.only(result))
     answers = answers_of(outcomes)
     if shape.details:

@@ -28,7 +28,7 @@ from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON, Shape, wanted_format
-from stateline.server.contract.observation import note_route, note_rows
+from stateline.server.contract.observation import note_route
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.problems import failure_response
 from stateline.server.contract.written_arguments import (
@@ -55,6 +55,7 @@ from stateline.server.queries.requests import (
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.rows import csv_rows
 from stateline.server.rows.columns import row_columns
+from stateline.server.rows.json_entries import entries_json, in_steps
 from stateline.server.rows.ndjson_rows import json_line
 from stateline.server.rows.streams import headers_of
 from stateline.server.serving import Serving
@@ -71,8 +72,6 @@ from stateline_store import (
 )
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
-# Keys of a query whose values are made JSON before others have their turn: about a millisecond.
-_SHOWN_AT_ONCE = 500
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
 T = TypeVar("T")
@@ -221,22 +220,22 @@ class QueryRoutes:
         found, outcomes = await self._find(read.from_now(), keys, as_of)
         if refused := refusal(read, outcomes):
             return refused
-        entries: list[Any] = []
-        for first in range(0, len(found), _SHOWN_AT_ONCE):
-            some = found[first : first + _SHOWN_AT_ONCE]
+
+        def members(item: Any) -> Mapping[str, Any]:
+            return shape.only(found_members(definition, *item))
+
+        def lines(items: Any) -> bytes:
             if media_type == CSV:
-                entries.append(csv_rows.lines(definition, some, columns))
-            else:
-                entries += [found_members(definition, key, value) for key, value in some]
-            await asyncio.sleep(0)  # many take many milliseconds: let requests in between
+                return csv_rows.lines(definition, items, columns)
+            return b"".join(json_line(members(item)) for item in items)
+
         if media_type == JSON:
-            return json_response(answer_body(read.terms, outcomes, {"entries": entries}, shape))
-        note_rows(len(found))
-        if media_type == NDJSON:
-            entries = [json_line(shape.only(each)) for each in entries]
-        text = b"".join([csv_rows.header(columns), *entries] if media_type == CSV else entries)
+            result = {"entries": await entries_json(found, members)}
+            return json_response(answer_body(read.terms, outcomes, result, shape))
+        text = [csv_rows.header(columns)] if media_type == CSV else []
+        text += await in_steps(found, lines)
         headers = headers_of(read.terms, outcomes, details=shape.details)
-        return Response(text, headers=headers, media_type=media_type)
+        return Response(b"".join(text), headers=headers, media_type=media_type)
 
     def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None

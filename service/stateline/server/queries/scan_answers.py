@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query.values import Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
+from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
 from stateline.query.words import check_answered
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.formats import JSON
@@ -23,12 +23,13 @@ from stateline.server.guard.passing_on import token_header, token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
 from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Page, pinned
 from stateline.server.state.epochs import close_rests
-from stateline.server.state.merged_scan import MergedScan
+from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.state.siblings import passed_back
 from stateline_store import (
@@ -41,9 +42,6 @@ from stateline_store import (
     Query,
     StatelineError,
 )
-
-# Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
-STREAMED_AT_ONCE = 8192
 
 
 class Elsewhere(NamedTuple):
@@ -72,7 +70,7 @@ class ScanAnswers:
             return await self._head(read, query)
         routing, store = self._serving.routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
-        at_once = limit if read.shape.media_type == JSON else STREAMED_AT_ONCE
+        at_once = min(limit, READ_AT_ONCE) if read.shape.media_type == JSON else READ_AT_ONCE
         terms = replace(read.terms, limit=at_once)
         while True:
             async with AsyncExitStack() as running:
@@ -80,7 +78,7 @@ class ScanAnswers:
                 async with self._limits.query():
                     outcomes = await routing.scan(store, terms, query, read.partitions)
                     if not may_wait or not routing.may_wait(store, terms, outcomes, until_s):
-                        return await self._answered(request, read, query, outcomes, at_once, running)
+                        return await self._answered(request, read, query, outcomes, limit, running)
                 close_rests(outcomes)
             async with self._limits.query(read.wait_ms):
                 may_wait = await routing.wait_for_scan(store, terms, outcomes, read.deadline_s)
@@ -91,11 +89,11 @@ class ScanAnswers:
         read: ReadRequest,
         query: ScanQuery,
         outcomes: Mapping[int, Outcome],
-        at_once: int,
+        limit: int,
         running: AsyncExitStack,
     ) -> Response:
         """The answer of these outcomes; a stream takes over what is `running`."""
-        scan = MergedScan(query, answers_of(outcomes), at_once)
+        scan = MergedScan(query, answers_of(outcomes), min(limit, READ_AT_ONCE))
         if refused := refusal(read, outcomes):
             scan.close()
             return refused
@@ -104,8 +102,8 @@ class ScanAnswers:
         outcomes = pinned(outcomes)
         if (media_type := shape.media_type or JSON) == JSON:
             caller, with_key = caller_of(request), "key" in columns
-            cursor = Cursor(read.store, read.terms, outcomes, scan, at_once, with_key, caller, shape)
-            return _page_response(cursor, await self._cursors.begin(cursor))
+            cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller, shape)
+            return await _page_response(cursor, await self._cursors.begin(cursor))
         running.callback(scan.close)
         chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None)
         headers = headers_of(read.terms, outcomes, details=shape.details)
@@ -155,7 +153,7 @@ class ScanAnswers:
             async with place, self._limits.query():
                 cursor, page = await self._cursors.follow(token, store, limit)
                 await self._stand_now(cursor)
-                return _page_response(cursor, page)
+                return await _page_response(cursor, page)
         url = _page_url(store, self._cursors.text(token), limit)
         return await self._serving.siblings.hand_on(request, token.process, url)
 
@@ -225,8 +223,13 @@ def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | No
     return failure_response(read.terms, failures)
 
 
-def _page_response(cursor: Cursor, page: Page) -> Response:
+async def _page_response(cursor: Cursor, page: Page) -> Response:
     definition = cursor.store.definition
-    entries = [entry_members(definition, entry, with_key=cursor.with_key) for entry in page.entries]
-    result = {"entries": entries, **({"cursor": page.cursor} if page.cursor is not None else {})}
+
+    def shown(entry: Entry) -> Mapping[str, Any]:
+        return cursor.shape.only(entry_members(definition, entry, with_key=cursor.with_key))
+
+    result: dict[str, Any] = {"entries": await entries_json(page.entries, shown)}
+    if page.cursor is not None:
+        result["cursor"] = page.cursor
     return json_response(answer_body(cursor.terms, cursor.outcomes, result, cursor.shape))

@@ -34,6 +34,7 @@ from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import shutting_down
+from stateline.server.wire.turns import let_others_in
 from stateline_store import (
     IsolationLevel,
     KeysQuery,
@@ -203,7 +204,7 @@ async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:
     while not answer.rows.entries and answer.rows.rest is not None:
         rows = await answer.rows.rest.more(limit)
         answer.rows = Rows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
-        await asyncio.sleep(0)
+        await let_others_in()
     return bool(answer.rows.entries)
 
 

@@ -29,6 +29,7 @@ from stateline.server.rows import csv_rows, ndjson_rows
 from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
+from stateline.server.wire.turns import STEP_BYTES, Pace, let_others_in
 
 
 class OwningStream(StreamingResponse):
@@ -89,9 +90,9 @@ def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool =
 async def _text(
     definition: StoreDefinition, scan: MergedScan, lines: Callable[[StoreDefinition, Any], bytes], first: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(_batches(scan)) as batches:
-        async for entries in batches:
-            yield first + lines(definition, entries)
+    async with aclosing(_pieces(scan, partial(lines, definition))) as pieces:
+        async for piece in pieces:
+            yield first + piece
             first = b""
     if first:
         yield first
@@ -104,16 +105,23 @@ async def _arrow(
     from stateline.server.rows import arrow_rows
 
     schema = arrow_rows.arrow_schema(definition, columns)
+
+    def made(entries: Any) -> bytes:  # of one store, so all of one shape
+        return arrow_rows.stream_batch(arrow_rows.record_batch(definition, entries, schema))
+
     yield arrow_rows.stream_start(schema)
-    async with aclosing(_batches(scan)) as batches:
-        async for entries in batches:
-            rows: Any = entries  # of one store, so all of one shape
-            yield arrow_rows.stream_batch(arrow_rows.record_batch(definition, rows, schema))
+    async with aclosing(_pieces(scan, made)) as pieces:
+        async for piece in pieces:
+            yield piece
     yield STREAM_END
 
 
-async def _batches(scan: MergedScan) -> AsyncGenerator[list[Entry], None]:
-    while entries := await scan.batch():
+async def _pieces(scan: MergedScan, made: Callable[[list[Entry]], bytes]) -> AsyncGenerator[bytes, None]:
+    """What is `made` of all entries, some at a time."""
+    pace = Pace()
+    while entries := await scan.page(pace.rows, STEP_BYTES):
+        with pace.step(len(entries)):
+            piece = made(entries)
         note_rows(len(entries))
-        yield entries
-        await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+        yield piece
+        await let_others_in()  # a client that takes all at once must not keep the others waiting
