@@ -71,6 +71,15 @@ def create_file(path: Path, content: bytes, *, mode: int) -> None:
         _discard(draft)
 
 
+def has_room(directory: Path) -> bool:
+    """Return whether the file system says that `PROBE_BYTES` can be written in this directory."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= PROBE_BYTES and not found.f_flag & os.ST_RDONLY
+
+
 def check_writable(path: Path) -> None:
     """Raise `StorageError` unless a file of `PROBE_BYTES` can be written here and forced to the disk. It is deleted
     again."""

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from confluent_kafka import murmur2
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from stateline.log import Log, open_log
 from support import TESTS
@@ -218,6 +221,34 @@ def test_a_node_whose_disk_is_full_leaves_its_group_and_joins_it_again_when_ther
     free(small_disk)
     comes_back(scene)
     assert one.reasons() == ""
+
+
+def test_nodes_whose_topic_has_grown_answer_the_last_state_of_all_partitions(scene: Scene) -> None:
+    nodes = scene.add("one"), scene.add("two")
+    scene.send()
+    wait_until(scene.is_shared, HANGING_S)
+    wait_until(lambda: all(map(scene.owner_answers, nodes)), HANGING_S)
+    client, topic = AdminClient({"bootstrap.servers": scene.bootstrap}), f"in-{scene.run}"
+    client.create_partitions([NewPartitions(topic, PARTITIONS + 2)])[topic].result()
+
+    def is_stopped(node: Node) -> bool:
+        answer = node.get("/readyz")
+        return answer is not None and "stopped" in answer.json()
+
+    def counted(node: Node, **terms: Any) -> dict[str, int]:
+        answer = node.get("/v1/stores/counts/range", limit=1000, **terms)
+        if answer is None or answer.status_code != 200 or topic not in answer.json().get("stopped", ""):
+            return {}
+        return {entry["key"]: entry["value"] for entry in answer.json()["entries"]}
+
+    for node in nodes:
+        wait_until(partial(is_stopped, node), HANGING_S)
+    for node in nodes:
+        wait_until(lambda node=node: counted(node) == dict.fromkeys(KEYS, 1), HANGING_S)  # type: ignore[misc]
+        wait_until(lambda node=node: "worker-0 cannot run" in node.printed(), HANGING_S)  # type: ignore[misc]
+        told = node.get(f"/v1/stores/counts/keys/{KEYS[0]}")
+        assert told is not None
+        assert (told.status_code, told.json()["value"]) == (200, 1)
 
 
 def test_so_does_one_whose_worker_fails_at_a_record_that_others_can_process(scene: Scene) -> None:

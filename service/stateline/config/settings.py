@@ -235,6 +235,8 @@ class Config(BaseModel):
     """How often a change feed without changes sends a sign of life."""
     num_workers: Count = 1
     """Worker processes that `stateline run` starts."""
+    worker_stop_timeout_ms: Milliseconds = 60_000
+    """How long a worker of `stateline run` may take to commit and to close its stores before it is killed."""
     log_format: LogFormat = "text"
     """Of what the processes log: lines of text, or an object of JSON on each line."""
     tracing_exporter: TracingExporter = "none"

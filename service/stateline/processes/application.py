@@ -61,7 +61,8 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
         name = f"worker-{number}"
         static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
         command = _command("worker", target, "--instance", name, *passed_on, *static)
-        children.append(Child(name, command, stop_order=_LAST, says_ready=True, quits_by=LEAVE))
+        stop_s = config.worker_stop_timeout_ms / 1000
+        children.append(Child(name, command, stop_order=_LAST, says_ready=True, quits_by=LEAVE, stop_timeout_s=stop_s))
     children.append(Child(SERVER, _command("serve", target, *passed_on), stop_order=_FIRST))
     return children
 

@@ -44,6 +44,8 @@ class Child:
     """What lets it go when another process takes its place."""
     quits_by: signal.Signals = signal.SIGTERM
     """What ends it when the application cannot run here."""
+    stop_timeout_s: float = 0.0
+    """How long it may take to stop before it is killed, where that is longer than the supervisor's timeout."""
 
 
 @dataclass(slots=True)

@@ -186,10 +186,13 @@ class Supervisor:
 
     def has(self, one: Supervised) -> bool:
         """Whether it is one of the children. Kills one that was let go and takes too long."""
-        if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stop_timeout_s:
+        if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stops_within_s([one]):
             self._kill(one)
             self._forget(one)
         return one in self._all
+
+    def _stops_within_s(self, group: Sequence[Supervised]) -> float:
+        return max([self._stop_timeout_s, *(one.child.stop_timeout_s for one in group)])
 
     def _forget(self, one: Supervised) -> None:
         one.forget_pipe()
@@ -265,7 +268,8 @@ class Supervisor:
         """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all are gone.
 
         An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
-        all the same. A second signal during `run` kills at once.
+        all the same. The last order has at least the `stop_timeout_s` of its children. A second signal during `run`
+        kills at once.
         """
         if self.stand_in is not None:
             self.stand_in.close()
@@ -279,7 +283,11 @@ class Supervisor:
                 if not one.is_leaving:
                     self._terminate([one], one.child.quits_by if self._is_quitting else self._stop_signal)
             now = time.monotonic()
-            self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
+            if order == orders[-1]:
+                longest_s = max(one.child.stop_timeout_s for one in group)
+                self._await_end(group, max(deadline, now + longest_s))
+            else:
+                self._await_end(group, now + (deadline - now) / 2)
         self._await_end(self._all, deadline)
         for one in self._all:
             if one.process is not None:
@@ -391,7 +399,7 @@ class Supervisor:
         if self._guard is not None and self._guard.poll() is None:
             return
         # By path and isolated, so that it starts fast and imports nothing that could fail.
-        script = [sys.executable, "-I", "-S", supervisor_guard.__file__, str(self._stop_timeout_s)]
+        script = [sys.executable, "-I", "-S", supervisor_guard.__file__, str(self._stops_within_s(self._all))]
         running = [str(pid) for pid in self.processes.values()]
         self._guard = subprocess.Popen([*script, *running], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 

@@ -111,6 +111,7 @@ class Serving:
             self.cursors,
             level,
             self._runs_elsewhere,
+            self._is_held_elsewhere,
             self._why_ownerless,
             lambda: "" if self.nodes is None else self.nodes.unreached,
         )
@@ -173,6 +174,9 @@ class Serving:
 
     def _runs_elsewhere(self, task_id: str) -> bool:
         return self.nodes is not None and self.nodes.runs(task_id)
+
+    def _is_held_elsewhere(self, task_id: str) -> bool:
+        return self.nodes is not None and self.nodes.has_copies(task_id)
 
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
         """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 60.0
 # Shorter than that: who waits for a task that is suspended here gets it.
 _SUSPENDED_PATIENCE_S = 20.0
+_SAID_AGAIN_S = 5.0  # how often it is logged how far closing is
 _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
@@ -225,9 +226,13 @@ class TaskManager:
         for source in task.topology.sources:
             self._forget(source)
 
-    def _drop_these(self, tasks: Iterable[Task]) -> None:
+    def _drop_these(self, tasks: Collection[Task]) -> None:
         """A task that cannot be closed in order is as one whose worker was killed: `Task.open` mends it."""
-        for task in tasks:
+        said_s = time.monotonic()
+        for number, task in enumerate(tasks):
+            if time.monotonic() > said_s + _SAID_AGAIN_S:
+                said_s = time.monotonic()
+                logger.info("Closing tasks: %d of %d are closed", number, len(tasks))
             try:
                 self._drop(task)
             except StorageError as error:

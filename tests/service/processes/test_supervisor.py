@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,14 @@ def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_dea
         until(lambda: len(lines.about("up")) == 2, supervisor)
     assert lines.about("killed") == []
     assert lines[-1] == "stateline | slow stopped (exit code 0)."
+
+
+def test_a_child_of_the_last_order_has_as_long_as_it_says(lines: Lines) -> None:
+    last = replace(child("last", SLOW_AND_POLITE, stop_order=1), stop_timeout_s=HANGING_S)
+    with Supervisor([child("first", POLITE), last], emit=lines, stop_timeout_s=0.2) as supervisor:
+        until(lambda: len(lines.about("up")) == 2, supervisor)
+    assert lines.about("last is killed") == []
+    assert lines[-1] == "stateline | last stopped (exit code 0)."
 
 
 def test_what_a_child_started_ends_with_it(lines: Lines) -> None:

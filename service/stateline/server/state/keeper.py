@@ -42,6 +42,7 @@ class Keeper:
         cursors: Cursors,
         default_level: IsolationLevel,
         is_reachable: Callable[[str], bool],
+        is_held_elsewhere: Callable[[str], bool],
         why_ownerless: Callable[[str], str],
         why_unreached: Callable[[], str],
     ) -> None:
@@ -52,6 +53,7 @@ class Keeper:
         self._cursors = cursors
         self._default_level = default_level
         self._is_reachable = is_reachable
+        self._is_held_elsewhere = is_held_elsewhere
         self._why_ownerless = why_ownerless
         self._why_unreached = why_unreached
         self._fault = ""  # what is met at the moment, in words
@@ -116,6 +118,8 @@ class Keeper:
         task_id, which = store.placement.task_id(partition), f"Partition {partition} of {store.name!r}"
         if self._is_reachable(task_id):
             return None
+        if store.stopped is not None and store.is_read_here(self._default_level) and self._is_held_elsewhere(task_id):
+            return None  # of the two copies the one that is whole answers
         ownerless = "" if self._ownership.is_owned(task_id) else self._why_ownerless(task_id)
         if store.definition.persistent:
             try:
