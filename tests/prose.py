@@ -14,7 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONG_SENTENCE_WORDS = 30
-TARGETS = {"words per sentence": 15.0, "long sentences, %": 5.0, "words per paragraph": 40.0, "pronouns per 1,000": 22.0}
+TARGETS = {
+    "words per sentence": 15.0,
+    "long sentences, %": 5.0,
+    "words per paragraph": 40.0,
+    "pronouns per 1,000": 22.0,
+}
 
 _PRONOUNS = frozenset(("which", "that", "what", "whose", "who", "those", "these"))
 _FENCE = re.compile(r"^ *(```|~~~)")

@@ -134,8 +134,8 @@ class HadoopFolder:
             )
         except Py4JJavaError as error:
             raise ConfigurationError(
-                f"pipeline.checkpoint.location: Spark knows no file system of {self.url}: {_root(error)}. Give it the "
-                "jars of that file system (spark.jars, spark.jars.packages), as docs/operations/pipelines-on-a-cluster.md says."
+                f"pipeline.checkpoint.location: Spark knows no file system of {self.url}: {_root(error)}. Add "
+                "its jars (spark.jars, spark.jars.packages). See docs/operations/pipelines-on-a-cluster.md."
             ) from error
 
     def _path(self, name: str = "") -> Any:
