@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stateline.cli.table import Row, about, as_text
+from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
 from stateline.deployment.leftover_stores import delete_leftover, leftovers, told
 from stateline.dsl.app import App
@@ -95,17 +95,17 @@ def _summed(on_disk: Sequence[StoreOnDisk]) -> Row:
     position = Position()
     for each in on_disk:
         position = position.merge(each.position)
-    return _shown(len(on_disk), sum(each.approximate_entries for each in on_disk), position)
+    return _shown(len(on_disk), position)
 
 
 def _most(on_disk: Sequence[StoreOnDisk]) -> Row:
     found = max(on_disk, key=lambda each: each.approximate_entries, default=StoreOnDisk("", 0, Position()))
-    return _shown(len(list(found.position)), found.approximate_entries, found.position)
+    return _shown(len(list(found.position)), found.position)
 
 
-def _shown(partitions: int, entries: int, position: Position) -> Row:
+def _shown(partitions: int, position: Position) -> Row:
     text = json.dumps(position.to_json()) if position else None
-    return {"partitions": partitions, "entries": about(entries), "position": text}
+    return {"partitions": partitions, "position": text}
 
 
 def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) -> list[StoreOnDisk]:

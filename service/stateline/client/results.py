@@ -152,9 +152,16 @@ class Page(Answer, Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountAnswer(Answer):
-    """About how many entries there are."""
+    """RocksDB's estimate. It may be many times the number of entries, where keys are overwritten."""
 
     approximate_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactCountAnswer(Answer):
+    """How many entries there are."""
+
+    exact_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

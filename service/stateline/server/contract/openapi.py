@@ -51,7 +51,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
-    "count": {"approximate_entries": _INTEGER},
+    "count": {"approximate_entries": _INTEGER, "exact_entries": _INTEGER},
     "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
 }
 

@@ -131,9 +131,9 @@ class QueryRoutes:
         return await self._scan_answer(request, store, arguments, "sessions", None)()
 
     async def count(self, request: Request) -> Response:
-        """GET …/count: about how many entries there are."""
-        store, arguments = self._read(request, COMMON)
-        return await self._count_answer(self._plain(request, "count", store, arguments))
+        """GET …/count: how many entries there are, counted or estimated."""
+        store, arguments = self._read(request, ("exact", *COMMON))
+        return await self._count(request, store, arguments)()
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
@@ -173,6 +173,8 @@ class QueryRoutes:
             keys = arguments.keys(store.definition.key, self.requests.limit_max)
             answer = partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
             return answer, arguments.key_bytes
+        if kind == "count":
+            return self._count(request, store, arguments), 0
         read = self._plain(request, kind, store, arguments)
         match kind:
             case "key":
@@ -183,10 +185,8 @@ class QueryRoutes:
             case "custom":
                 asked = arguments.json("query")
                 return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
-            case "position":
-                return partial(self._position_answer, read), 0
             case _:
-                return partial(self._count_answer, read), 0
+                return partial(self._position_answer, read), 0
 
     def _plain(self, request: Request, word: str, store: ServedStore, arguments: Arguments) -> ReadRequest:
         """What is demanded of an answer without entries, which is JSON."""
@@ -258,7 +258,13 @@ class QueryRoutes:
         read = replace(read, shape=replace(read.shape, media_type=media_type))
         return partial(self._scans.begin, request, read, query, limit)
 
-    async def _count_answer(self, read: ReadRequest) -> Response:
+    def _count(self, request: Request, store: ServedStore, arguments: Arguments) -> Callable[[], Awaitable[Response]]:
+        """What answers this count."""
+        if arguments.boolean("exact"):
+            return partial(self._scans.count, request, self._plain(request, "exact_count", store, arguments))
+        return partial(self._estimate_answer, self._plain(request, "count", store, arguments))
+
+    async def _estimate_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
         outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)

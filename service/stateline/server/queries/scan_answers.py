@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from stateline.server.guard.limits import Limits
 from stateline.server.guard.passing_on import token_header, token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
-from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.queries.requests import ReadRequest, all_entries, entry_columns
 from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
@@ -68,9 +69,37 @@ class ScanAnswers:
         read = read.from_now()
         if request.method == "HEAD":
             return await self._head(read, query)
+        at_once = min(limit, READ_AT_ONCE) if read.shape.media_type == JSON else READ_AT_ONCE
+        return await self._run(request, read, query, at_once, partial(self._answered, request, read, query, limit))
+
+    async def count(self, request: Request, read: ReadRequest) -> Response:
+        """Return how many entries there are, by reading all of them. Limits are those of `begin`."""
+        read, query = read.from_now(), all_entries(read.store.definition)
+        if request.method == "HEAD":
+            return await self._head(read, query)
+
+        async def counted(outcomes: Mapping[int, Outcome], running: AsyncExitStack) -> Response:
+            scan = MergedScan(query, answers_of(outcomes), READ_AT_ONCE)
+            running.callback(scan.close)
+            if refused := refusal(read, outcomes):
+                return refused
+            result = {"exact_entries": await scan.count()}
+            return json_response(answer_body(read.terms, pinned(outcomes), result, read.shape))
+
+        return await self._run(request, read, query, READ_AT_ONCE, counted)
+
+    async def _run(
+        self,
+        request: Request,
+        read: ReadRequest,
+        query: ScanQuery,
+        at_once: int,
+        answered: Callable[[Mapping[int, Outcome], AsyncExitStack], Awaitable[Response]],
+    ) -> Response:
+        """The answer to a scan that reads so many entries of a partition at once. It waits for the bound as long as the
+        request says."""
         routing, store = self._serving.routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
-        at_once = min(limit, READ_AT_ONCE) if read.shape.media_type == JSON else READ_AT_ONCE
         terms = replace(read.terms, limit=at_once)
         while True:
             async with AsyncExitStack() as running:
@@ -78,7 +107,7 @@ class ScanAnswers:
                 async with self._limits.query():
                     outcomes = await routing.scan(store, terms, query, read.partitions)
                     if not may_wait or not routing.may_wait(store, terms, outcomes, until_s):
-                        return await self._answered(request, read, query, outcomes, limit, running)
+                        return await answered(outcomes, running)
                 close_rests(outcomes)
             async with self._limits.query(read.wait_ms):
                 may_wait = await routing.wait_for_scan(store, terms, outcomes, read.deadline_s)
@@ -88,8 +117,8 @@ class ScanAnswers:
         request: Request,
         read: ReadRequest,
         query: ScanQuery,
-        outcomes: Mapping[int, Outcome],
         limit: int,
+        outcomes: Mapping[int, Outcome],
         running: AsyncExitStack,
     ) -> Response:
         """The answer of these outcomes; a stream takes over what is `running`."""

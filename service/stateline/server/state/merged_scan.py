@@ -83,6 +83,18 @@ class MergedScan:
             size += taken_bytes
         return page
 
+    async def count(self) -> int:
+        """How many entries are left. Reads them all, and puts none in order."""
+        found, self._left = len(self._left), []
+        for part in self._parts:
+            while part.entries or part.rest is not None:
+                found += len(part.entries)
+                part.entries = []
+                await part.fill(self._ahead)
+                await let_others_in()
+        self._require_open()
+        return found
+
     async def has_more(self) -> bool:
         """Whether there are entries that were not given; it may read some."""
         if self._left:
@@ -94,11 +106,14 @@ class MergedScan:
                 await let_others_in()
         if self._has_merged and not has_read and any(part.entries for part in self._parts):
             await let_others_in()
+        self._require_open()
+        self._left, self._has_merged = self._merged(), True
+        return bool(self._left)
+
+    def _require_open(self) -> None:
         if self._closed:  # what is left of it would look like its end
             self.close()
             raise CursorExpiredError("The state that was read is gone: begin anew, without the cursor.")
-        self._left, self._has_merged = self._merged(), True
-        return bool(self._left)
 
     def _merged(self) -> list[Entry]:
         """The next entries that can be put in order without reading on; none at the end."""

@@ -262,7 +262,13 @@ class Workers:
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
             store, partition = places[0]
-            raise NotPresentError(_unreachable(store, partition, owner))
+            if owner is not None:
+                raise NotPresentError(_unreachable(store, partition, owner))
+            raise NotPresentError(
+                f"Partition {partition} of {store!r} is on no worker, and a server alone makes no snapshot. Only the "
+                "worker that owns a store can link its files between two commits. Start `stateline worker` or "
+                "`stateline run` with this state.dir, and ask again when it has the partition."
+            )
         return await connection.snapshot(snapshot, places)
 
     def wanted_copies(self) -> dict[str, tuple[WorkerConnection, Sequence[str]]]:

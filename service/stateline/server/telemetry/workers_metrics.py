@@ -123,7 +123,7 @@ PROPERTIES = {
     "total-sst-files-size": ("total_sst_files_size_bytes", "Size of table files, those that snapshots keep included."),
     "live-sst-files-size": ("live_sst_files_size_bytes", "Size of the table files in use."),
     "num-live-versions": ("num_live_versions", "Versions of the list of files that are in use."),
-    "estimate-num-keys": ("estimate_num_keys", "About how many keys there are."),
+    "estimate-num-keys": ("estimate_num_keys", "RocksDB's estimate of stored rows."),
     "estimate-table-readers-mem": ("estimate_table_readers_mem_bytes", "Memory of table readers, block cache aside."),
     "background-errors": ("background_errors", "Background errors since the store was opened."),
     "is-write-stopped": ("is_write_stopped", "Partitions where RocksDB takes no writes."),
