@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from stateline.deployment.topology_file import GLOBAL_TABLES
-from stateline.deployment.worker_figures import StandbyLag, WorkerFigures
+from stateline.deployment.worker_figures import StandbyLag, StepFigures, WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
@@ -104,6 +104,7 @@ class Reporter:
             ),
             standbys=self.standby_lags(),
             stores=_with({str(task.id): task.stores.figures(now_s) for task in opened}, whole.figures(now_s)),
+            steps={name: StepFigures(step.taken, dict(step.dropped)) for name, step in self._failures.steps.items()},
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from stateline.log.interface import OffsetNote, Record
 from stateline.model.topic import Topic
 from stateline.processing.changelog import position_of_input, stage
 from stateline.processing.event_times import PARTITION_TIME, EventTimes
+from stateline.processing.failures import reading_of
 from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
@@ -165,6 +167,8 @@ class TaskProcessing:
             return []
         outputs: list[OutputRecord] = []
         timed = since_1970(self._times.admitted(records, self._failures), self._failures, self._clock)
+        for topic, count in Counter(map(_TOPIC, records)).items():
+            self._failures.give(reading_of(topic), count)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             if self._context.is_used:
@@ -212,6 +216,8 @@ class TaskProcessing:
         runners = self._runners.get(topic.name, [])
         outputs: list[OutputRecord] = []
         if runners:
+            for runner in runners:
+                self._failures.give(runner.name, len(records))
             for record in records:
                 outputs += self._process_one(topic, record, runners)
         elif self._operators.takes_one_by_one(topic.name):
@@ -229,7 +235,7 @@ class TaskProcessing:
             return []
         if record.key is None and self._topology.tables[topic.name]:
             # One decision for the record: what its table refuses, no processor sees.
-            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
+            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
             return []
         outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
         for runner in runners:

@@ -345,7 +345,12 @@ class Worker:
             self.on_working = None
 
     def _is_settled(self) -> bool:
-        return self._tasks.are_settled or not self._topology.subtopologies
+        """Whether it has all that it is to have, and its tasks run: also if it has none, or was drained."""
+        if self._deployment.drained or not self._topology.subtopologies:
+            return True
+        if self._manager.waiting or not self._group.consumer.is_assigned:
+            return False
+        return self._tasks.are_settled or not self._tasks.all
 
     def _turn(self, most_rest_s: float = math.inf) -> None:
         """One round: poll, process in slices, restore a slice, commit when due. Rests at most so long."""

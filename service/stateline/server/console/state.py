@@ -10,7 +10,8 @@ follows the page, and is in no OpenAPI document.
                  "input_lag": {topic: records} | null: no worker of this node has it
      "commits": {task: [number, ms]},    the newest of one store of each task
      "workers": {name: {"told_at_ms": of its last figures, "failed": records that it skipped or set aside since it
-                 started}} | null,    those of this node that live
+                 started, "steps": {step: {"taken": records, "dropped": {reason: records}}}}} | null,
+                 those of this node that live
      "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
      "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
@@ -118,9 +119,13 @@ class ConsoleState:
             self._queries = await self._metrics.queries()
             self._looked_at_s = time.monotonic()
 
-    def _workers(self) -> dict[str, dict[str, int]]:
+    def _workers(self) -> dict[str, dict[str, Any]]:
         return {
-            told.instance: {"told_at_ms": told.updated_at_ms, "failed": told.skipped + told.dead_lettered}
+            told.instance: {
+                "told_at_ms": told.updated_at_ms,
+                "failed": told.skipped + told.dead_lettered,
+                "steps": {name: {"taken": s.taken, "dropped": s.dropped} for name, s in told.steps.items()},
+            }
             for told in self._history.workers()
         }
 

@@ -144,6 +144,7 @@ class WorkerCollector(Collector):
         yield _lag(found)
         yield from _standbys(found)
         yield _dropped(found)
+        yield from _steps(found)
         yield from _stores(found)
         yield from _rocksdb(found)
 
@@ -194,6 +195,18 @@ def _dropped(found: _FiguresByWorker) -> Metric:
         for task, dropped in figures.dropped.items():
             counter.add_metric([worker, task], dropped)
     return counter
+
+
+def _steps(found: _FiguresByWorker) -> Iterator[Metric]:
+    taken = _counter("step_records", "Records that a step was given.", "step")
+    dropped = _counter("step_dropped_records", "Of these, those that it dropped, by reason.", "step", "reason")
+    for worker, figures in found.items():
+        for name, step in figures.steps.items():
+            taken.add_metric([worker, name], step.taken)
+            for reason, count in step.dropped.items():
+                dropped.add_metric([worker, name, reason], count)
+    yield taken
+    yield dropped
 
 
 def _stores(found: _FiguresByWorker) -> Iterator[Metric]:
