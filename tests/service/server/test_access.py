@@ -25,6 +25,7 @@ from stateline.server.guard.access import AccessMiddleware, is_open, stores_of
 from stateline.server.guard.caller import client_of
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.tokens import Tokens, bearer_token
+from stateline.server.wire.compression import CompressionMiddleware
 from stateline_store import ConfigurationError, UnauthenticatedError
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 from support.processes.served_here import http_server
@@ -445,7 +446,7 @@ def test_nobody_pays_for_a_guard_that_has_nothing_to_do(tmp_path: Path) -> None:
         return [entry.cls for entry in create_app(make_app(), config).user_middleware]
 
     assert AccessMiddleware not in middleware()
-    assert middleware("server.rate.limit=5")[-1] is AccessMiddleware
+    assert middleware("server.rate.limit=5")[-2:] == [AccessMiddleware, CompressionMiddleware]
 
 
 # Answers that take long, streams, and what is not HTTP

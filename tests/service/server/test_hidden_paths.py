@@ -158,7 +158,7 @@ def test_no_failure_of_a_query_names_a_path(here: Here, monkeypatch: pytest.Monk
             for asked in (path, f"{path}?allow_partial=true&partition=0", "/v1/stores/aircraft/keys/k"):
                 for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
                     answer = here.client.get(asked, headers={"Accept": accept, "Connection": "close"})
-                    assert answer.status_code >= 500
+                    assert answer.status_code >= 500 or (answer.status_code == 406 and "/keys/" in asked)
                     assert "mallory" not in answer.text + str(answer.headers)
     outcomes: dict[int, Outcome] = {0: Failure(error)}
     terms = Terms("aircraft", IsolationLevel.READ_COMMITTED)
@@ -246,6 +246,7 @@ TAKEN = {
     ("rows/event_stream.py", "_fill"): "to goodbye",
     ("contract/problems.py", "problem_response"): "to its _response",
     ("contract/problems.py", "on_http_error"): "to its _response",
+    ("state/partitions.py", "_reading"): "into another error; its path is compared",
     ("state/keeper.py", "reasons_not_ready"): "to problem_response, as one of the reasons",
     ("state/keeper.py", "_why_unreadable"): "to problem_response, as one of the reasons",
     ("state/keeper.py", "keep"): "to problem_response, as one of the reasons",
