@@ -245,6 +245,14 @@ def test_the_applications_that_the_documents_show_run(tmp_path: Path) -> None:
         assert [record.key for record in read_all(log, "large-orders", 1)] == [b"Ada", b"Ada"]
 
 
+@pytest.mark.parametrize("name", ["docs/pipelines.md", "docs/operators.md"])
+def test_the_pipelines_that_the_documents_show_can_be_declared(name: str) -> None:
+    scope: dict[str, Any] = {}
+    code = "\n\n".join(blocks(document(name), "python"))
+    exec(code, scope)
+    assert list(scope["app"].topology().pipelines) == re.findall(r"^@app\.pipeline.*\ndef (\w+)", code, re.MULTILINE)
+
+
 def test_every_benchmark_is_named() -> None:
     page = document("docs/benchmarks.md")
     (named,) = re.findall(r"BENCH=ingest .*?one: (.*?)\n\n", page, re.DOTALL)
