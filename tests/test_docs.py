@@ -212,7 +212,7 @@ def test_the_server_answers_as_the_documents_show(hello: Hello, name: str) -> No
     for store in ("orders", "totals"):
         assert httpx.get(f"{hello.url}/v1/stores/{store}/count", params=bound, timeout=HANGING_S).status_code == 200
     found = exchanges(document(name))
-    assert len(found) > 5
+    assert len(found) > 2
     for exchange in found:
         response = asked(exchange.command, hello.url)
         shown = json.loads(re.sub(r", …}\s*$", "}", exchange.answer))
