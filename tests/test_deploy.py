@@ -432,6 +432,7 @@ def test_there_is_an_alert_for_each_kind_of_trouble() -> None:
     asked = " ".join(rule["data"][0]["model"]["expr"] for rule in alerts())
     for name in (
         "up", "stateline_server_ready", "stateline_http_requests_total", "stateline_state_disk_free_bytes",
+        "stateline_workers", "stateline_worker_up", "stateline_worker_starts_total",
         "stateline_worker_figures_age_seconds", "stateline_input_lag_records", "stateline_store_commit_age_seconds",
         "stateline_standby_lag_seconds", "stateline_dead_lettered_records_total", "stateline_rocksdb_background_errors",
         "stateline_rocksdb_is_write_stopped", "stateline_pipeline_state", "stateline_pipeline_lag_records",

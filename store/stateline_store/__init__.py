@@ -69,8 +69,8 @@ _NAMES = {  # what is public in which module
         "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
         "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
         "NotAcceptableError NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError "
-        "RetryLaterError SchemaRegistryUnavailableError StatelineError StoreClosedError TooManyRequestsError "
-        "TopologyError UnauthenticatedError UnknownQueryTypeError"
+        "RetryLaterError SchemaRegistryUnavailableError StatelineError StorageError StoreClosedError "
+        "TooManyRequestsError TopologyError UnauthenticatedError UnknownQueryTypeError"
     ),
     "key_value": "KeyValueStore",
     "layout": "Layout StoreKind StoreTypes",

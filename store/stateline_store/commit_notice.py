@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stateline_store.durable_files import replace_file
-from stateline_store.errors import NewerFormatError, NotPresentError, RetryLaterError
+from stateline_store.errors import NewerFormatError, NotPresentError, RetryLaterError, StorageError
 
 _MAGIC = int.from_bytes(b"STLNOTE1", "big")  # on disk: never change
 _SLOTS = 8
@@ -154,7 +154,7 @@ class CommitNotice:
     def __init__(self, path: Path) -> None:
         """Map the notice, creating it when there is none. Its values stay as the last owner left them.
 
-        Raises `RetryLaterError` when the file system refuses, `NewerFormatError` for a notice of a newer version.
+        Raises `StorageError` when the file system refuses, `NewerFormatError` for a notice of a newer version.
         """
         self.path = path
         try:
@@ -163,7 +163,7 @@ class CommitNotice:
                 replace_file(path, _EMPTY, sync=False, only_writer=True)  # one that a power cut took is made anew
                 mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as error:
-            raise RetryLaterError(f"{path} cannot be written: {error.strerror}. Make it writable.") from error
+            raise StorageError(f"{path} cannot be written: {error.strerror}. Make it writable.") from error
         if mapping is None:
             raise RetryLaterError(f"{path} vanished while it was being created: another process deletes here.")
         self._mapping = mapping

@@ -9,10 +9,12 @@ import pwd
 import tempfile
 from pathlib import Path
 
-from stateline_store.errors import RetryLaterError
+from stateline_store.errors import StorageError
 from stateline_store.steps import reached
 
 FILE_MODE = 0o640
+PROBE_BYTES = 4 << 20
+"""What a disk must have room for before stores are opened on it again: about what one flush writes."""
 
 
 def replace_file(
@@ -23,7 +25,7 @@ def replace_file(
     `sync`: so does whoever looks after a power cut, at the cost of two fsyncs; without it for what is written anew
     anyway, as a status is. `only_writer`: the caller keeps others out by a lock of its own; so the draft has a fixed
     name, ``<name>.tmp``, and the next write takes up what a crash has left of one. Such a file has `mode` as far as the
-    umask allows, others exactly. Of several writers the last one counts. Raises `RetryLaterError` naming the path when
+    umask allows, others exactly. Of several writers the last one counts. Raises `StorageError` naming the path when
     the file system refuses: the file is as it was then.
     """
     draft = None
@@ -69,6 +71,31 @@ def create_file(path: Path, content: bytes, *, mode: int) -> None:
         _discard(draft)
 
 
+def has_room(directory: Path) -> bool:
+    """Return whether the file system says that `PROBE_BYTES` can be written in this directory."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= PROBE_BYTES and not found.f_flag & os.ST_RDONLY
+
+
+def check_writable(path: Path) -> None:
+    """Raise `StorageError` unless a file of `PROBE_BYTES` can be written here and forced to the disk. It is deleted
+    again."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(bytes(PROBE_BYTES))
+                file.flush()
+                os.fsync(handle)
+        finally:
+            _discard(str(path))
+    except OSError as error:
+        raise refused(path, "written", error) from error
+
+
 def remove_file(path: Path) -> None:
     """Delete it, if it is there, for good: also after a power cut. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
@@ -109,9 +136,9 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def refused(path: Path, done: str, error: OSError) -> RetryLaterError:
+def refused(path: Path, done: str, error: OSError) -> StorageError:
     """The error for a path that cannot be `done` ("created", "opened", …): why, and what to do about it."""
-    return RetryLaterError(f"{path} cannot be {done}: {error.strerror}. {_advice(path, error.errno)}.")
+    return StorageError(f"{path} cannot be {done}: {error.strerror}. {_advice(path, error.errno)}.")
 
 
 def _advice(path: Path, code: int | None) -> str:

@@ -23,7 +23,8 @@
     │   ├── SchemaRegistryUnavailableError   the Schema Registry does not answer
     │   ├── FencedError              another producer or member took over this identity
     │   ├── InDoubtError             a transaction's outcome is unknown: settle it, then go on
-    │   └── PoisonedError            a commit failed half way: reopen the store, then go on
+    │   └── StorageError             the disk, or RocksDB, refuses to read or write
+    │       └── PoisonedError            a commit failed half way: reopen the store, then go on
     └── DamagedDataError         what is on disk cannot be trusted; the message says how to rebuild it
 
 The server maps this tree to HTTP in one table (`stateline.server.contract.problems`).
@@ -146,7 +147,11 @@ class InDoubtError(RetryLaterError):
     """A transaction may or may not have been committed: settle it before anything else is written."""
 
 
-class PoisonedError(RetryLaterError):
+class StorageError(RetryLaterError):
+    """The disk, or RocksDB, refuses to read or write: it is full, read-only or broken."""
+
+
+class PoisonedError(StorageError):
     """A commit failed half way; the store refuses everything until it is reopened."""
 
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from rocksdict import AccessType, Rdict
 
 from stateline_store.engine import Commit
-from stateline_store.errors import CallerError, DamagedDataError, NotPresentError, RetryLaterError
+from stateline_store.errors import CallerError, ConfigurationError, DamagedDataError, NotPresentError, RetryLaterError
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_errors import damaged, translated
 from stateline_store.rocksdb_options import secondary_options
@@ -84,8 +84,9 @@ class OfflineStore:
         before = _files(self.directory)
         self._opened = contextlib.ExitStack()
         failure: Exception | None = None
+        links = Path(self._opened.enter_context(_temporary_directory()))
         try:
-            self._open(Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="stateline-inspect-"))))
+            self._open(links)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             failure = error
         try:
@@ -140,6 +141,16 @@ class OfflineStore:
         if "Permission denied" in str(error):
             return _refused(self.directory, str(error))
         return translated(error, self.directory)
+
+
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="stateline-inspect-")
+    except OSError as error:
+        raise ConfigurationError(
+            f"A directory for links to a store's files cannot be made ({error.strerror or error}). Set the environment "
+            "variable TMPDIR to a directory that this user can write to."
+        ) from error
 
 
 def _files(directory: Path) -> tuple[str, int, frozenset[str]]:

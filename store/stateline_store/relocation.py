@@ -11,7 +11,6 @@ already (nobody but the user knows which one is right). A store that no subtopol
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from stateline_store.task_id import TaskId
 _LOCK = ".relocation.lock"  # on disk: never change
 _WAIT_MS = 60_000  # moves take milliseconds each: one that lasts longer hangs on its disk
 _LOOK_AGAIN_S = 0.02
-_log = logging.getLogger(__name__)
 
 Listing = Mapping[str, frozenset[str]]
 """Task id → names of what it holds: ``rocksdb/s/``, ``s.position``. Directories end in a slash; none without rows."""
@@ -69,10 +67,7 @@ def settle_places(
         if moves and not automatic:
             raise _refusal(directory, moves)
         _relocate(directory, moves)
-    unknown = tuple(unknown_stores(listing, wanted))
-    for task, store in unknown:
-        _log.warning("%s holds store %r, which the topology does not have: it stays", directory.task(task), store)
-    return Settled((*finished, *moves), unknown)
+    return Settled((*finished, *moves), tuple(unknown_stores(listing, wanted)))
 
 
 def plan_relocation(directory: StateDirectory, wanted: Mapping[str, int]) -> list[Move]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rocksdict import Rdict
 
 from stateline_store.directory import make_directory
+from stateline_store.durable_files import has_room
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import (
     DamagedDataError,
@@ -228,13 +229,18 @@ class RocksDBEngine:
         self.__dict__.pop("_offsets", None)
         if hasattr(self, "_writes"):
             self._writes.close()
+        flushes = has_room(self.directory)
+        if not flushes:  # a flush that fails is tried again for a second, of each store
+            with contextlib.suppress(Exception):
+                self._db.cancel_all_background(False)
         del self._db
         for handle in handles:
             try:
                 handle.close()
             except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
                 # Closing flushes memtables, which the log holds as well: the next opening replays it.
-                _log.warning("%s: RocksDB failed while closing; nothing is lost by it: %s", self.directory, error)
+                if flushes:
+                    _log.warning("%s: RocksDB failed while closing; nothing is lost by it: %s", self.directory, error)
 
     def _poison(self, error: Exception) -> None:
         """Whether the log holds the batch is open: refuse everything until a reopen has read it."""

@@ -13,8 +13,8 @@ from stateline_store.errors import (
     LockedError,
     NewerFormatError,
     NotPresentError,
-    RetryLaterError,
     StatelineError,
+    StorageError,
     StoreClosedError,
 )
 
@@ -53,7 +53,7 @@ def translated(error: Exception, directory: Path) -> Exception:
 def _by_text(text: str, directory: Path) -> StatelineError:
     for sign, advice in _ENVIRONMENT.items():
         if sign in text:
-            return RetryLaterError(f"{directory}: {advice}, then open the store again. Nothing was deleted. ({text})")
+            return StorageError(f"{directory}: {advice}, then open the store again. Nothing was deleted. ({text})")
     if any(sign in text for sign in _LOCKED):
         return LockedError(f"{directory} is open in another process, or twice in this one. ({text})")
     if any(sign in text for sign in _NEWER):
@@ -71,7 +71,7 @@ def _by_text(text: str, directory: Path) -> StatelineError:
         )
     if "No such file or directory" in text:
         return NotPresentError(f"{directory} is not there, or not complete yet. ({text})")
-    return RetryLaterError(f"{directory}: RocksDB failed: {text}. Open the store again.")
+    return StorageError(f"{directory}: RocksDB failed: {text}. Open the store again.")
 
 
 def damaged(directory: Path, what: str) -> DamagedDataError:

@@ -2,19 +2,37 @@
 
 A range scan gives at least 0.7 of the rows per second of a raw iteration, also with 10,000 staged records merged in. A
 committed read from a secondary, with nothing new, takes at most 1.3 of a read from the primary.
+
+Then scans over HTTP, of every kind and format: rows per second and processor seconds of the server for a million rows,
+and reads of a key at a fixed rate (open loop) beside the scan, of the same server process: their median is at most
+5 ms.
+
+`bench_scans.py NAME …` takes some of: library, beside. SCANS names some of the scans, by a part of their names.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
 import random
+import re
 import statistics
+import sys
 import tempfile
+import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import NamedTuple
 
-from figures import at_least, at_most
+from cores import cpu_s
+from figures import at_least, at_most, percentile
+from processes import process
 from rocksdict import Rdict
+from scan_scene import scene
 from topic import key_of, value
 
 from stateline_store import IsolationLevel, KeyValueStore, Reader, SecondaryReader, StoreContext
@@ -59,7 +77,8 @@ def asked(reader: SecondaryReader) -> Callable[[bytes], bytes | None]:
     return get
 
 
-def main() -> None:
+def library() -> None:
+    """Scans and reads of the store library."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         store = KeyValueStore("rows")
@@ -81,5 +100,117 @@ def main() -> None:
         store.close()
 
 
+ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"
+HELD_ROWS = {"rows": 2_000_000, "windows": 1_000_000, "sessions": 1_000_000, "versions": 500_000}
+POINT_RATE, POINT_S = 200.0, float(os.environ.get("SECONDS", "8"))
+POINTS = "/v1/stores/rows/keys/%s"
+
+_CURSOR = re.compile(rb'"cursor":"([^"]+)"')
+
+
+class Scanned(NamedTuple):
+    """A scan to measure: how it is asked, and of which store."""
+
+    name: str
+    store: str
+    path: str
+    accept: str = ARROW
+
+
+SCANS = [
+    Scanned("range, Arrow", "rows", "/v1/stores/rows/range"),
+    Scanned("range, NDJSON", "rows", "/v1/stores/rows/range", NDJSON),
+    Scanned("range, pages", "rows", "/v1/stores/rows/range?limit=10000", "application/json"),
+    Scanned("versions, Arrow", "versions", "/v1/stores/versions/range"),
+    Scanned("windows, Arrow", "windows", "/v1/stores/windows/windows"),
+    Scanned("windows, NDJSON", "windows", "/v1/stores/windows/windows", NDJSON),
+    Scanned("sessions, Arrow", "sessions", "/v1/stores/sessions/sessions"),
+    Scanned("sessions, NDJSON", "sessions", "/v1/stores/sessions/sessions", NDJSON),
+    Scanned("snapshot of rows", "rows", "snapshot"),
+    Scanned("snapshot of windows", "windows", "snapshot"),
+    Scanned("snapshot of sessions", "sessions", "snapshot"),
+]
+
+
+def read_all(port: int, scan: Scanned, done: threading.Event) -> None:
+    """Read this scan to its end, or until `done`; what comes is thrown away."""
+    with ExitStack() as stack:
+        paths = [scan.path]
+        if scan.path == "snapshot":
+            made = json.loads(_asked(port, "POST", "/v1/snapshots", {"stores": [scan.store], "ttl_s": 3000}))
+            stack.callback(_asked, port, "DELETE", f"/v1/snapshots/{made['id']}")
+            paths = [each["path"] for each in made["stores"][scan.store].values()]
+        connection = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port, timeout=600)))
+        while paths:
+            connection.request("GET", paths.pop(), headers={"Accept": scan.accept})
+            response, last = connection.getresponse(), b""
+            while piece := response.read(1 << 20):
+                last = last[-4096:] + piece
+                if done.is_set():
+                    return
+            assert response.status == 200, last
+            if scan.accept == "application/json" and (more := _CURSOR.search(last[-4096:])):
+                paths.append(f"/v1/stores/{scan.store}/range?cursor={more[1].decode()}")
+
+
+def _asked(port: int, method: str, path: str, body: object = None) -> bytes:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        answer = response.read()
+        assert response.status < 300, answer
+        return answer
+
+
+def points(port: int, root: Path) -> array[float]:
+    """Seconds of each answer to reads of a key at the fixed rate, from when the question was due."""
+    output, keys = root / "taken", root / "keys"
+    chosen = random.Random(7)
+    keys.write_text("\n".join(key_of(chosen.randrange(HELD_ROWS["rows"])).decode() for _ in range(20_000)))
+    command = ["asker.py", str(POINT_RATE), str(POINT_S), str(output), POINTS, str(port), str(keys)]
+    with process(command, root / "asker.txt") as child:
+        child.wait()
+    return array("d", output.read_bytes())
+
+
+def shown(taken: array[float]) -> str:
+    p50, p99, longest = (percentile(taken, share) * 1000 for share in (0.5, 0.99, 1.0))
+    return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {longest:.0f} ms"
+
+
+def beside() -> None:
+    """Scans over HTTP, and reads of a key beside them."""
+    wanted = [each for each in SCANS if os.environ.get("SCANS", "") in each.name]
+    held = {store: rows for store, rows in HELD_ROWS.items() if store == "rows" or store in {s.store for s in wanted}}
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        with scene(root, held) as (port, pid):
+            print(f"  nothing beside: {shown(points(port, root))}", flush=True)
+            for scan in wanted:
+                before_s, began_s, rows = cpu_s(pid), time.perf_counter(), HELD_ROWS[scan.store]
+                read_all(port, scan, threading.Event())
+                alone_s, used_s = time.perf_counter() - began_s, cpu_s(pid) - before_s
+                done = threading.Event()
+                reading = threading.Thread(target=_read_on, args=(port, scan, done))
+                reading.start()
+                taken = points(port, root)
+                done.set()
+                reading.join()
+                rate, million_s = rows / alone_s, used_s / rows * 1e6
+                print(
+                    f"  {scan.name}: {rate:,.0f} rows/s, {million_s:.2f} s for a million; beside it {shown(taken)}",
+                    flush=True,
+                )
+                at_most(f"p50 of reads of a key beside {scan.name}", percentile(taken, 0.5) * 1000, 5, " ms")
+
+
+def _read_on(port: int, scan: Scanned, done: threading.Event) -> None:
+    while not done.is_set():
+        read_all(port, scan, done)
+
+
+PARTS = {"library": library, "beside": beside}
+
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()

@@ -76,12 +76,15 @@ def server(servers: str, state_dir: Path, settings: Mapping[str, object] = Mappi
 
 @contextmanager
 def server_process(
-    servers: str, state_dir: Path, settings: Mapping[str, object] = MappingProxyType({})
+    servers: str,
+    state_dir: Path,
+    settings: Mapping[str, object] = MappingProxyType({}),
+    module: str = "ingest_app",
 ) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A server; the port it answers at, and its process."""
     port = free_port()
     given = {"bootstrap.servers": servers, "state.dir": state_dir, "server.port": port, **settings}
-    with process(_command("serve", given), state_dir / f"server-{port}.txt") as child:
+    with process(_command("serve", given, module), state_dir / f"server-{port}.txt") as child:
         until(lambda: answers(port, "/healthz"), "the server answers", 0.05)
         yield port, child
 
@@ -129,8 +132,8 @@ def answers(port: int, path: str) -> bool:
         connection.close()
 
 
-def _command(name: str, settings: Mapping[str, object]) -> list[str]:
-    command = ["-m", "stateline", "--quiet", name, "ingest_app:app"]
+def _command(name: str, settings: Mapping[str, object], module: str = "ingest_app") -> list[str]:
+    command = ["-m", "stateline", "--quiet", name, f"{module}:app"]
     for setting, value in settings.items():
         command += ["--set", f"{setting}={value}"]
     return command

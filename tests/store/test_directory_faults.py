@@ -85,6 +85,23 @@ def fill_up(store: KeyValueStore, rows: list[tuple[bytes, bytes]]) -> int:
     raise AssertionError("The disk never was full.")
 
 
+def test_a_store_does_not_try_to_flush_when_it_closes_on_a_full_disk_and_keeps_what_was_committed(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = StateDirectory(disk, "app")
+    make_store(directory, "0_0", b"kept")
+    store = open_store(directory)
+    store.put(b"more", b"row")
+    store.commit({CHANGELOG: 2})
+    filler = fill(disk)
+    store.close()
+    assert "RocksDB failed while closing" not in caplog.text
+    filler.unlink()
+    again = open_store(directory)
+    assert (again.get(b"k"), again.get(b"more")) == (b"kept", b"row")
+    again.close()
+
+
 @pytest.mark.parametrize("size", [7_000, 20_000, 50_000])  # each fills the disk at another step of RocksDB's
 def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_works_on(disk: Path, size: int) -> None:
     directory = StateDirectory(disk, "app")

@@ -6,6 +6,8 @@ import os
 
 from typer.exceptions import TyperException
 
+from stateline.deployment.refused_stores import StoresRefusedError
+from stateline.processes.child import CALLERS_MISTAKE, STORES_REFUSED
 from stateline_store.errors import CallerError, RecordError, StatelineError
 
 # Why a folder or file could not be had that a restart does not mend.
@@ -18,9 +20,11 @@ def explained(error: BaseException) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context is not None else ""
         return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", 2
+    if isinstance(error, StoresRefusedError):
+        return str(error), STORES_REFUSED
     # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
     if isinstance(error, CallerError) and not isinstance(error, RecordError):
-        return str(error), 2
+        return str(error), CALLERS_MISTAKE
     if isinstance(error, StatelineError):
         return str(error), 2 if isinstance(error.__cause__, _WRONG_PATH) else 1
     if isinstance(error, PermissionError) and error.filename is not None:

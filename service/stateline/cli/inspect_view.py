@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from stateline.cli.table import about, as_text
+from stateline.cli.table import as_text
 from stateline_store import TopicPartition
 from stateline_store.inspection_report import (
     ApplicationReport,
@@ -101,7 +101,6 @@ def _store_row(store: StoreReport | None) -> dict[str, object]:
         "offsets": commit and _pairs(commit.offsets.items()),
         "position": commit and _pairs(commit.position),
         "stream time": commit and moment(commit.stream_time_ms),
-        "entries": store and about(store.approximate_entries),
         "bytes": store and store.size_bytes,
         "state": store and _state(store),
     }

@@ -14,7 +14,8 @@ from stateline_store.errors import ConfigurationError, InvalidArgumentError
 
 _TEMPLATE, _SUFFIX = "project_template", ".template"
 _OTHER_NAMES = {"module.py": "{name}.py", "test_module.py": "test_{name}.py", "gitignore": ".gitignore"}
-_TAKEN = {"__main__", "pytest"}  # whether or not it is installed here
+# Installed or not: Python imports them at each start, pytest imports conftest, and __init__ makes the folder a package.
+_TAKEN = {"sitecustomize", "usercustomize", "conftest", "__init__", "__main__", "pytest"}
 
 
 def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the module, the App, and the folder.")]) -> None:
@@ -50,7 +51,9 @@ def project_files(name: str) -> dict[str, str]:
             f"{name!r} cannot be a Python module: take letters, digits and '_', not a digit first, as in my_flights."
         )
     if name in sys.stdlib_module_names or name in _TAKEN or _is_installed(name):
-        raise InvalidArgumentError(f"A module {name!r} would hide the one that is there: take another name.")
+        raise InvalidArgumentError(
+            f"Python, pytest or an installed library imports a module {name!r}: take another name."
+        )
     values = {"%NAME%": name, "%VERSION%": version("stateline")}
     files = {}
     for template in resources.files(__package__).joinpath(_TEMPLATE).iterdir():

@@ -108,7 +108,8 @@ def status(
 ) -> int:
     """Say how far an application is behind its topics.
 
-    As its commits show it. Of pipelines as their drivers on this machine say it. An application that was
+    As its commits show it. Of pipelines as their drivers on this machine say it. Records that steps have dropped
+    are shown by reason, as the workers on this machine count them since their start. An application that was
     started beside an old one is ready to be asked when it has caught up.
 
     Example: stateline status flights:app --until-caught-up --timeout 600
@@ -120,5 +121,10 @@ def status(
     is_there = True
     if until_caught_up:
         is_there = cli_status.wait_until_caught_up(app, config, timeout, lambda text: typer.echo(text, err=True))
-    typer.echo(as_text(cli_status.status(app, config).rows(), as_json=as_json))
+    found = cli_status.status(app, config)
+    rows, dropped = found.rows(), found.dropped_rows()
+    if as_json:
+        typer.echo(as_text([*rows, *dropped], as_json=True))
+    else:
+        typer.echo("\n\n".join(as_text(each, as_json=False) for each in (rows, dropped) if each or each is rows))
     return 0 if is_there else 1

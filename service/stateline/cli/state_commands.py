@@ -10,18 +10,33 @@ import typer
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
 
 
-def stores(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+def stores(
+    target: Target,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+    delete: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Delete the files of this store, which the App does not declare.")
+    ] = None,
+) -> None:
     """List the application's stores.
 
-    Shows what was committed of each in this machine's state directory. It only reads, workers running or not.
+    Shows what was committed of each in this machine's state directory, and names stores there that the App does not
+    declare. It only reads, workers running or not.
+
+    --delete frees the space of one that the App does not declare, once the workers of this machine are stopped.
 
     Example: stateline stores flights:app --json
     """
     from stateline.cli import stores as cli_stores
 
-    app, config = loaded(target, config_file, settings)
-    if said := cli_stores.nothing_there(config):
-        typer.echo(said, err=True)
+    app, config = loaded(target, config_file, settings, to_write=delete is not None)
+    if delete is not None:
+        typer.echo(cli_stores.delete(app, config, delete))
+        return
+    for said in (cli_stores.nothing_there(config), cli_stores.leftover_stores(app, config)):
+        if said is not None:
+            typer.echo(said, err=True)
     typer.echo(cli_stores.stores(app, config, as_json=as_json))
 
 

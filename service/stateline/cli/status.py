@@ -7,18 +7,21 @@ record, up to which nobody commits: so what looks like a few records is read, on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipeline_status import PipelineStatus, pipelines_directory, read_status
+from stateline.deployment.worker_figures import StepFigures, WorkerFigures
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, Log
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology
+from stateline.server.telemetry.workers_metrics import FiguresReader
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 _MARKERS = 64  # offsets: more than that are records, or will be fewer at the next look
@@ -30,7 +33,8 @@ _LOOK_INTERVAL_S = 0.5
 class Status:
     """`ends` are where input ends, `committed` up to where it was processed; `members` are workers in the group,
     `wanted` whether there is anything for them; `missing` are topics that they make at their start. `pipelines` are
-    those of the application with their lags: None where that is not known on this machine."""
+    those of the application with their lags: None where that is not known on this machine. `steps` are those of this
+    machine's workers, since their start."""
 
     ends: Mapping[TopicPartition, int]
     committed: Mapping[TopicPartition, int]
@@ -38,6 +42,7 @@ class Status:
     wanted: bool
     missing: Sequence[str]
     pipelines: Mapping[str, int | None]
+    steps: Mapping[str, StepFigures] = field(default_factory=dict)
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         """What has not come to these ends, for people; empty when all has, and runs."""
@@ -60,6 +65,14 @@ class Status:
         found: list[Row] = [{"what": "topic", "name": topic, "lag": self.lag(topic)} for topic in topics]
         found += [{"what": "topic", "name": name, "lag": None} for name in self.missing]
         return found + [{"what": "pipeline", "name": name, "lag": lag} for name, lag in self.pipelines.items()]
+
+    def dropped_rows(self) -> list[Row]:
+        """Make a row for each step and reason for which it dropped records."""
+        return [
+            {"what": "step", "name": name, "reason": reason, "dropped": count, "records": step.taken}
+            for name, step in sorted(self.steps.items())
+            for reason, count in sorted(step.dropped.items())
+        ]
 
 
 def status(app: App, config: Config) -> Status:
@@ -131,7 +144,16 @@ def _look(topology: Topology, config: Config, log: Log, admin: Admin) -> Status:
     folder = pipelines_directory(config.state_dir, config.application_id)
     pipelines = {name: _lag_of(read_status(folder / name)) for name in topology.pipelines}
     missing = [name for name in names if name not in there]
-    return Status(ends, done, members, bool(topology.subtopologies), missing, pipelines)
+    told = FiguresReader(config.state_dir / config.application_id).read()
+    return Status(ends, done, members, bool(topology.subtopologies), missing, pipelines, _steps(told.values()))
+
+
+def _steps(workers: Iterable[WorkerFigures]) -> Mapping[str, StepFigures]:
+    taken, dropped = Counter[str](), dict[str, Counter[str]]()
+    for name, step in (each for worker in workers for each in worker.steps.items()):
+        taken[name] += step.taken
+        dropped.setdefault(name, Counter()).update(step.dropped)
+    return {name: StepFigures(taken[name], dropped[name]) for name in taken}
 
 
 def _has_records(log: Log, place: TopicPartition, first: int, end: int) -> bool:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stateline.cli.table import Row, about, as_text
+from stateline.cli.table import Row, as_text
 from stateline.config.settings import Config
+from stateline.deployment.leftover_stores import delete_leftover, leftovers, told
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
-from stateline_store import NotPresentError, Position, StateDirectory
+from stateline_store import DoesNotExistError, NotPresentError, Position, StateDirectory
 from stateline_store.directory import holds_database
 from stateline_store.offline_store import OfflineStore
 from stateline_store.task_id import TaskId
@@ -31,6 +32,26 @@ def stores(app: App, config: Config, *, as_json: bool) -> str:
     topology = app.topology()
     on_disk = {name: _on_disk(config, topology, definition) for name, definition in topology.all_stores.items()}
     return as_text(store_rows(topology, on_disk, as_json=as_json), as_json=as_json)
+
+
+def leftover_stores(app: App, config: Config) -> str | None:
+    """What to tell the caller of stores on disk that the application does not declare; None when there are none."""
+    if nothing_there(config):
+        return None
+    topology = app.topology()
+    found = leftovers(StateDirectory(config.state_dir, config.application_id), topology.all_stores)
+    return told(found, topology.target) if found else None
+
+
+def delete(app: App, config: Config, name: str) -> str:
+    """Delete what the state directory has of a store that the application does not declare; what to say of it. Raises
+    as `delete_leftover`."""
+    if (nothing := nothing_there(config)) is not None:
+        raise DoesNotExistError(nothing)
+    topology = app.topology()
+    directory = StateDirectory(config.state_dir, config.application_id)
+    found = delete_leftover(directory, name, topology.all_stores, topology.target)
+    return f"Deleted {name!r} ({found.described}: {', '.join(found.tasks)}). If it has a changelog topic, that stays."
 
 
 def nothing_there(config: Config) -> str | None:
@@ -74,17 +95,17 @@ def _summed(on_disk: Sequence[StoreOnDisk]) -> Row:
     position = Position()
     for each in on_disk:
         position = position.merge(each.position)
-    return _shown(len(on_disk), sum(each.approximate_entries for each in on_disk), position)
+    return _shown(len(on_disk), position)
 
 
 def _most(on_disk: Sequence[StoreOnDisk]) -> Row:
     found = max(on_disk, key=lambda each: each.approximate_entries, default=StoreOnDisk("", 0, Position()))
-    return _shown(len(list(found.position)), found.approximate_entries, found.position)
+    return _shown(len(list(found.position)), found.position)
 
 
-def _shown(partitions: int, entries: int, position: Position) -> Row:
+def _shown(partitions: int, position: Position) -> Row:
     text = json.dumps(position.to_json()) if position else None
-    return {"partitions": partitions, "entries": about(entries), "position": text}
+    return {"partitions": partitions, "position": text}
 
 
 def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) -> list[StoreOnDisk]:

@@ -22,11 +22,6 @@ def as_text(rows: Sequence[Row], *, as_json: bool, hide: Collection[str] = ()) -
     )
 
 
-def about(count: int | None) -> str | None:
-    """A number that is an estimate, for people; None where there is none."""
-    return f"~{count:,}" if count else _cell(count)
-
-
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"

@@ -18,6 +18,7 @@ from stateline.client.requests import JsonKey
 from stateline.client.results import (
     CountAnswer,
     Entry,
+    ExactCountAnswer,
     Instances,
     KeyAnswer,
     KeyedWindow,
@@ -112,6 +113,7 @@ VERSIONS = Reader(Page[Version])
 WINDOWS = Reader(Page[Window])
 KEYED_WINDOWS = Reader(Page[KeyedWindow])
 COUNT = Reader(CountAnswer)
+EXACT_COUNT = Reader(ExactCountAnswer)
 POSITION = Reader(PositionAnswer)
 DETAILS = Reader(StoreDetails)
 STORES = Reader(Stores)

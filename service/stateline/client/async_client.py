@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
 
 import httpx
 
@@ -21,6 +21,7 @@ from stateline.client.results import (
     Answer,
     CountAnswer,
     Entry,
+    ExactCountAnswer,
     Instance,
     KeyAnswer,
     KeyedWindow,
@@ -228,8 +229,17 @@ class AsyncStore:
         """Sessions of every key that end in these times, by serialized key, then end."""
         return self._scan(self._calls.all_sessions(arguments))
 
-    async def count(self, **terms: Unpack[TermArguments]) -> CountAnswer:
-        """About how many entries there are."""
+    @overload
+    async def count(self, *, exact: Literal[True], **terms: Unpack[TermArguments]) -> ExactCountAnswer: ...
+
+    @overload
+    async def count(self, *, exact: Literal[False] = False, **terms: Unpack[TermArguments]) -> CountAnswer: ...
+
+    async def count(self, *, exact: bool = False, **terms: Unpack[TermArguments]) -> CountAnswer | ExactCountAnswer:
+        """How many entries there are. `exact` reads all of them, within the server's time for a query. Without it the
+        answer is RocksDB's estimate, which may be many times too large."""
+        if exact:
+            return await self._ask(self._calls.exact_count(terms))
         return await self._ask(self._calls.count(terms))
 
     async def position(self, **terms: Unpack[TermArguments]) -> PositionAnswer:

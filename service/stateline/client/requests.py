@@ -199,9 +199,9 @@ def parts_of_every_key(store: str, what: Literal["windows", "sessions"], terms: 
     return _parts(store, None, what, terms, given)
 
 
-def count(store: str, terms: Terms) -> Request:
-    """About how many entries there are."""
-    return Query(store, "count", terms).request()
+def count(store: str, terms: Terms, *, exact: bool = False) -> Request:
+    """How many entries there are, counted or estimated."""
+    return Query(store, "count", terms, {"exact": True} if exact else {}).request()
 
 
 def position(store: str, terms: Terms) -> Request:

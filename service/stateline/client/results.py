@@ -69,6 +69,8 @@ class Answer:
     partitions: Mapping[int, PartitionAnswer]
     failures: Mapping[int, Problem] = field(default_factory=dict)
     """Partitions that failed; empty unless `allow_partial` was asked for."""
+    stopped: str | None = None
+    """Why no worker runs the store any more: this is its last committed state. None while one may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +152,16 @@ class Page(Answer, Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountAnswer(Answer):
-    """About how many entries there are."""
+    """RocksDB's estimate. It may be many times the number of entries, where keys are overwritten."""
 
     approximate_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactCountAnswer(Answer):
+    """How many entries there are."""
+
+    exact_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

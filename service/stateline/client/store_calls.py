@@ -14,6 +14,7 @@ from stateline.client.results import (
     Answer,
     CountAnswer,
     Entry,
+    ExactCountAnswer,
     KeyAnswer,
     KeyedWindow,
     KeysAnswer,
@@ -92,6 +93,10 @@ class StoreCalls:
     def count(self, given: TermArguments) -> Call[CountAnswer]:
         """How many."""
         return Call(requests.count(self.name, self._with(given)), answers.COUNT)
+
+    def exact_count(self, given: TermArguments) -> Call[ExactCountAnswer]:
+        """How many, counted."""
+        return Call(requests.count(self.name, self._with(given), exact=True), answers.EXACT_COUNT)
 
     def position(self, given: TermArguments) -> Call[PositionAnswer]:
         """How far."""

@@ -153,6 +153,10 @@ class Config(BaseModel):
     """After this long the broker aborts an open transaction."""
     max_poll_interval_ms: Milliseconds = 300_000
     """After this long without a poll a worker counts as stuck."""
+    max_partition_skew_ms: MillisecondsOrUnlimited = 10_000
+    """How far in event time a partition is read ahead of another one that has no records yet; -1: in the order read."""
+    max_task_idle_ms: Wait = 1_000
+    """How long a partition without records, or one that restores, holds back partitions that are further ahead."""
     deserialization_exception_handler: Handler = "fail"
     """How to handle a record that cannot be read."""
     processing_exception_handler: Handler = "fail"
@@ -231,6 +235,8 @@ class Config(BaseModel):
     """How often a change feed without changes sends a heartbeat."""
     num_workers: Count = 1
     """Worker processes that `stateline run` starts."""
+    worker_stop_timeout_ms: Milliseconds = 60_000
+    """How long a worker of `stateline run` may take to commit and close its stores. After that it is killed."""
     log_format: LogFormat = "text"
     """The format of the processes' logs: lines of text, or an object of JSON on each line."""
     tracing_exporter: TracingExporter = "none"

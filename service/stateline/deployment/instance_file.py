@@ -8,7 +8,7 @@
      "drained": whether it was asked to drain and has handed over what it had; absent in files of earlier builds}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
-lives; one that was killed leaves its file.
+lives, and says how often one was started; one that was killed leaves its file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from stateline.deployment.json_files import decoded
 from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
 from stateline_store import DamagedDataError
 
+_LOCK = ".lock"  # on disk: never change
+_COUNT_BYTES = 21  # on disk: never change
 STANDBY = "standby"
 """Of a task that another node has and that this worker follows. On disk: never change."""
 
@@ -77,7 +79,30 @@ def instance_path(application: Path, instance: str) -> Path:
 
 def lock_path(application: Path, instance: str) -> Path:
     """What this instance has locked while it lives."""
-    return instances_directory(application) / f"{instance}.lock"
+    return instances_directory(application) / f"{instance}{_LOCK}"
+
+
+def locked_instances(application: Path) -> list[str]:
+    """The instances that were ever started here; none where that cannot be read."""
+    try:
+        names = os.listdir(instances_directory(application))
+    except OSError:
+        return []
+    return sorted(name.removesuffix(_LOCK) for name in names if name.endswith(_LOCK))
+
+
+def starts(application: Path, instance: str) -> int | None:
+    """How often this instance was started; None where its lock does not say so."""
+    try:
+        text = lock_path(application, instance).read_bytes()[:_COUNT_BYTES].strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def counted(times: int) -> bytes:
+    """What the lock says of so many starts: always as long, so that it replaces what was there."""
+    return b"%*d\n" % (1 - _COUNT_BYTES, times)
 
 
 def instances_directory(application: Path) -> Path:

@@ -16,19 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.log.interface import TopicInfo
 
 if TYPE_CHECKING:
     from stateline.model.topology import Topology
-
-_WAY_OUT = (
-    "a key would be in two partitions. Partitions cannot be taken away again: start under a new application.id, which "
-    "makes its stores anew from the topics. What a table is kept of has to be written to a new topic, too, because its "
-    "records stay in the partitions where they are."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +35,8 @@ class TopicCount:
 
 class PartitionsChangedError(StoresRefusedError):
     """Topics have other numbers of partitions than when stores were made of them."""
+
+    keeps_rows: ClassVar[bool] = True
 
 
 def counted_topics(
@@ -61,10 +57,10 @@ def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Ma
     for subtopology in topology.subtopologies:
         stores = [store.name for store in subtopology.stores]
         names = [topic.name for topic in subtopology.sources] if stores else []
-        if why := _grown(names, stores, counted, found):
+        if why := _grown(topology, names, stores, counted, found):
             reasons |= dict.fromkeys(stores, why)
     for name, table in topology.global_tables.items():
-        if table.source is not None and (why := _grown([table.source.name], [name], counted, found)):
+        if table.source is not None and (why := _grown(topology, [table.source.name], [name], counted, found)):
             reasons[name] = why
     if reasons:
         raise PartitionsChangedError(reasons)
@@ -81,7 +77,7 @@ def refuse_other_changelogs(topology: Topology, found: Mapping[str, int], wanted
             if store.source is None and name is not None and found.get(name, wanted[name]) != wanted[name]:
                 why = (
                     f"Changelog {name} has {found[name]} partitions, and {sources}, which its store follows, "
-                    f"{wanted[name]}: {_WAY_OUT}"
+                    f"{wanted[name]}: {_way_out(topology)}"
                 )
                 reasons |= dict.fromkeys((each.name for each in subtopology.stores), why)
     if reasons:
@@ -109,7 +105,21 @@ def topics_of(counts: Mapping[str, TopicCount]) -> dict[str, TopicInfo]:
 
 
 def _grown(
-    names: Iterable[str], stores: list[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]
+    topology: Topology,
+    names: Iterable[str],
+    stores: list[str],
+    counted: Mapping[str, TopicInfo],
+    found: Mapping[str, TopicInfo],
 ) -> str | None:
     what = grown(names, counted, found)
-    return what and f"{what} when {', '.join(stores)} began: {_WAY_OUT}"
+    return what and f"{what} when {', '.join(stores)} began: {_way_out(topology)}"
+
+
+def _way_out(topology: Topology) -> str:
+    return (
+        "new records of a key go to another partition than its old ones, so no worker runs the application, and "
+        "servers answer its last committed state. Stop it, then run "
+        f"`stateline reset {topology.target}` or set a new application.id, and start it: its stores are made again "
+        "from the topics. Old records stay in their old partitions, so first write them to a new topic with as many "
+        "partitions, or read the topic through a repartition."
+    )

@@ -5,10 +5,12 @@
      "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent,
                        "made_of": of a store without a name of its own by which operators; else absent}},
      "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds
-     "cluster": the log's `cluster_id`; absent in files of earlier builds}
+     "cluster": the log's `cluster_id`; absent in files of earlier builds
+     "stopped": why no worker runs the application; empty while workers may, absent in files of earlier builds}
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
-what the last one has counted. One that ends because it may not run some stores says why, by store (`refused`).
+what the last one has counted. A worker that ends because it may not run some stores says why (`stopped`). Servers
+answer the last committed state then, but for stores whose rows are not what their Position says (`refused`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import orjson
 
 from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.partition_counts import TopicCount, counts_of, topics_of
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.log.interface import TopicInfo
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import made_of
@@ -42,12 +45,13 @@ GLOBAL = -1
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Which task family holds a store, and in how many partitions. `changelog` is None without one. `refused` says why
-    no worker runs it any more."""
+    its rows must not be answered, `stopped` why no worker runs it."""
 
     subtopology: int
     partitions: int
     changelog: str | None
     refused: str | None = None
+    stopped: str | None = None
 
     def task_id(self, partition: int) -> str:
         """The text of the `TaskId` that has this partition, as in `Instance.tasks`; `GLOBAL_TABLES` of those."""
@@ -92,6 +96,7 @@ class PublishedTopology:
     stores: Mapping[str, PublishedStore]
     topics: Mapping[str, TopicCount] = field(default_factory=dict)
     cluster: str = ""
+    stopped: str = ""
 
     @classmethod
     def of(
@@ -140,7 +145,9 @@ class PublishedTopology:
         """Store → placement."""
         partitions = {s.ordinal: s.partitions for s in self.subtopologies}
         return {
-            name: Placement(store.subtopology, partitions[store.subtopology], store.changelog, store.refused)
+            name: Placement(
+                store.subtopology, partitions[store.subtopology], store.changelog, store.refused, self.stopped or None
+            )
             for name, store in self.stores.items()
         }
 
@@ -150,10 +157,11 @@ class PublishedTopology:
             str(TaskId(s.ordinal, partition)) for s in self.subtopologies for partition in range(s.partitions)
         )
 
-    def refusing(self, reasons: Mapping[str, str]) -> PublishedTopology:
-        """The same, with why nobody runs these stores."""
+    def refusing(self, error: StoresRefusedError) -> PublishedTopology:
+        """The same, with why no worker runs it."""
+        reasons = {} if error.keeps_rows else error.reasons
         stores = {name: replace(store, refused=reasons.get(name, store.refused)) for name, store in self.stores.items()}
-        return replace(self, stores=stores)
+        return replace(self, stores=stores, stopped=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +256,10 @@ def read_made_of(application: Path) -> dict[str, str]:
     )
 
 
-def publish_refusal(application: Path, reasons: Mapping[str, str], now: Callable[[], PublishedTopology]) -> None:
-    """Say why nobody runs these stores, and leave what is there otherwise; where nothing is there yet, `now` makes it.
-    The next worker that runs them writes it anew."""
-    publish_topology(application, (_read(application) or now()).refusing(reasons))
+def publish_refusal(application: Path, error: StoresRefusedError, now: Callable[[], PublishedTopology]) -> None:
+    """Say why no worker runs the application, and leave the rest of the file; where there is none yet, `now` makes it.
+    The next worker that runs replaces it."""
+    publish_topology(application, (_read(application) or now()).refusing(error))
 
 
 def unreadable(path: Path, error: OSError) -> NotReadyError:

@@ -7,6 +7,9 @@
     key   := 0x00 "standbys/" the same name
     value := {"caught_up": [task, …], "joining": whether it is about to join the group}                            JSON
 
+    key   := 0x00 "fault/" the same name
+    value := {"stays": whether it is in its group nevertheless}         of one that cannot work                     JSON
+
 In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entries: they
 count for nothing while the group has no such member.
 """
@@ -31,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _KEY = b"\0worker/"
 _STANDBYS_KEY = b"\0standbys/"
+_FAULT_KEY = b"\0fault/"
 _READ_PAUSE_S = 0.005
 _READ_TIMEOUT_S = 15.0
 SAID_AGAIN_S = 5.0
@@ -91,9 +95,30 @@ class StandbysEntry:
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class FaultEntry:
+    """Of a worker whose starts fail, or that nobody reaches: whether it `stays` in its group, or leaves it for a
+    while."""
+
+    stays: bool
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, value: bytes) -> FaultEntry | None:
+        """As `WorkerEntry.decode`."""
+        try:
+            return cls(bool(orjson.loads(value)["stays"]))
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+
+
 class WorkerEntries:
     """One worker's, on its thread. What is called raises what the log raises. `standbys` is, as of the last look with
-    `all`, what each follows by its name, and when that was said (`time.monotonic`)."""
+    `all`, what each follows by its name, and when that was said (`time.monotonic`); `faults` has what
+    those say that cannot work, and when they said so (milliseconds since the epoch, by their clocks)."""
 
     def __init__(self, log: Log, application_id: str, own: str, entry: WorkerEntry) -> None:
         """`own` is the worker's name in the group, `entry` what it says of itself."""
@@ -104,6 +129,7 @@ class WorkerEntries:
         self._consumer: Consumer | None = None
         self._found: dict[str, tuple[int, WorkerEntry]] = {}
         self.standbys: dict[str, tuple[float, StandbysEntry]] = {}
+        self.faults: dict[str, tuple[int, FaultEntry]] = {}
         self._own_at: int | None = None  # where its own entry is, until that was read
         self._reset: bytes | None = None  # the newest, as it was written
 
@@ -117,6 +143,10 @@ class WorkerEntries:
     def say_standbys(self, entry: StandbysEntry) -> None:
         """Let the others know what this one follows, from now on. After `say`."""
         self._write(_STANDBYS_KEY, entry.encode())
+
+    def say_fault(self, entry: FaultEntry) -> None:
+        """Let the others know that this one cannot work. After `say`."""
+        self._write(_FAULT_KEY, entry.encode())
 
     def _write(self, key: bytes, value: bytes) -> int:
         with closing(self._log.producer()) as producer:
@@ -154,6 +184,8 @@ class WorkerEntries:
             return
         if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
             self._found[_name(key, _KEY)] = record.offset, entry
+        if key.startswith(_FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
+            self.faults[_name(key, _FAULT_KEY)] = record.timestamp_ms, fault
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
             # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000
@@ -179,6 +211,7 @@ class WorkerEntries:
         self._consumer = None
         self._found.clear()
         self.standbys.clear()
+        self.faults.clear()
 
 
 def _name(key: bytes, prefix: bytes) -> str:

@@ -6,7 +6,8 @@
      "rocksdb": {task: {store: {property: value}}},
      "standbys": {task: {"records": that its copy lacks, "ms": for how long it has
      lacked some; null when unknown}},
-     "stores": {task: {store: {"commit_rate", "commit_latency_avg_s", "commit_latency_max_s", "uncommitted_bytes"}}}}
+     "stores": {task: {store: {"commit_rate", "commit_latency_avg_s", "commit_latency_max_s", "uncommitted_bytes"}}},
+     "steps": {step: {"taken": records, "dropped": {reason: records}}}}
 
 On disk: never change. Indented by two, replaced by rename once a second.
 """
@@ -89,6 +90,15 @@ class StoreFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Of a step: the records that it was given since the worker's start, and those of them that it dropped, by
+    reason."""
+
+    taken: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFigures:
     """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task, the
     task ``global`` for global tables; what is not known is left out of them. `uncommitted_max_bytes` is -1 for no
@@ -111,6 +121,7 @@ class WorkerFigures:
     rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
     standbys: Mapping[str, StandbyLag] = field(default_factory=dict)
     stores: Mapping[str, Mapping[str, StoreFigures]] = field(default_factory=dict)
+    steps: Mapping[str, StepFigures] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, content: bytes) -> WorkerFigures:

@@ -110,6 +110,11 @@ class EmbeddedConsumer:
             raise InvalidArgumentError("This consumer already reads: make another one to subscribe anew.")
         self._subscription = _Subscription(tuple(topics), on_assigned, on_revoked)
 
+    @property
+    def is_assigned(self) -> bool:
+        membership = self._membership
+        return membership is not None and membership.generation >= 0 and not membership.waiting
+
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
         if self._subscription is not None:
             raise InvalidArgumentError("A consumer that subscribed cannot assign: make another one.")

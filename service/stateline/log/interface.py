@@ -213,6 +213,10 @@ class Consumer(Protocol):
         comes next was deleted from the log, and silently; ``auto_offset_reset="error"`` lets `poll` raise instead.
         """
 
+    @property
+    def is_assigned(self) -> bool:
+        """Whether the group has given this member all that it is to have, which may be nothing, as of the last poll."""
+
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, each from this next offset. No group takes part."""
 

@@ -70,6 +70,7 @@ class KafkaConsumer:
         callbacks = {"error_cb": self._login.note, "on_commit": self._on_commit}
         self._consumer = confluent_kafka.Consumer({**settings, **callbacks}, logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
+        self._is_assigned = False
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._unheard: set[TopicPartition] = set()  # nothing has come of these since they were assigned or sought
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
@@ -141,6 +142,7 @@ class KafkaConsumer:
             if self._paused:
                 self._consumer.pause(_plain(self._paused))
             self._silent.expect(placed, self._paused)
+        self._is_assigned = True
 
     def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Where to start, in numbers: see `kafka_offsets` for what librdkafka does with a place that it looks up."""
@@ -155,6 +157,7 @@ class KafkaConsumer:
 
     def _on_revoked(self, partitions: list[confluent_kafka.TopicPartition], listener: AssignmentListener) -> None:
         named = [TopicPartition(each.topic, each.partition) for each in partitions]
+        self._is_assigned = False
         try:
             if named:
                 listener(named)
@@ -163,6 +166,10 @@ class KafkaConsumer:
             self._ends.clear()
             self._silent.expect({}, ())
             self._consumer.unassign()
+
+    @property
+    def is_assigned(self) -> bool:
+        return self._is_assigned
 
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
         if self._subscribed:

@@ -113,6 +113,7 @@ class KafkaProducer:
         if not self._until_poll:
             self._until_poll = _POLL_EVERY
             self._serve(self._producer.poll, 0.0)
+        # librdkafka takes 0 for "now" (2.16.0).
         self._queue(topic, key, value, partition, timestamp_ms or 1, list(headers) if headers else None)
 
     def produce_all(

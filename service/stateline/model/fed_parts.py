@@ -1,14 +1,16 @@
 """What the input of a topic goes into, as a group notes it with its offsets. Pure.
 
 The **parts** of a topic are the stores that its records go into, and the repartition topics that its processors write.
-Tables are no parts: their own offsets say how far they have come.
+A store that they reach through repartition topics is a part of its own, whatever the topics' names are. Tables are no
+parts: their own offsets say how far they have come.
 
 Each commit of an offset notes the parts that have seen the input before it. A part of an earlier commit that the
 application does not have now is noted with the offset at which it left, until the application has it again.
 
     note   := entry ("," entry)*, or nothing
     entry  := digest of a part that has seen everything | digest "@" the next offset that a part which left has not seen
-    digest := the first 6 characters of the base64 (of URLs) of the SHA-256 of "store NAME" or "topic NAME"
+    digest := the first 6 characters of the base64 (of URLs) of the SHA-256 of "store NAME", of "topic NAME", or of
+              "through NAME" for a store that is reached through repartition topics
 
 In topics and on disk: never change.
 """
@@ -20,7 +22,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stateline.model.topology import Subtopology, Topology
 
@@ -29,23 +31,36 @@ _MAX_CHARACTERS = 3_000
 _DIGEST_CHARACTERS = 6
 
 
+PartKind = Literal["store", "topic", "through"]
+
+
 class Part(NamedTuple):
-    """A store or a repartition topic that a topic's records go into."""
+    """A store or a repartition topic that a topic's records go into. The kind "through" is a store that they reach
+    through repartition topics."""
 
     name: str
-    is_topic: bool = False
+    kind: PartKind = "store"
 
     @property
     def digest(self) -> str:
         """Its name in notes."""
-        return _digest(f"{'topic' if self.is_topic else 'store'} {self.name}")
+        return _digest(f"{self.kind} {self.name}")
 
 
-def parts_of(subtopology: Subtopology, topic: str) -> tuple[Part, ...]:
-    """Those of this source topic."""
+def parts_of(topology: Topology) -> dict[str, tuple[Part, ...]]:
+    """The parts of each source topic, by its name."""
+    return {
+        topic.name: _parts(topology, subtopology, topic.name)
+        for subtopology in topology.subtopologies
+        for topic in subtopology.sources
+    }
+
+
+def _parts(topology: Topology, subtopology: Subtopology, topic: str) -> tuple[Part, ...]:
     written = [to.name for reader in subtopology.readers(topic) for to in reader.forwards if to.internal]
-    topics = (Part(name, is_topic=True) for name in dict.fromkeys(written))
-    return (*map(Part, _counting(subtopology, topic)), *topics)
+    topics = [Part(name, "topic") for name in dict.fromkeys(written)]
+    reached = dict.fromkeys(store for each in topics for store in filled_through(topology, each.name))
+    return (*map(Part, _counting(subtopology, topic)), *topics, *(Part(store, "through") for store in reached))
 
 
 def filled_through(topology: Topology, repartition: str) -> list[str]:
@@ -101,7 +116,9 @@ def note_after(before: FedParts | None, next_offset: int | None, parts: Collecti
     left = dict(before.left) if before is not None else {}
     if before is not None and next_offset is not None:
         left |= dict.fromkeys(before.has_all, next_offset)
-    for digest in sorted(left.keys() - own, key=left.__getitem__, reverse=True):  # who left last is likelier to return
+    # Those that left last come first: they are likelier to return. Those of one offset are sorted by digest, so that a
+    # note of the same parts is the same text.
+    for digest in sorted(sorted(left.keys() - own), key=left.__getitem__, reverse=True):
         entry = f"{digest}@{left[digest]}"
         if len(text) + 1 + len(entry) > _MAX_CHARACTERS:
             break

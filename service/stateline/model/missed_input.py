@@ -12,7 +12,8 @@ store has seen:
 | does not know the store                  | has an offset            | up to there                                |
 | does not know the store                  | has none                 | nothing: it is new and begins here         |
 
-A store without a changelog has seen what its Position says, whatever the note says: nothing else is restored.
+A store with files and no changelog has seen what its Position says, whatever the note says: nothing else is restored.
+Without a Position it has seen nothing. Stores in memory without a changelog begin empty, as they are declared.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 from stateline.model.fed_parts import FedParts, Part, filled_through
 from stateline.model.reset_command import reset_command
+from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
@@ -29,8 +31,8 @@ from stateline_store import TopicPartition
 @dataclass(frozen=True, slots=True)
 class AwayParts:
     """Parts that may lack input of a source: by part the offset at which it left, None if it is not known to have left.
-    The group goes on at `next_offset`, and the log begins at `first`. `others` have everything; `unlogged` were not
-    away, but have no changelog that could bring what they lack."""
+    The group goes on at `next_offset` with `note`, and the log begins at `first`. `others` have everything; `unlogged`
+    were not away, but have no changelog that could bring what they lack."""
 
     source: TopicPartition
     first: int
@@ -38,6 +40,7 @@ class AwayParts:
     left: Mapping[Part, int | None]
     others: tuple[Part, ...]
     unlogged: frozenset[Part]
+    note: FedParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class MissedInput:
     def of(self, part: Part) -> str:
         """What this part has and lacks."""
         at, group = self.seen[part], self.next_offset
-        what = f"Repartition topic {part.name!r} has" if part.is_topic else f"Store {part.name!r} has"
+        what = f"Repartition topic {part.name!r} has" if part.kind == "topic" else f"Store {part.name!r} has"
         known = f"the input of {self.source} up to offset {at - 1}" if at > 0 else f"no input of {self.source}"
         if at > group:
             return f"{what} {known}, but the group goes back to {group} and would count input twice"
@@ -82,42 +85,66 @@ def away_parts(
     first, end = bounds
     if note is None or next_offset > end:  # a group beyond the log's end begins anew
         return None
-    without = {store.name for store in subtopology.stores if not store.logged}
-    away = {p.digest: at for p in parts if (at := note.left.get(p.digest)) is not None and at <= end}
-    unlogged = frozenset(p for p in parts if not p.is_topic and p.name in without and p.digest in note.has_all)
-    left = {p: away.get(p.digest) for p in parts if p.digest not in note.has_all or p in unlogged}
-    others = tuple(part for part in parts if part not in left)
-    return AwayParts(source, first, next_offset, left, others, unlogged) if left else None
+    without = {store.name: store for store in subtopology.stores if not store.logged}
+    # Stores in memory without a changelog lack nothing that they would have.
+    kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and _is_kept(without.get(p.name)))]
+    away = {p.digest: at for p in kept if (at := note.left.get(p.digest)) is not None and at <= end}
+    unlogged = frozenset(p for p in kept if p.kind == "store" and p.name in without and p.digest in note.has_all)
+    left = {p: away.get(p.digest) for p in kept if p.digest not in note.has_all or p in unlogged}
+    others = tuple(part for part in kept if part not in left)
+    return AwayParts(source, first, next_offset, left, others, unlogged, note) if left else None
+
+
+def _is_kept(unlogged: StoreDefinition | None) -> bool:
+    return unlogged is None or unlogged.persistent
 
 
 def missed_input(
-    away: AwayParts, subtopology: Subtopology, topology: Topology, seen: Callable[[str], int | None]
+    away: AwayParts,
+    subtopology: Subtopology,
+    topology: Topology,
+    seen: Callable[[str], int | None],
+    *,
+    dead_letters: bool,
 ) -> tuple[MissedInput | None, list[str]]:
     """What these parts lack, None for nothing that a store needs; and the stores that are new to the source. `seen` is
-    the last offset of it in a store's own Position."""
+    the last offset of it in a store's own Position; `dead_letters` tells whether records that fail are written to a
+    topic."""
     lacking: dict[Part, int] = {}
     has_all, new = list(away.others), list[str]()
     for part, left in away.left.items():
-        own = None if part.is_topic else seen(part.name)
-        if left is None and own is None:
-            new += [] if part.is_topic or part in away.unlogged else [part.name]
+        own = seen(part.name) if part.kind == "store" else None
+        if left is None and own is None and part not in away.unlogged:
+            new += [part.name] if part.kind == "store" else []
+            continue
+        if own is None and part in away.unlogged and away.next_offset <= away.first:  # nothing was read yet
             continue
         at = max(left or 0, 0 if own is None else own + 1)
         if at < away.next_offset or (left is not None and left > away.next_offset):
             lacking[part] = at
         else:
             has_all.append(part)
-    if not any(not part.is_topic or filled_through(topology, part.name) for part in lacking):
+    if not any(_stores_of(part, topology) for part in lacking):
         return None, new
-    at, why = min(lacking.values()), ""
+    why = ""
     if has_all or len({*lacking.values()}) > 1:
         why = f"what else is made of {away.source.topic} has other offsets"
-    elif not is_read_alone(subtopology, away.source.topic):
-        why = f"reading {away.source.topic} again would write to other topics, or lack changes of a table"
-    elif at < away.first:
-        why = f"{away.source} begins at offset {away.first}"
-    reads_from = None if why else at
+    elif any(_was_fed_otherwise(part, at, away.note, topology) for part, at in lacking.items()):
+        why = "these records have reached the store in another way since"
+    else:
+        why = _other_effects(away, subtopology, min(lacking.values()), dead_letters=dead_letters)
+    reads_from = None if why else min(lacking.values())
     return MissedInput(away.source, away.next_offset, lacking, reads_from, why, away.unlogged & lacking.keys()), new
+
+
+def _other_effects(away: AwayParts, subtopology: Subtopology, at: int, *, dead_letters: bool) -> str:
+    """Why the source cannot be read again from this offset on, or nothing."""
+    if dead_letters:
+        return f"reading {away.source.topic} again would write dead letters a second time"
+    if not is_read_alone(subtopology, away.source.topic):
+        what = "write to other topics, call other functions, or lack changes of a table"
+        return f"reading {away.source.topic} again would {what}"
+    return f"{away.source} begins at offset {away.first}" if at < away.first else ""
 
 
 def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str]:
@@ -128,7 +155,7 @@ def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str
         for part in each.seen if each.reads_from is None else ():
             if part in each.unlogged:
                 continue
-            stores = filled_through(topology, part.name) if part.is_topic else [part.name]
+            stores = _stores_of(part, topology)
             if not stores:
                 continue
             why = (
@@ -138,6 +165,19 @@ def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str
             for store in stores:
                 reasons.setdefault(store, why)
     return reasons
+
+
+def _stores_of(part: Part, topology: Topology) -> list[str]:
+    """The stores that get what this part gets."""
+    return filled_through(topology, part.name) if part.kind == "topic" else [part.name]
+
+
+def _was_fed_otherwise(part: Part, at: int, note: FedParts, topology: Topology) -> bool:
+    """Whether a store that this part fills got input from `at` on in another way: directly instead of through a
+    repartition topic, or through another one. Read again, it would count that input twice."""
+    ways = [Part(store, "through") for store in _stores_of(part, topology)]
+    ways += [Part(way.name) for way in ways if part.kind == "topic"]
+    return any(way.digest in note.has_all or note.left.get(way.digest, 0) > at for way in ways)
 
 
 def new_feed(store: str, source: TopicPartition, at: int, topology: Topology) -> str:
@@ -150,10 +190,13 @@ def new_feed(store: str, source: TopicPartition, at: int, topology: Topology) ->
 
 
 def is_read_alone(subtopology: Subtopology, topic: str) -> bool:
-    """Whether reading records of this topic changes nothing but its parts: no topic of the user's is written, nobody
-    sees the changes of a table, and no other topic has to be read in step."""
+    """Whether reading records of this topic changes nothing but its parts: no topic of the user's is written, no
+    function is called that fills no store, nobody sees the changes of a table, and no other topic has to be read in
+    step."""
     readers, tables = subtopology.readers(topic), {table.name for table in subtopology.tables(topic)}
     if subtopology.needs_order() or any(not to.internal for reader in readers for to in reader.forwards):
+        return False
+    if any(not reader.stores and not reader.forwards for reader in readers):
         return False
     return not tables or not any(
         reader.roots or any(store.name in tables for store in reader.stores) for reader in readers

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stateline.config.directory import make_state_directory
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.child import HAND_OVER, LEAVE, Child
 from stateline.processes.spark_submit import is_submitted
 from stateline_store.directory import TaskLock
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
@@ -61,7 +61,8 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
         name = f"worker-{number}"
         static = ("--set", f"group.instance.id={config.group_instance_id}-{number}") if config.group_instance_id else ()
         command = _command("worker", target, "--instance", name, *passed_on, *static)
-        children.append(Child(name, command, stop_order=_LAST, says_ready=True))
+        stop_s = config.worker_stop_timeout_ms / 1000
+        children.append(Child(name, command, stop_order=_LAST, says_ready=True, quits_by=LEAVE, stop_timeout_s=stop_s))
     children.append(Child(SERVER, _command("serve", target, *passed_on), stop_order=_FIRST))
     return children
 

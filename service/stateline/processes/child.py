@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from stateline.processes.readiness import ReadyPipe
 
 CALLERS_MISTAKE = 2  # the exit code of the command line for errors that a restart cannot cure
+STORES_REFUSED = 3  # no worker may run these stores, but servers answer their last committed state
 
 # What a process is told whose successor works already: take nothing more, end what was begun, and go.
 HAND_OVER = signal.SIGUSR1
+
+# What tells a worker to leave its group for good when it stops: others are to have its tasks at once.
+LEAVE = signal.SIGUSR2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Child:
     """New code: it starts beside the process that has the old, and that goes when this one is ready."""
     leaves_by: signal.Signals = signal.SIGTERM
     """What lets it go when another process takes its place."""
+    quits_by: signal.Signals = signal.SIGTERM
+    """What ends it when the application cannot run here."""
+    stop_timeout_s: float = 0.0
+    """How long it may take to stop before it is killed, where that is longer than the supervisor's timeout."""
 
 
 @dataclass(slots=True)
@@ -55,7 +63,7 @@ class RestartPolicy:
         """Seconds until the next start; None when there must be none, because the caller has to act first."""
         if life_s >= self.stable_after_s:
             self._was_stable = True
-        if exit_code == CALLERS_MISTAKE and not self._was_stable:
+        if exit_code == STORES_REFUSED or (exit_code == CALLERS_MISTAKE and not self._was_stable):
             return None
         return self.delay_after(life_s)
 

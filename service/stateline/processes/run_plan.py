@@ -5,6 +5,7 @@ The supervisor has loaded the application once, and a module that is imported st
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from stateline_store.errors import ConfigurationError
 # What the supervisor itself has: its lock, its sockets, the form of its lines.
 _FIXED = ("application.id", "state.dir", "server.host", "server.port", "node.name", "node.peer.listen", "log.format")
 # Of a child what an application decides; the rest is the supervisor's.
-_TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready")
+_TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready", "quits_by", "stop_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class RunPlan:
         `fixed` one of the supervisor."""
         told = orjson.loads(path.read_bytes())
         refuse_others(told["fixed"], fixed)
-        return NewCode([listens(Child(**child)) for child in told["children"]], [Path(file) for file in told["files"]])
+        children = [Child(**{**child, "quits_by": signal.Signals(child["quits_by"])}) for child in told["children"]]
+        return NewCode([listens(child) for child in children], [Path(file) for file in told["files"]])
 
 
 def fixed_settings(config: Config, *also: str) -> dict[str, str]:

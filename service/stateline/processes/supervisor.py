@@ -4,8 +4,8 @@ Rules:
 
 - A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
   One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
-  restart can help. One that `fails_alone`, and any of them once new code is expected, is not started again then,
-  and the others go on.
+  restart can help. A child that `fails_alone`, and any of them once new code is expected, is not started again then,
+  and the others run on. So does a child that ends with exit code 3, however long it lived.
 - Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
   alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
   group, the JVM of a Spark driver included.
@@ -31,7 +31,7 @@ from types import FrameType
 from typing import Protocol
 
 from stateline.processes import guard as supervisor_guard
-from stateline.processes.child import HAND_OVER, Child, RestartPolicy, Supervised
+from stateline.processes.child import HAND_OVER, STORES_REFUSED, Child, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
 from stateline.processes.readiness import ReadyPipe
 from stateline.processes.terminal import Terminal, heed_hangups
@@ -109,6 +109,7 @@ class Supervisor:
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupts = 0
         self._outlives_mistakes = False
+        self._is_quitting = False  # because of a mistake: nobody starts this again as it is
 
     def __enter__(self) -> Supervisor:
         try:
@@ -185,10 +186,13 @@ class Supervisor:
 
     def has(self, one: Supervised) -> bool:
         """Whether it is one of the children. Kills one that was let go and takes too long."""
-        if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stop_timeout_s:
+        if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stops_within_s([one]):
             self._kill(one)
             self._forget(one)
         return one in self._all
+
+    def _stops_within_s(self, group: Sequence[Supervised]) -> float:
+        return max([self._stop_timeout_s, *(one.child.stop_timeout_s for one in group)])
 
     def _forget(self, one: Supervised) -> None:
         one.forget_pipe()
@@ -234,7 +238,7 @@ class Supervisor:
         try:
             with self:
                 while not self._interrupts:
-                    self.poll()
+                    self._poll_or_quit()
                     self._heed_hangups(renewal, terminal)
                     if renewal is not None:
                         renewal.advance()
@@ -245,6 +249,13 @@ class Supervisor:
                 renewal.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _poll_or_quit(self) -> None:
+        try:
+            self.poll()
+        except ConfigurationError:
+            self._is_quitting = True
+            raise
 
     def _heed_hangups(self, renewal: Renewing | None, terminal: Terminal) -> None:
         hangups, self._hangups = self._hangups, 0
@@ -257,7 +268,8 @@ class Supervisor:
         """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all are gone.
 
         An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
-        all the same. A second signal during `run` kills at once.
+        all the same. The last order has at least the `stop_timeout_s` of its children. A second signal during `run`
+        kills at once.
         """
         if self.stand_in is not None:
             self.stand_in.close()
@@ -267,9 +279,15 @@ class Supervisor:
         orders = sorted({one.child.stop_order for one in self._all})
         for order in orders:
             group = [one for one in self._all if one.child.stop_order == order]
-            self._terminate([one for one in group if not one.is_leaving], self._stop_signal)
+            for one in group:
+                if not one.is_leaving:
+                    self._terminate([one], one.child.quits_by if self._is_quitting else self._stop_signal)
             now = time.monotonic()
-            self._await_end(group, deadline if order == orders[-1] else now + (deadline - now) / 2)
+            if order == orders[-1]:
+                longest_s = max(one.child.stop_timeout_s for one in group)
+                self._await_end(group, max(deadline, now + longest_s))
+            else:
+                self._await_end(group, now + (deadline - now) / 2)
         self._await_end(self._all, deadline)
         for one in self._all:
             if one.process is not None:
@@ -330,7 +348,8 @@ class Supervisor:
             one.restart_at = math.inf
             why = f"{one.child.name} cannot run: {one.ended_with}"
             others_work = any(other.restart_at != math.inf for other in self._all)
-            if not (self._outlives_mistakes or (one.child.fails_alone and others_work)):
+            ends_alone = one.child.fails_alone or code == STORES_REFUSED
+            if not (self._outlives_mistakes or (ends_alone and others_work)):
                 raise ConfigurationError(why)
             self._emit(SAYS, why)
             return
@@ -380,7 +399,7 @@ class Supervisor:
         if self._guard is not None and self._guard.poll() is None:
             return
         # By path and isolated, so that it starts fast and imports nothing that could fail.
-        script = [sys.executable, "-I", "-S", supervisor_guard.__file__, str(self._stop_timeout_s)]
+        script = [sys.executable, "-I", "-S", supervisor_guard.__file__, str(self._stops_within_s(self._all))]
         running = [str(pid) for pid in self.processes.values()]
         self._guard = subprocess.Popen([*script, *running], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 

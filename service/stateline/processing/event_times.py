@@ -27,7 +27,7 @@ from stateline.log.interface import Record
 from stateline.model.event_time import EventTime
 from stateline.model.topic import Topic
 from stateline.processing.clock import MACHINE_CLOCK, Clock
-from stateline.processing.failures import FailureHandler, Raised
+from stateline.processing.failures import FailureHandler, Raised, reading_of
 from stateline.processing.reading import typed
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, TopicPartition
@@ -138,10 +138,7 @@ class EventTimes:
         if error is not None:
             failures.cannot_read(record, error)
             return
-        event_time = self._topics[record.topic].event_time
-        assert event_time is not None, "only such topics are kept here"
-        where = f"{record.topic} ({event_time.described})"
-        failures.drop(1, f"have no valid timestamp in {where}, under on_invalid_timestamp='skip'")
+        failures.drop(1, "no_timestamp", reading_of(record.topic))
 
 
 def event_time_of(topic: Topic, record: Record, partition_time_ms: int) -> int | Raised | None:

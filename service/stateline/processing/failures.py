@@ -17,7 +17,10 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from stateline.config.settings import Config
 from stateline.log.interface import Record
@@ -35,6 +38,27 @@ DEAD_LETTER = "__streams.errors."
 """With this begin the names of a dead letter's headers: Kafka Streams' (KIP-1034)."""
 
 Policy = Literal["fail", "skip", "dead-letter"]
+Reason: TypeAlias = Literal["late", "no_key", "no_value", "no_timestamp", "too_far_ahead", "skipped", "dead_letter"]
+_WHY: Mapping[str, str] = {
+    "late": "came after their windows had closed",
+    "no_key": "have no key",
+    "no_value": "have no value",
+    "no_timestamp": "have no valid timestamp",
+}
+
+
+@dataclass(slots=True)
+class StepCounts:
+    """Count the records that a step was given, and those of them that it dropped. A late record counts once for each
+    window that it misses."""
+
+    taken: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def reading_of(topic: str) -> str:
+    """Name the step that reads a topic."""
+    return f"read {topic}"
 
 
 # What a user's code raises: `raise SystemExit` is meant to end the code's own process, and a processor has none.
@@ -79,7 +103,9 @@ class FailureHandler:
         self.skipped = 0
         self.dead_lettered = 0
         self.dropped = 0
-        self._logged_s: dict[str, float] = {}
+        self.steps: dict[str, StepCounts] = {}
+        self._step = ""
+        self._logged_s: dict[tuple[str, Reason], float] = {}
 
     @classmethod
     def of(cls, config: Config) -> FailureHandler:
@@ -111,20 +137,33 @@ class FailureHandler:
         """Whether a forwarded record that the log refuses is left out."""
         return self._production == "skip"
 
-    def cannot_read(self, record: Record, error: Raised, at_ms: int | None = None) -> None:
-        """A key or value that its serde refuses, or a timestamp that is not valid; `at_ms` is the time of its dead
-        letter, where that is not the record's. Raises `RecordError` under the policy fail."""
-        self._handle("deserialization.exception.handler", self._reading, record, "Reading", error, at_ms)
+    def give(self, step: str, records: int) -> None:
+        """Count records that a step is given. It drops what is dropped until the next call."""
+        self._step = step
+        self._counts(step).taken += records
+
+    def cannot_read(
+        self, record: Record, error: Raised, at_ms: int | None = None, reason: Reason | None = None
+    ) -> None:
+        """Handle a key or value that its serde refuses, or a timestamp that is not valid. `at_ms` is the time of its
+        dead letter, if it is not the record's. Without a `reason` the policy is counted as the reason. Raises
+        `RecordError` under the policy fail."""
+        setting, step = "deserialization.exception.handler", reading_of(record.topic)
+        policy = self._handle(setting, self._reading, record, "Reading", error, at_ms)
+        self._counts(step).dropped[reason or policy] += 1
 
     def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
-        """A processor raised. Raises `RecordError` under the policy fail."""
-        self._handle("processing.exception.handler", self._processing, record, f"Processor {processor!r}", error)
+        """Handle what a processor raised. Raises `RecordError` under the policy fail."""
+        setting, step = "processing.exception.handler", processor if processor in self.steps else self._step
+        policy = self._handle(setting, self._processing, record, f"Processor {processor!r}", error)
+        self._counts(step).dropped[policy] += 1
 
     def cannot_punctuate(self, name: str, timestamp_ms: int, error: Raised) -> None:
         """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
         Raises `RecordError` under the policy fail."""
         described = f"Punctuation {name!r} failed at {timestamp_ms}: {_one_line(error)}."
         self._skip("processing.exception.handler", self._processing, described, error)
+        self._counts(name).dropped["skipped"] += 1
 
     def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
         """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
@@ -133,19 +172,28 @@ class FailureHandler:
         if topic == self._topic:
             raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
         self._skip("production.exception.handler", self._production, described, error)
+        self._counts(f"to {topic}").dropped["skipped"] += 1
 
-    def drop(self, records: int, why: str) -> None:
-        """Operators leave these out, by Kafka Streams' rules and under every policy; logged once a minute for a reason.
-
-        `why` goes on after "records that".
-        """
+    def drop(self, records: int, reason: Reason, step: str | None = None) -> None:
+        """Count records that a step leaves out by Kafka Streams' rules, under every policy. The step is the one that
+        was given records last, unless `step` names another. Logs once a minute for each step and reason."""
         if not records:
             return
+        step = self._step if step is None else step
+        counts, now_s = self._counts(step), time.monotonic()
+        counts.dropped[reason] += records
         self.dropped += records
-        now_s = time.monotonic()
-        if now_s - self._logged_s.get(why, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
-            self._logged_s[why] = now_s
-            logger.warning("Operators drop records that %s: %d so far, for all reasons", why, self.dropped)
+        if now_s - self._logged_s.get((step, reason), -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
+            self._logged_s[step, reason] = now_s
+            dropped = counts.dropped[reason]
+            logger.warning(
+                "Step %r drops records that %s: %d so far, of %d records", step, _WHY[reason], dropped, counts.taken
+            )
+
+    def _counts(self, step: str) -> StepCounts:
+        if (found := self.steps.get(step)) is None:
+            found = self.steps[step] = StepCounts()
+        return found
 
     def take_dead_letters(self) -> list[OutputRecord]:
         """Dead letters that have not been taken yet."""
@@ -161,16 +209,20 @@ class FailureHandler:
 
     def _handle(
         self, setting: str, policy: Policy, record: Record, what: str, error: Raised, at_ms: int | None = None
-    ) -> None:
+    ) -> Reason:
+        """Returns what became of the record."""
         described = failure(record, what, error)
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
         if policy == "dead-letter" and self._topic is not None:
             self._dead_letters.append(dead_letter(self._topic, record, error, at_ms))
             self.dead_lettered += 1
+            became: Reason = "dead_letter"
         else:
             self.skipped += 1
+            became = "skipped"
         logger.warning("%s (policy %s)", described, policy)
+        return became
 
 
 def dead_letter(topic: str, record: Record, error: Raised, at_ms: int | None = None) -> OutputRecord:

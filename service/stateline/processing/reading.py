@@ -32,7 +32,7 @@ def timely(
     for record in records:
         if record.timestamp_ms - now > max_ahead_ms and failures is not None:
             # A dead letter of that time the broker might refuse, as it refuses others too far ahead.
-            failures.cannot_read(record, _too_far_ahead(record, now, max_ahead_ms), now)
+            failures.cannot_read(record, _too_far_ahead(record, now, max_ahead_ms), now, "too_far_ahead")
     return [record for record in records if record.timestamp_ms - now <= max_ahead_ms]
 
 
@@ -52,7 +52,7 @@ def since_1970(
         return records
     for record in records:
         if record.timestamp_ms < 0 and failures is not None:
-            failures.cannot_read(record, _before_1970(record), clock.now_ms())
+            failures.cannot_read(record, _before_1970(record), clock.now_ms(), "no_timestamp")
     return [record for record in records if record.timestamp_ms >= 0]
 
 
@@ -92,7 +92,8 @@ def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, 
         check(topic, [record], key_required=key_required)
     except InvalidArgumentError as error:
         if failures is not None:
-            failures.cannot_read(record, error)
+            lacks_key = key_required and record.key is None
+            failures.cannot_read(record, error, reason="no_key" if lacks_key else None)
         return False
     return True
 

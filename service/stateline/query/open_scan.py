@@ -8,9 +8,9 @@ from typing import Any
 from stateline.query.values import MAX_RESULT_BYTES, Entry, Rows
 from stateline_store import Scan, VersionedRecord, Windowed
 
-# Chunks that are read at a time, of which few or no rows may be asked for: a few milliseconds, after which others have
-# their turn.
-MAX_CHUNKS = 8
+# Chunks that are read at a time, of which few or no rows may be asked for. After about a millisecond others have their
+# turn; the first chunks of a scan are small, and have a thousand rows together.
+MAX_CHUNKS = 5
 
 
 class OpenScan:

@@ -140,6 +140,8 @@ class PartitionAnswer:
     """The node whose copy answered; None where there is one node."""
     offset: int | None = None
     """Of a standby that a worker has in memory, the last offset of its changelog that it has; None of any other."""
+    stopped: str | None = None
+    """Why no worker runs the store any more, so that this is its last state; None while one may."""
 
 
 @dataclass(frozen=True, slots=True)

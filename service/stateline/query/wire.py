@@ -7,19 +7,23 @@
              | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
+             | {"id", "type": "unreached", "why"}          no other node links with this one; has no reply
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
     query   := {"type": name of a class of `stateline_store.query_types`, or "CustomQuery", …: its fields}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": status}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}
     status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end,
-                "copies": {task: [stores]} that it wants to have from another node}
+                "copies": {task: [stores]} that it wants to have from another node,
+                "fault": why it does not run its tasks, in whole sentences; empty while it does,
+                "figures": as of `deployment.worker_figures`, if its file cannot be written; null otherwise}
     outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker", "offset"}
              | {"error": class name, "detail", "position", "owner"}
     copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]
     rows    := {"entries": [entry], "count", "interval_ms", "scan": number of its rest, or null}
     entry   := [key, value] | [key, start, end, value] | [key, value, timestamp, valid_to]
     event   := {"event": "commit"}                     to subscribers, at most one unread
+             | {"event": "commit", "status"}           to subscribers, when lease or fault have changed
 
 A scan with more to give stays open at the worker until its end was read ("more"), it is dropped, or the connection
 ends; "more" of one that is gone is answered with a `CursorExpiredError`. "drop" has no reply.

@@ -169,13 +169,16 @@ def _kind(schema: Any) -> Any:
 
 
 def _leaf(schema: Any, kind: str, default: Any) -> Any:
-    """The value that fastavro reads, after it wrote what this JSON means."""
+    """The value that fastavro reads, after it wrote what this JSON means. If it is no value of the logical type, as ""
+    of a `uuid`, the default is a value of the type below, as for fastavro."""
     fastavro, written = import_extra("fastavro", "avro"), io.BytesIO()
     try:
         fastavro.schemaless_writer(written, schema, _datum(kind, default))
         written.seek(0)
         return fastavro.schemaless_reader(written, schema, None)
     except Exception as error:  # fastavro raises whatever it stumbles over
+        if isinstance(schema, Mapping) and "logicalType" in schema:
+            return _leaf({name: part for name, part in schema.items() if name != "logicalType"}, kind, default)
         raise InvalidArgumentError(f"{shown(default)} is no default of type {kind}: {error}") from error
 
 

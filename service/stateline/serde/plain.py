@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from stateline.serde.json_changes import change
+from stateline.serde.json_nulls import not_finite
 from stateline_store import InvalidArgumentError
 
 
@@ -142,26 +142,25 @@ class JsonSerde:
     name = "json"
 
     def serialize(self, value: Any) -> bytes:
-        """Returns the JSON text of the value. Raises for a value that the text would change: orjson writes NaN and
-        infinities as null, and dataclasses, times, UUIDs and members of an `Enum` as other types. A tuple is a JSON
-        array and is read as a list."""
+        """Returns the JSON text of the value, of every type that orjson writes. Raises for NaN and infinities, which
+        orjson writes as null. Tuples are read as lists, dataclasses as dicts, times and UUIDs as text."""
+        load: Callable[[bytes], Any] = orjson.loads
         try:
             try:
-                # Reads what it has written: 0.1 µs for a number, 0.25 µs for a small object. A look at each value from
-                # Python takes longer.
                 data = orjson.dumps(value)
-                read = orjson.loads(data)
             except orjson.JSONEncodeError:
-                data = orjson.dumps(_with_digits(value))
-                read = load_exactly(data)
-            changed = None if read == value else change(value, read)
+                data, load = orjson.dumps(_with_digits(value)), load_exactly
+            if data.find(b"null") < 0:  # in a third of the time that `in` takes
+                return data
+            read = load(data)
+            found = None if read == value else not_finite(value, read)
         except (orjson.JSONEncodeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{shown(value)} cannot be written as JSON: {error}.") from error
-        if changed is not None:
-            place = f" at {shown(changed.place)}" if changed.place else ""
+        if found is not None:
+            place = f" at {shown(found.place)}" if found.place else ""
             raise InvalidArgumentError(
-                f"{shown(value)} cannot be written as JSON: {shown(changed.written)}{place} would be read as "
-                f"{shown(changed.read)}. Give text, finite numbers, booleans, None, lists and dicts."
+                f"{shown(value)} cannot be written as JSON: {found.number!r}{place} is no JSON number. Give None or a "
+                "finite number."
             )
         return data
 

@@ -65,6 +65,7 @@ class ClusterView:
             found |= {name: _other(other, away.get(name)) for name, other in self._nodes.others.items()}
         for name, each in found.items():
             told = self._maps.get(name, NodeMap())
+            each["worker_faults"] = dict(told.faults)
             each["tasks"] = {
                 task: {
                     "role": held.role,

@@ -69,7 +69,8 @@ def http_listener(config: Config) -> socket.socket:
             ) from error
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
         raise ConfigurationError(
-            f"server.port = {port} on {host} {why}: stop what listens there, or set another server.port."
+            f"server.port = {port} on {host} {why}: stop what listens there, or take another port with "
+            "--set server.port=NUMBER."
         ) from error
     return listener
 

@@ -8,6 +8,7 @@ import logging
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +26,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
+from stateline.config.temporary import use_temporary_directory
 from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
@@ -44,7 +46,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.examples import with_examples
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document
-from stateline.server.contract.pages import docs_page
+from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
@@ -95,6 +97,9 @@ _LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
 # And one that takes over from another so long until every store can be queried: that one answers meanwhile.
 _TAKES_OVER_WITHIN_S = 15.0
 
+# The event loop waits for the interpreter this long while another thread works. Python's default is 5 ms.
+_SWITCH_S = 0.001
+
 _log = logging.getLogger(__name__)
 
 
@@ -127,10 +132,12 @@ def create_app(
     they reach it (`peer_listener`), None where they do not. `takes_over`: another process answers until this one does,
     so it begins when every store can be queried, or after a while.
 
-    Raises `ConfigurationError` when the tokens file cannot be read, `TopologyError` when the application cannot run as
-    declared, `RetryLaterError` when the state directory cannot be created.
+    Raises `ConfigurationError` when the tokens file cannot be read or temporary files can be kept nowhere,
+    `TopologyError` when the application cannot run as declared, `RetryLaterError` when the state directory
+    cannot be created.
     """
     # Secondaries keep a few files of their own beside the store's; made when the first one is opened.
+    use_temporary_directory(config)
     scratch = Path(tempfile.gettempdir()) / f"stateline-server-{secrets.token_hex(8)}"
     hide_directory(config.state_dir, "<state.dir>")
     hide_directory(scratch, "<scratch>")
@@ -255,6 +262,7 @@ def _answer(
 ) -> None:
     refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
+    sys.setswitchinterval(_SWITCH_S)
     settle_if_known(config)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
     api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)
@@ -359,7 +367,7 @@ def _routes(
         return json_response(with_examples(openapi, readable, examples))
 
     async def show_docs(request: Request) -> Response:
-        return HTMLResponse(docs(root_from(request.scope)))
+        return HTMLResponse(docs(root_from(request.scope)), headers=DOCS_HEADERS)
 
     return [
         *queries.routes(),

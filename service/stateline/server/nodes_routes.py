@@ -3,6 +3,7 @@
 {"application": its id, "node": who answers, "number": grows with each change,
  "nodes": {name: {"url", "version", "wire": [versions that it understands], "spoken": the one between it and who
                   answers, or null, "rack", "reached": bool, "reached_at_ms", "fault": why it is not, or null,
+                  "worker_faults": {worker: why it does not run its tasks},
                   "tasks": {task: {"role", "followed": whether a worker keeps the standby up to date, "generation",
                   "lag_records", "restore_remaining", "upgraded": whether stores that are declared with timestamps
                   have them}}}},

@@ -14,6 +14,7 @@ from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
+from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.joining import hello_of, node_url
 from stateline.server.nodes.keys import node_keys, why_alone
@@ -110,7 +111,9 @@ class Serving:
             self.cursors,
             level,
             self._runs_elsewhere,
+            self._is_held_elsewhere,
             self._why_ownerless,
+            lambda: "" if self.nodes is None else self.nodes.unreached,
         )
         self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
         self._leaving = False
@@ -172,11 +175,15 @@ class Serving:
     def _runs_elsewhere(self, task_id: str) -> bool:
         return self.nodes is not None and self.nodes.runs(task_id)
 
+    def _is_held_elsewhere(self, task_id: str) -> bool:
+        return self.nodes is not None and self.nodes.has_copies(task_id)
+
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
         """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
         reasons, nodes = await self.keeper.reasons_not_ready(names), self.nodes
+        reasons[:0] = self._unfit_workers()
         if nodes is None:
             return reasons
         if nodes.rivals:
@@ -185,6 +192,16 @@ class Serving:
             return []
         unreached = [f"Node {name!r} is not reached: {why}." for name, why in nodes.out_of_reach().items()]
         return [*reasons, *nodes.other_topologies(), *unreached]
+
+    def _unfit_workers(self) -> list[str]:
+        """Of one that has ended nothing is said while there is no other node: what it committed is answered."""
+        alone = self.nodes is None or not self.nodes.others
+        faults = self.workers.faults().items()
+        return [
+            f"Worker {name!r} of this node does not run its tasks: {without_paths(why)}"
+            for name, why in faults
+            if self.workers.is_connected(name) or not alone
+        ]
 
     def pipeline_states(self) -> dict[str, PipelineStatus | None]:
         """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""

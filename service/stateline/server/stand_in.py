@@ -59,7 +59,7 @@ class StandIn:
             self._thread.start()
         self._loop.call_soon_threadsafe(self._begin if is_needed else self._end)
         if not is_needed:
-            self._say(f"Answering at {self._place}")
+            self._say(f"Answering at {self._place} (server.host, server.port)")
 
     def close(self) -> None:
         """Leave the socket; connections that wait for their answer get it, within a second."""

@@ -88,7 +88,8 @@ class StateRoutes:
     async def readyz(self, request: Request) -> Response:
         """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
         if not await self._serving.reasons_not_ready():
-            return json_response({"status": "ready"})
+            why = self._serving.stores.stopped if is_known(request) else ""
+            return json_response({"status": "ready", **({"stopped": why} if why else {})})
         if not is_known(request):
             return problem_response(NotReadyError("Not every store can be queried yet: a token is told the reasons."))
         reasons = await self._serving.reasons_not_ready(self._readable(request))

@@ -38,6 +38,8 @@ class StoreStates:
             store = self._serving.stores.get(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
             return described | {"partitions": {}, "not_ready": without_paths(error)}
+        if store.stopped is not None:
+            described["stopped"] = without_paths(NotReadyError(store.stopped))
         partition = self._partition if self._view.has_others and not store.is_global else self._here
         return described | {"partitions": {str(p): partition(store, p) for p in store.partitions}}
 

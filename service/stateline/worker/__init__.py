@@ -7,6 +7,7 @@
 | partitions that come and go           | `group_member`, `task_manager`, `lost_transactions`                         |
 | a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
+| order of time between partitions      | `record_order`, `partition_queues`                                          |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`; what is lacking:               |
 |                                       | `lost_records`, `missed_input`                                              |
 | standbys                              | `standby_assignment`, `standby_tasks`, `standby_store`, `copied_tasks`      |

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 
 from stateline.processes.seldom import seldom
 from stateline.query.custom_query import CustomQuery
 from stateline.query.values import MAX_RESULT_BYTES, CopyStatus, Failure, Outcome, PartitionAnswer, Rows, Terms
+from stateline.serde.plain import JsonSerde
 from stateline_store import (
     InvalidArgumentError,
     IsolationLevel,
@@ -30,19 +33,24 @@ def custom_answer(query: CustomQuery, store: StateStore | None, partition: int, 
         return Failure(NotPresentError(message))
     try:
         position = _checked_position(store, partition, terms)
-        found = orjson.dumps(store.query(orjson.loads(query.query), terms.isolation_level))
+        found = _json(store.query(orjson.loads(query.query), terms.isolation_level), terms)
         if len(found) > MAX_RESULT_BYTES:
             raise InvalidArgumentError(
                 f"The answer has {len(found)} bytes, and {MAX_RESULT_BYTES} at most are passed on."
             )
         return PartitionAnswer(Rows([(b"", found)]), position, _status(store))
-    except orjson.JSONEncodeError as error:
-        return Failure(StatelineError(f"`query` of store {terms.store!r} has returned what is no JSON: {error}."))
     except StatelineError as error:
         return Failure(error)
     except Exception as error:  # noqa: BLE001 - the application's code
         _log.exception("A custom query of partition %d of %r failed", partition, terms.store)
         return Failure(StatelineError(f"`query` of store {terms.store!r} has raised {type(error).__name__}."))
+
+
+def _json(answer: Any, terms: Terms) -> bytes:
+    try:
+        return JsonSerde().serialize(answer)
+    except InvalidArgumentError as error:  # the mistake is not the caller's
+        raise StatelineError(f"`query` of store {terms.store!r} has returned what is no JSON: {error}") from error
 
 
 def _checked_position(store: StateStore, partition: int, terms: Terms) -> Position:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.drain_request import drain_path
+from stateline.deployment.failed_starts import FailedStarts
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import (
@@ -37,18 +39,20 @@ class DeploymentFiles:
     """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
 
     `socket` is where it answers queries; `global_tables` the state that is told of those, and `drained` whether it has
-    handed over what it had, are set by whoever knows. Raises `LockedError` when a
-    live worker of this name exists already.
+    handed over what it had, are set by whoever knows; `starts` counts those that have failed. Raises `LockedError` when
+    a live worker of this name exists already.
     """
 
     def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
         """`level` is that of queries which name none."""
         self.registration = Registration(directory.application, instance)
         self.socket = socket_path(directory.application, instance)
+        self.starts = FailedStarts(directory.application, instance)
         self._process_id = directory.process_id()
         self._topology = topology
         self._level = level
-        self._directory, self._application = directory, directory.application
+        self.directory = directory.application
+        self._state_directory = directory
         self._cluster = ""
         self._drain = drain_path(directory.application, instance)
         self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
@@ -63,20 +67,20 @@ class DeploymentFiles:
 
     def followed_epoch(self) -> int:
         """As `resets.followed_epoch`."""
-        return followed_epoch(self._application)
+        return followed_epoch(self.directory)
 
     def counted_before(self) -> dict[str, TopicInfo]:
         """As `topology_file.read_counted`: what the last worker has found."""
-        return read_counted(self._application)
+        return read_counted(self.directory)
 
     def refuse_other_cluster(self, bootstrap_servers: str, admin: Admin) -> None:
         """Take note of the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
-        before, counted, target = read_cluster(self._application), self.counted_before(), self._topology.target
-        self._cluster = refuse_other_cluster(self._directory, target, bootstrap_servers, before, counted, admin)
+        before, counted, target = read_cluster(self.directory), self.counted_before(), self._topology.target
+        self._cluster = refuse_other_cluster(self._state_directory, target, bootstrap_servers, before, counted, admin)
 
     def say_taken_over(self, created: Collection[str]) -> None:
         """Warn of each store without a name of its own that has another one's rows, as `taken_over` says it."""
-        for warning in taken_over(self._topology, read_made_of(self._application), created):
+        for warning in taken_over(self._topology, read_made_of(self.directory), created):
             _log.warning("%s", warning)
 
     def is_of_another_directory(self, client_id: str) -> bool:
@@ -107,11 +111,11 @@ class DeploymentFiles:
         if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
             return  # deleted in this moment
         subtopology_partitions(self._topology, counts)
-        publish_topology(self._application, self._published(topics))
+        publish_topology(self.directory, self._published(topics))
 
-    def refuse(self, reasons: Mapping[str, str], topics: TopicWatch) -> None:
-        """Say why nobody runs these stores."""
-        publish_refusal(self._application, reasons, lambda: self._published(topics))
+    def refuse(self, error: StoresRefusedError, topics: TopicWatch) -> None:
+        """Say why no worker runs the application."""
+        publish_refusal(self.directory, error, lambda: self._published(topics))
 
     def _published(self, topics: TopicWatch) -> PublishedTopology:
         counts = {name: info.partitions for name, info in topics.found.items()}

@@ -58,6 +58,11 @@ class Figures:
         self._slowest_s = 0.0
         self._samples = deque([_Sample(now_s, self._totals, 0.0)])
 
+    @property
+    def commits(self) -> int:
+        """How many commits have succeeded."""
+        return self._totals.commits
+
     def processed(self, records: int, seconds: float) -> None:
         """A slice of records went through tables and processors."""
         totals = self._totals

@@ -29,6 +29,7 @@ from stateline_store import (
     LogUnavailableError,
     RetryLaterError,
     StatelineError,
+    StorageError,
     TopicPartition,
 )
 
@@ -36,6 +37,8 @@ from stateline_store import (
 _LET_GO_S = 15.0
 # And how long what it looks after, while it works, may wait for it.
 _LOOK_AFTER_S = 0.5
+# How long a worker waits for the group to take it for a member that it is not to be any more.
+_JOINED_WITHIN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -111,6 +114,8 @@ class GroupMember:
             self._is_free = False  # catching up may have taken long
             if not self._joining.is_free():
                 return False
+            if self._lease.until_ms is not None:
+                self._deployment.starts.joined()
             self.consumer.subscribe(self._topic_names, self.assigned, self.revoked, self.suspended)
             self._is_subscribed = True
         return True
@@ -141,7 +146,11 @@ class GroupMember:
     def say_tasks(self) -> None:
         """Tell servers which tasks this worker has, and follows."""
         self.changed_s = time.monotonic()
-        self._deployment.say_tasks([*self._tasks.all.values(), *self._standbys.tasks], self._consumer)
+        try:
+            self._deployment.say_tasks([*self._tasks.all.values(), *self._standbys.tasks], self._consumer)
+        except StorageError:
+            if not self._is_leaving:  # else servers hear over the socket that the lease has ended
+                raise
 
     def close(self, *, for_good: bool = False) -> None:
         """Leave the group, if it was joined. Who has a static id does not, unless `for_good`: its tasks stay its own
@@ -149,10 +158,39 @@ class GroupMember:
         self._is_leaving, self._keeps_tasks = True, self._static_id is not None and not for_good
         if not self._keeps_tasks:
             self._lease.end()
+            self._queries.announce_status()  # before others can have them
         if self._consumer is not None:
             if for_good and self._is_subscribed:
                 self._consumer.leave()
             self._consumer.close()
+
+    def leave(self) -> None:
+        """Leave for good, without a commit: nothing of what this worker had is open any more. So does a member of its
+        name that is left of a process before it."""
+        if self._is_subscribed:
+            self.close(for_good=True)
+        else:
+            self.close()
+            self.give_up_place()
+        self._is_subscribed = False
+        self.say_tasks()
+
+    def give_up_place(self) -> None:
+        """Take the place of the member of this name, which is no more, and leave for good."""
+        self._lease.end()
+        self._queries.announce_status()
+        if self._static_id is None or not self._joining.is_member():
+            return
+        consumer = self._log.consumer(self._group, instance_id=self._static_id, client_id=self._client_id)
+        try:
+            given: list[list[TopicPartition]] = []  # and opened by nobody
+            consumer.subscribe(self._topic_names, given.append, lambda _: None)
+            until_s = time.monotonic() + _JOINED_WITHIN_S
+            while not given and time.monotonic() < until_s:
+                consumer.poll(1, 0.1)
+            consumer.leave()
+        finally:
+            consumer.close()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """All that the worker has from now on."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
-from pathlib import Path
+from contextlib import suppress
 
 from stateline.config.settings import Config
+from stateline.deployment.leftover_stores import leftovers, stores_on_disk, told
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.clock import now_ms
@@ -21,7 +22,7 @@ class Housekeeping:
     """One worker's, on its thread."""
 
     def __init__(self, directory: StateDirectory, topology: Topology, config: Config) -> None:
-        self._directory = directory
+        self._directory, self._topology = directory, topology
         self._subtopologies = {s.ordinal: s for s in topology.subtopologies}
         self._automatic = config.automatic_state_relocation
         self._delay_s = config.state_cleanup_delay_ms / 1000
@@ -34,6 +35,12 @@ class Housekeeping:
         """
         wanted = {store.name: s.ordinal for s in self._subtopologies.values() for store in s.stores}
         settle_places(self._directory, wanted, automatic=self._automatic)
+
+    def say_leftovers(self) -> None:
+        """Warn once of stores on disk that the application does not declare. What cannot be read is passed over."""
+        with suppress(RetryLaterError, OSError):
+            if found := leftovers(self._directory, self._topology.all_stores):
+                _log.warning("%s", told(found, self._topology.target))
 
     def sweep_snapshots(self) -> None:
         """Delete snapshots whose lease has ended, and what crashes left of others. What cannot be deleted is logged and
@@ -65,12 +72,4 @@ class Housekeeping:
         if subtopology is None:
             return True
         rebuilt = {store.name for store in subtopology.stores if store.source is not None or store.logged}
-        return not _stores_on_disk(self._directory.task(task_id)) <= rebuilt
-
-
-def _stores_on_disk(task: Path) -> set[str]:
-    """The names of the stores that have files in this task's directory."""
-    below = task / "rocksdb"
-    databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()
-    own = {path.name for path in task.iterdir() if path.is_dir() and path.name != below.name}
-    return {name for name in databases | own if not name.startswith(".")}  # those with a dot were being deleted
+        return not stores_on_disk(self._directory.task(task_id)) <= rebuilt

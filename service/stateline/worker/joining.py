@@ -6,6 +6,8 @@
 |                                                 | still has its lease                                               |
 | a worker of another topology, not in            | it waits until all of these have left: each commits the input of  |
 | timestamps of stores alone                      | tasks that mean other stores to the other                         |
+| nobody like that, and the last starts of this   | it leaves for a while, or joins (`crash_loop`)                    |
+| worker have failed                              |                                                                   |
 | nobody like that                                | it joins                                                          |
 
 Of two of different topologies that begin at once, who said so later finds it when the group gives it its first tasks,
@@ -16,21 +18,19 @@ join waits for that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from time import monotonic
 
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import nodes_topic_id
 from stateline.deployment.resets import refuse_unfinished
-from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry, entry_name
+from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry, entry_name
 from stateline.log.interface import Admin, GroupMember
+from stateline.worker.crash_loop import CrashLoop, Known, failed_alike
 from stateline.worker.deployment_files import DeploymentFiles
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError
 
 _log = logging.getLogger(__name__)
-
-# What each worker has said last, by its name, and at which offset: `WorkerEntries.all`.
-Known = Mapping[str, tuple[int, WorkerEntry]]
 
 _LOOK_INTERVAL_S = 0.5
 # How often it is looked whether the topic is still the one in which this worker has said what it is.
@@ -51,8 +51,10 @@ class Joining:
         deployment: DeploymentFiles,
         lease: Lease,
         entries: WorkerEntries | None,
+        crash_loop: CrashLoop | None,
     ) -> None:
-        """`name` is the worker's in the group, `own` what it says of itself. `entries` is None on the embedded log."""
+        """`name` is the worker's in the group, `own` what it says of itself. `entries` and `crash_loop` are None on the
+        embedded log."""
         self._group = group
         self._name = name
         self._own = own
@@ -60,6 +62,7 @@ class Joining:
         self._deployment = deployment
         self._lease = lease
         self._entries = entries
+        self._crash_loop = crash_loop
         self._said_in: str | None = None  # the id of the topic
         self._looks_again_s = self._topic_again_s = 0.0
         self._unknown_since_s: float | None = None
@@ -76,11 +79,32 @@ class Joining:
         why = "" if self._lease.holds else self._name_is_taken(members)
         why = why or self._others(self._of_another_topology(members, known))
         why = why or self._say_nothing(members, known)
+        if self._crash_loop is not None and not why:
+            why = self._crash_loop.why_out(known, has_others=self._has_others(members))
         self._looks_again_s = monotonic() + _LOOK_INTERVAL_S if why else 0.0
         if why and why != self._told:
             _log.warning("%s", why)
         self._told = why
         return not why
+
+    def is_member(self) -> bool:
+        """Whether the group has a member of this worker's name and directory. Raises what the log raises."""
+        named = [each for each in self._admin.members(self._group) if each.instance_id == self._name]
+        return any(not self._deployment.is_of_another_directory(each.client_id) for each in named)
+
+    def may_leave(self) -> bool:
+        """Whether this worker, which nobody can ask, is to leave its group, and says so to the others. Not where no
+        other node has a worker, and not where another one had to leave lately: it may be no fault of this node. Raises
+        what the log raises."""
+        if self._entries is None or not self._has_others(self._admin.members(self._group)):
+            return False
+        if failed_alike(self._entries, self._entries.all(), self._name):
+            return False
+        self._entries.say_fault(FaultEntry(stays=False))
+        return True
+
+    def _has_others(self, members: Collection[GroupMember]) -> bool:
+        return any(self._deployment.is_of_another_directory(member.client_id) for member in members)
 
     def look_after(self) -> None:
         """Say again what this worker is, where the topic was deleted in which it has. Looks now and then."""

@@ -24,8 +24,11 @@ def with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskPla
     """The plan of this task, which is restored, with the input that its stores lack. Raises `StoresRefusedError` for
     stores that cannot get theirs."""
     found: list[MissedInput] = []
+    dead_letters = task.settings.failures.writes_dead_letters
     for away in plan.away:
-        missed, new = missed_input(away, task.topology.subtopology, topology, _seen(task, away.source))
+        missed, new = missed_input(
+            away, task.topology.subtopology, topology, _seen(task, away.source), dead_letters=dead_letters
+        )
         found += [] if missed is None else [missed]
         _say_new(task, new, away.source, away.next_offset, topology)
     if reasons := refusals(found, topology):

@@ -7,16 +7,20 @@ one without a changelog nothing tells.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.resets import Reset, is_where_it_was_put
-from stateline.log.interface import Admin
+from stateline.log.interface import Admin, OffsetNote, TopicInfo
+from stateline.model.fed_parts import FedParts, Part, PartKind
 from stateline.model.replay import written_by
 from stateline.model.reset_command import reset_command
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+_IN_STORE: tuple[PartKind, ...] = ("store", "through")
 
 
 def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> None:
@@ -41,6 +45,50 @@ def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset
                 "before: it gets what comes from now on. To fill it from the beginning, stop the application "
                 f"everywhere: {reset_command(topology, new)}"
             )
+
+
+def lost_changelogs(
+    topology: Topology,
+    existing: Container[str],
+    committed: Mapping[TopicPartition, tuple[int, OffsetNote]],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[str, str]:
+    """Why stores whose changelog was deleted are not served, by store. The group has noted that input went into such a
+    store, so an empty changelog would restore it without that input. `existing` are the topics there are. Pure."""
+    reasons: dict[str, str] = {}
+    missing = {
+        Part(store.name, kind).digest: store
+        for store in topology.stores.values()
+        if store.source is None and store.logged and store.changelog(topology.application_id) not in existing
+        for kind in _IN_STORE
+    }
+    for source, (at, note) in committed.items():
+        fed = FedParts.decode(note.fed)
+        if fed is None or not bounds[source][0] < at <= bounds[source][1]:  # nothing was read, or it is another topic
+            continue
+        for digest in missing.keys() & (fed.has_all | {digest for digest, left in fed.left.items() if left > 0}):
+            store = missing[digest]
+            reasons.setdefault(
+                store.name,
+                f"{store.changelog(topology.application_id)} is missing: the topic was deleted or this is another "
+                f"cluster. Store {store.name!r} has input of {source} up to offset {fed.left.get(digest, at) - 1}, and "
+                "an empty topic cannot restore it. Bring the topic back, or rebuild the store: stop the application "
+                f"everywhere, then {reset_command(topology, [store.name])}",
+            )
+    return reasons
+
+
+def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo], admin: Admin) -> None:
+    """Raise `StoresRefusedError` as `lost_changelogs` says it, before anybody creates a changelog again. Raises
+    what the log raises."""
+    logged = [store for store in topology.stores.values() if store.source is None and store.logged]
+    if all(store.changelog(topology.application_id) in existing for store in logged):
+        return
+    sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
+    places = [place for name in sources & existing.keys() for place in existing[name].places]
+    committed = admin.committed_with_notes(topology.application_id, places)
+    if reasons := lost_changelogs(topology, existing, committed, admin.bounds(committed)):
+        raise StoresRefusedError(reasons)
 
 
 def _feeding(topology: Topology, subtopology: Subtopology, created: Collection[str]) -> list[Subtopology]:

@@ -54,10 +54,10 @@ class Pace:
         self._record_bytes = max(size_bytes // records, self._record_bytes // 2)
         self._growth = max(growth_bytes, self._growth // 2)
 
-    def would_cross(self, staged_bytes: int, next_bytes: int, max_bytes: int) -> bool:
-        """Whether the buffers are, or after a slice of this size are likely to be, beyond the limit (-1: none).
+    def would_cross(self, staged_bytes: int, next_bytes: int, max_bytes: int, slices: int = 1) -> bool:
+        """Whether the buffers are, or after slices of this size are likely to be, beyond the limit (-1: none).
 
         The rule is KIP-892's. Empty buffers never cross: one record may stage more than the limit, and a commit would
         not help.
         """
-        return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + max(self._growth, next_bytes) > max_bytes
+        return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + max(self._growth * slices, next_bytes) > max_bytes

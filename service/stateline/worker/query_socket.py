@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from stateline.deployment.lease import Lease
 from stateline.deployment.unix_sockets import check_user, trusted_users
+from stateline.deployment.worker_figures import WorkerFigures
 from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
@@ -39,6 +40,7 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker.copied_tasks import CopiedTasks
+from stateline.worker.fitness import Fitness
 from stateline.worker.hosted_queries import HostedQueries, Lookup, Owned
 from stateline.worker.query_connection import QueryConnection
 from stateline.worker.snapshots import SnapshotMaker
@@ -69,7 +71,8 @@ class QuerySocket:
 
     `lookup(store, partition)` says what this worker hosts now, or None; without `snapshots` it makes none. `declared`
     is `StoreDefinition.description` by store: who subscribes compares it with its own. Without a `lease` nobody else
-    can have what is hosted here; without `copies` it wants none. `owned` is as `Tasks.owned`.
+    can have what is hosted here; without `copies` it wants none. `owned` is as `Tasks.owned`; `fitness` says what is
+    wrong with the worker, and hears of it; `unwritten` is `Reporter.unwritten`.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -84,6 +87,8 @@ class QuerySocket:
         lease: Lease | None = None,
         copies: CopiedTasks | None = None,
         owned: Owned = lambda store, partition: None,
+        fitness: Fitness | None = None,
+        unwritten: Callable[[], WorkerFigures | None] = lambda: None,
     ) -> None:
         self._path = path
         self._queries = HostedQueries(lookup, owned)
@@ -91,6 +96,8 @@ class QuerySocket:
         self._declared = dict(declared)
         self._lease = lease
         self._copies = copies
+        self._fitness = fitness
+        self._unwritten = unwritten
         self._listener = listen(path)
         self._trusted = trusted_users(path.parent)
         self._selector = selectors.DefaultSelector()
@@ -98,12 +105,18 @@ class QuerySocket:
         self._clients: dict[int, QueryConnection] = {}
         self._waiting = WaitingQueries(self._queries, self._answer)
         self._scans: OpenScans[OpenScan] = OpenScans()
+        self._had_server = False
         self._backlog = False  # whole requests were left in connections when the last call ended
 
     @property
     def has_clients(self) -> bool:
         """Whether anybody is there who may ask: a server, mostly."""
         return bool(self._clients)
+
+    @property
+    def has_lost_its_server(self) -> bool:
+        """Whether a server was here, and none is now."""
+        return self._had_server and not any(client.subscribed for client in self._clients.values())
 
     def serve_pending(self, timeout_s: float = 0.0) -> int:
         """Answer what has arrived and return how many requests that was.
@@ -152,6 +165,12 @@ class QuerySocket:
             if client.subscribed:
                 client.commit_due = True
                 self._send(client)
+
+    def announce_status(self) -> None:
+        """Tell every subscriber how the worker is, and until when its tasks are its own. Never blocks."""
+        for client in list(self._clients.values()):
+            if client.subscribed:
+                self._queue(client, {"event": "commit", "status": self._status()})
 
     def close(self) -> None:
         """Hang up on every client and remove the socket's file. A second call does nothing."""
@@ -243,8 +262,10 @@ class QuerySocket:
                 self._queue(client, {"id": number, **self._snapshots.answer(message)})
             case "copying" if self._copies is not None:
                 self._copies.hear(message)
+            case "unreached" if self._fitness is not None:
+                self._fitness.hear(str(message.get("why", "")))
             case "subscribe":
-                client.subscribed = True
+                client.subscribed = self._had_server = True
                 self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
             case "status":
                 self._queue(client, {"id": number, "status": self._status()})
@@ -256,6 +277,7 @@ class QuerySocket:
         return {
             "pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting),
             "lease_until_ms": until_ms, "copies": {} if self._copies is None else self._copies.wanted(),
+            "fault": "" if self._fitness is None else self._fitness.fault, "figures": self._unwritten(),
         }  # fmt: skip
 
     def _start(self, client: QueryConnection, message: Message) -> None:

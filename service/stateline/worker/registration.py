@@ -15,18 +15,25 @@ from pathlib import Path
 from typing import IO
 from uuid import UUID
 
-from stateline.deployment.instance_file import Instance, instance_path, instances_directory, lock_path
+from stateline.deployment.instance_file import (
+    Instance,
+    counted,
+    instance_path,
+    instances_directory,
+    lock_path,
+    starts,
+)
 from stateline.deployment.json_files import publish
 from stateline.deployment.worker_figures import WorkerFigures, figures_path
 from stateline.model.topic import checked_name
 from stateline_store import LockedError
-from stateline_store.durable_files import refused
+from stateline_store.durable_files import FILE_MODE, refused
 
 _LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
 _SOCKET_NAME_BYTES = 80  # of the 100 or so that an address has (`unix_sockets`)
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[bytes]) -> None:
     """Hold the lock. A server that looks whether a worker lives has it for a moment, so one look is not enough.
 
     Raises `BlockingIOError` when it is held all the time.
@@ -48,7 +55,8 @@ class Registration:
         self._figures = figures_path(application, instance)
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = lock_path(application, instance).open("a")
+            lock = os.open(lock_path(application, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            self._lock = os.fdopen(lock, "r+b", buffering=0)
         except OSError as error:
             raise refused(directory, "written", error) from error
         try:
@@ -59,6 +67,8 @@ class Registration:
                 f"A worker named {instance!r} is running on {application} already: stop it, or the `stateline run` "
                 "that it belongs to; a `stateline worker` of its own can take another name (--instance)."
             ) from error
+        with contextlib.suppress(OSError):  # a full disk takes what is overwritten in its place
+            os.pwrite(self._lock.fileno(), counted((starts(application, instance) or 0) + 1), 0)
         with contextlib.suppress(OSError):  # `update` says so
             self._forget()  # what one of this name said that was killed
 

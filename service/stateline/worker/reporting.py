@@ -1,6 +1,7 @@
 """The figures that a worker publishes once a second: a file beside its instance file, which servers read for metrics.
 
-Best effort: a worker goes on where it cannot be written, on a full disk for example. Nothing here asks a broker.
+If the file cannot be written, on a full disk for example, servers get them over the worker's query socket. Nothing here
+asks a broker.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from stateline.deployment.topology_file import GLOBAL_TABLES
-from stateline.deployment.worker_figures import StandbyLag, WorkerFigures
+from stateline.deployment.worker_figures import StandbyLag, StepFigures, WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.processing.failures import FailureHandler
 from stateline.worker.figures import Figures
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.registration import Registration
 from stateline.worker.task import Task, TaskState
-from stateline_store import RetryLaterError, StatelineError, TransactionalStore
+from stateline_store import RetryLaterError, StatelineError, TopicPartition, TransactionalStore
 from stateline_store.clock import now_ms
 from stateline_store.rocksdb_options import block_cache
 
@@ -32,7 +33,7 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 class Reporter:
     """One worker's, on its thread. `figures` is what the worker counts into; `standby_lags` says how far behind those
-    are that it follows."""
+    are that it follows. `unwritten` are the newest figures, if their file could not be written, and None otherwise."""
 
     def __init__(
         self,
@@ -49,23 +50,33 @@ class Reporter:
         self._uncommitted_max_bytes = uncommitted_max_bytes
         self._global_tables = global_tables
         self._due_s = now_s
-        self._failed = False
+        self.unwritten: WorkerFigures | None = None
 
-    def report_if_due(self, tasks: Collection[Task], consumer: Consumer) -> None:
-        """Publish, unless that was done within the last second. Costs a look at the clock otherwise."""
+    def report_if_due(
+        self, tasks: Collection[Task], consumer: Consumer | None, waiting: Callable[[TopicPartition], int]
+    ) -> None:
+        """Publish, unless that was done within the last second. Costs a look at the clock otherwise. `waiting` counts
+        the records of a partition that were read and not processed. `consumer` may be None while no task runs."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
         self._due_s = now_s + _INTERVAL_S
+        figures = self._figures(now_s, tasks, consumer, waiting)
         try:
-            self._instance.publish_figures(self._figures(now_s, tasks, consumer))
-            self._failed = False
+            self._instance.publish_figures(figures)
+            self.unwritten = None
         except RetryLaterError as error:
-            if not self._failed:
-                logger.warning("The worker's figures are not told until this is mended: %s", error)
-            self._failed = True
+            if self.unwritten is None:
+                logger.warning("Servers get this worker's figures over its socket until this is mended: %s", error)
+            self.unwritten = figures
 
-    def _figures(self, now_s: float, tasks: Collection[Task], consumer: Consumer) -> WorkerFigures:
+    def _figures(
+        self,
+        now_s: float,
+        tasks: Collection[Task],
+        consumer: Consumer | None,
+        waiting: Callable[[TopicPartition], int],
+    ) -> WorkerFigures:
         """Of tasks by their ids, of stores by their names; what is not known is left out. Global tables are in none of
         them, and told as of one more."""
         opened = [task for task in tasks if task.state in _OPEN]
@@ -85,7 +96,7 @@ class Reporter:
             uncommitted_bytes=sum(task.staged_bytes for task in running),
             uncommitted_max_bytes=self._uncommitted_max_bytes,
             block_cache_usage=block_cache().get_usage(),
-            lag=_with({str(task.id): _lag(task, consumer) for task in running}, _global_lag(whole)),
+            lag=_with({str(task.id): _lag(task, consumer, waiting) for task in running}, _global_lag(whole)),
             dropped=dropped,
             rocksdb=_with(
                 {str(task.id): _properties(task.stores.transactional) for task in opened},
@@ -93,16 +104,19 @@ class Reporter:
             ),
             standbys=self.standby_lags(),
             stores=_with({str(task.id): task.stores.figures(now_s) for task in opened}, whole.figures(now_s)),
+            steps={name: StepFigures(step.taken, dict(step.dropped)) for name, step in self._failures.steps.items()},
         )
 
 
-def _lag(task: Task, consumer: Consumer) -> dict[str, int]:
+def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
     """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
+    if consumer is None:
+        return {}
     try:
-        found = {source.topic: consumer.lag(source) for source in task.topology.sources}
+        found = {source: consumer.lag(source) for source in task.topology.sources}
     except StatelineError:
         return {}
-    return {topic: lag for topic, lag in found.items() if lag is not None}
+    return {source.topic: lag + waiting(source) for source, lag in found.items() if lag is not None}
 
 
 def _global_lag(tables: GlobalTables) -> dict[str, int]:

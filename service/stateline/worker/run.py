@@ -10,6 +10,7 @@ from types import FrameType
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
+from stateline.processes.child import LEAVE
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import Readiness
 from stateline.processes.tracing import traced
@@ -23,7 +24,8 @@ _GC_THRESHOLD = 100_000
 
 
 def run_worker(app: App, config: Config, *, instance: str) -> None:
-    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and end. Main thread only.
+    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and end. Main thread only. `LEAVE`
+    does the same, and others have its tasks at once.
 
     It is a static member of its group, as ``<node>-<instance>`` unless ``group.instance.id`` says otherwise: after a
     crash it has its tasks and its disk back at once, and nobody else takes them before the session times out.
@@ -43,9 +45,9 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
         def stop(number: int, frame: FrameType | None) -> None:
             del frame
             logger.info("%s: finishing the slice, committing, stopping", signal.Signals(number).name)
-            worker.stop()
+            worker.stop(for_good=number == LEAVE)
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, LEAVE):
             signal.signal(number, stop)
         with traced(config, instance):
             worker.run()

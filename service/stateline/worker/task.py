@@ -66,7 +66,7 @@ class Task:
     when it is suspended (`boot_ms`), None while it is not."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
-        self.topology = TaskTopology(subtopology, partition, settings.application_id)
+        self.topology = TaskTopology(subtopology, partition, settings.application_id, settings.parts)
         self.id = self.topology.id
         self.settings = settings
         self.state = TaskState.CREATED

@@ -30,7 +30,7 @@ from stateline.worker.task import Task, TaskState
 from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
-from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, TopicPartition
+from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, StorageError, TopicPartition
 from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 60.0
 # Shorter than that: who waits for a task that is suspended here gets it.
 _SUSPENDED_PATIENCE_S = 20.0
+_SAID_AGAIN_S = 5.0  # how often it is logged how far closing is
 _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
@@ -225,12 +226,22 @@ class TaskManager:
         for source in task.topology.sources:
             self._forget(source)
 
-    def _drop_these(self, tasks: Iterable[Task]) -> None:
-        for task in tasks:
-            self._drop(task)
+    def _drop_these(self, tasks: Collection[Task]) -> None:
+        """A task that cannot be closed in order is as one whose worker was killed: `Task.open` mends it."""
+        said_s = time.monotonic()
+        for number, task in enumerate(tasks):
+            if time.monotonic() > said_s + _SAID_AGAIN_S:
+                said_s = time.monotonic()
+                logger.info("Closing tasks: %d of %d are closed", number, len(tasks))
+            try:
+                self._drop(task)
+            except StorageError as error:
+                logger.warning("Task %s is not closed in order: %s", task.id, error)
 
     def _drop(self, task: Task) -> None:
         self._locked_since.pop(task.id, None)
         self._stop_reading(task)
-        task.close()
-        self._tasks.remove(task)
+        try:
+            task.close()
+        finally:
+            self._tasks.remove(task)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from stateline.log.interface import OffsetNote, Record
 from stateline.model.topic import Topic
 from stateline.processing.changelog import position_of_input, stage
 from stateline.processing.event_times import PARTITION_TIME, EventTimes
+from stateline.processing.failures import reading_of
 from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
@@ -69,7 +71,7 @@ class TaskProcessing:
         self.is_unnoted = any(fed.get(s) != fed_before.get(s) for s, parts in topology.parts.items() if parts)
         self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
         self.committed_notes = self.notes
-        self._is_in_order = topology.subtopology.needs_order()
+        self._is_mixed = len(topology.sources) > 1
         self._was_punctuated = False
         own = dict(stores.transactional)
         with_global = {**settings.global_stores, **own}
@@ -152,8 +154,7 @@ class TaskProcessing:
         return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
-        """These follow in their partitions, with their event times: of a task whose input is put in order of time,
-        before that, each once."""
+        """These follow in their partitions, with their event times. Each record is stamped once, before `process`."""
         return self._times.stamped(records)
 
     def forget(self, source: TopicPartition) -> None:
@@ -161,19 +162,20 @@ class TaskProcessing:
         self._times.forget(source)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
-        """Stage the effect of a slice, in offset order; what is to be written out."""
+        """Stage the effect of a slice of stamped records, in offset order; what is to be written out."""
         if not records:
             return []
         outputs: list[OutputRecord] = []
-        timed = self._times.admitted(records if self._is_in_order else self._times.stamped(records), self._failures)
-        timed = since_1970(timed, self._failures, self._clock)
+        timed = since_1970(self._times.admitted(records, self._failures), self._failures, self._clock)
+        for topic, count in Counter(map(_TOPIC, records)).items():
+            self._failures.give(reading_of(topic), count)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
             outputs += self._process_run(self._topology.topics[run[0].topic], run)
             if self._context.is_used:
                 self._context.stream_time_ms = max(self._context.stream_time_ms, max(map(TIMESTAMP_MS, run)))
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
         outputs += self._failures.take_dead_letters()
-        for last in {record.topic: record for record in records}.values() if self._is_in_order else records[-1:]:
+        for last in {record.topic: record for record in records}.values() if self._is_mixed else records[-1:]:
             self.next_offsets[TopicPartition(last.topic, last.partition)] = last.offset + 1
             position = position_of_input([last])
             for name in self._topology.fed_by.get(last.topic, ()):
@@ -193,9 +195,8 @@ class TaskProcessing:
         return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """The records of one topic that are behind each other, up to one that a punctuation is due with; of a task that
-        has neither several topics in order nor such punctuations, all of them."""
-        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_in_order else [records]
+        """Split records where the topic changes, and behind one that a punctuation is due with."""
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_mixed else [records]
         for left in one_topic:
             while left:
                 count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))
@@ -215,6 +216,8 @@ class TaskProcessing:
         runners = self._runners.get(topic.name, [])
         outputs: list[OutputRecord] = []
         if runners:
+            for runner in runners:
+                self._failures.give(runner.name, len(records))
             for record in records:
                 outputs += self._process_one(topic, record, runners)
         elif self._operators.takes_one_by_one(topic.name):
@@ -232,7 +235,7 @@ class TaskProcessing:
             return []
         if record.key is None and self._topology.tables[topic.name]:
             # One decision for the record: what its table refuses, no processor sees.
-            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY))
+            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
             return []
         outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
         for runner in runners:

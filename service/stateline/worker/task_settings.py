@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
+from stateline.model.fed_parts import Part, parts_of
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
 from stateline.model.topology import Topology
 from stateline.processing.clock import MACHINE_CLOCK, Clock
@@ -18,7 +19,7 @@ from stateline_store.format_upgrade import UpgradeMode
 class TaskSettings:
     """`max_timestamp_ahead_ms`: as `reading.timely`; `upgrade_mode`: None when `upgrade.from` is not set;
     `epoch_numbers`: as `Topology.epoch_numbers`; `global_stores`: what operators look up in besides, open while tasks
-    run."""
+    run; `parts`: by source topic, as `fed_parts.parts_of`."""
 
     application_id: str
     directory: StateDirectory
@@ -30,6 +31,7 @@ class TaskSettings:
     max_timestamp_ahead_ms: int = -1
     epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     clock: Clock = MACHINE_CLOCK
 
     @classmethod
@@ -54,5 +56,6 @@ class TaskSettings:
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
             epoch_numbers=topology.epoch_numbers(),
             global_stores=global_stores,
+            parts=parts_of(topology),
             clock=clock,
         )

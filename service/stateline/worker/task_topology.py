@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stateline.model.fed_parts import parts_of
+from collections.abc import Mapping
+
+from stateline.model.fed_parts import Part
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
@@ -19,7 +21,10 @@ class TaskTopology:
     `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
     """
 
-    def __init__(self, subtopology: Subtopology, partition: int, application_id: str) -> None:
+    def __init__(
+        self, subtopology: Subtopology, partition: int, application_id: str, parts: Mapping[str, tuple[Part, ...]]
+    ) -> None:
+        """`parts` are by source topic, as of `fed_parts.parts_of`."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -28,7 +33,7 @@ class TaskTopology:
         self.definitions: dict[str, StoreDefinition] = {each.name: each for each in subtopology.stores}
         self.tables = {topic: [each.name for each in subtopology.tables(topic)] for topic in self.topics}
         self.fed_by = {topic: subtopology.stores_fed_by(topic) for topic in self.topics}
-        self.parts = {source: parts_of(subtopology, source.topic) for source in self.sources}
+        self.parts = {source: parts.get(source.topic, ()) for source in self.sources}
         topics = {name: each.changelog(application_id) for name, each in self.definitions.items()}
         self.changelogs = {
             name: TopicPartition(topic, partition) for name, topic in topics.items() if topic is not None

@@ -26,6 +26,8 @@ class Tasks:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self.by_source: dict[TopicPartition, Task] = {}
+        self.changes = 0
+        """How often tasks have come or gone."""
         self._by_id: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
 
@@ -94,12 +96,14 @@ class Tasks:
 
     def add(self, task: Task) -> None:
         """It is this worker's now."""
+        self.changes += 1
         self._by_id[task.id] = task
         self.by_source.update(dict.fromkeys(task.topology.sources, task))
         self._by_store.update({(store, task.id.partition): task for store in task.topology.definitions})
 
     def remove(self, task: Task) -> None:
         """It is not any more."""
+        self.changes += 1
         self._by_id.pop(task.id, None)
         for source in task.topology.sources:
             self.by_source.pop(source, None)

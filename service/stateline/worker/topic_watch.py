@@ -18,6 +18,7 @@ from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.log.interface import Admin, Consumer, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
+from stateline.worker.new_stores import refuse_lost_changelogs
 from stateline.worker.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
 
@@ -49,10 +50,11 @@ class TopicWatch:
     def prepare(self, counted: Mapping[str, TopicInfo]) -> None:
         """Create the topics that are Stateline's own, and take note of all. `counted`: as the last worker found them.
 
-        Raises as `ensure_topics`, and `remember`.
+        Raises as `ensure_topics`, `refuse_lost_changelogs` and `remember`.
         """
         self.counted = dict(counted)
         self.found = self._admin.topics()
+        refuse_lost_changelogs(self._topology, self.found, self._admin)
         counts = ensure_topics(
             self._topology,
             self._admin,

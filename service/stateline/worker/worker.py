@@ -7,7 +7,8 @@ between two slices, and of uncommitted state between the commits of two tasks. `
 applications go through the same rounds one by one (`stateline.testing`).
 
 When a step fails the buffers are dropped, the producer is made anew (which settles an outcome in doubt), the group is
-joined again, and every task restores from its stores' own offsets. Nothing is wiped.
+joined again, and every task restores from its stores' own offsets. Nothing is wiped. A worker whose disk does not let
+it run its tasks leaves the group, and waits outside until it can (`fitness`).
 
 A source topic that is deleted and created anew while the worker runs shows by a record whose offset was passed already,
 or, when the new topic is longer than the old one was, by its topic id (`topic_watch`). The worker starts over then, and
@@ -20,7 +21,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from stateline.config.settings import Config
@@ -39,8 +40,10 @@ from stateline.query.values import HostedPartition
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.copied_tasks import CopiedTasks
+from stateline.worker.crash_loop import CrashLoop
 from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.epochs import EpochGate
+from stateline.worker.fitness import Fitness
 from stateline.worker.global_tables import GlobalTables
 from stateline.worker.group_member import GroupMember
 from stateline.worker.housekeeping import Housekeeping
@@ -58,7 +61,14 @@ from stateline.worker.task_manager import TaskManager
 from stateline.worker.task_settings import TaskSettings
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
-from stateline_store import LockedError, RetryLaterError, StateDirectory, StatelineError, TransactionalStore
+from stateline_store import (
+    LockedError,
+    RetryLaterError,
+    StateDirectory,
+    StatelineError,
+    StorageError,
+    TransactionalStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +79,7 @@ _IDLE_S = 0.005
 _QUIET_SHARE, _QUIET_S = 0.01, 0.1
 _SETTLED_S = 10.0  # of one whose tasks do not all run yet, or that has none
 _DRAINED_POLL_S = 0.1
+_FIRST = "worker-0"  # of the workers of a directory it alone says what is true of the directory
 # A worker that must start over this often, with less than this much time in between, gives up: its supervisor
 # backs off, and two workers that fence each other come to an end.
 _MAX_RESTARTS = 5
@@ -101,6 +112,8 @@ class Worker:
             self._deployment.registration, self.failures, config.worker_uncommitted_max_bytes, self._global_tables
         )
         self._housekeeping = Housekeeping(directory, topology, config)
+        self._figures = reporter.figures
+        self._fitness = Fitness(self._deployment.directory, instance)
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
         self._tasks = Tasks(self._lease)
@@ -121,7 +134,15 @@ class Worker:
         snapshots = SnapshotMaker(directory, topology, hosted)
         declared = {name: definition.description for name, definition in topology.all_stores.items()}
         self._queries = QuerySocket(
-            self._deployment.socket, hosted, snapshots, declared, self._lease, copies, self._tasks.owned
+            self._deployment.socket,
+            hosted,
+            snapshots,
+            declared,
+            self._lease,
+            copies,
+            self._tasks.owned,
+            self._fitness,
+            lambda: reporter.unwritten,
         )
         self._committer = Committer(log, config, topology, config.member_name(instance), self.failures, clock)
         self._commits = CommitSchedule(
@@ -130,13 +151,18 @@ class Worker:
         )  # fmt: skip
         self._executor = TaskExecutor(
             config, topology, self._tasks, self._committer, self._commits, self._topics, self._epochs, self._queries,
-            reporter, clock,
+            reporter, clock, knows_ends=log.embedded_file is not None,
         )  # fmt: skip
         client_id = self._deployment.client_id(config.consumer.get("client.id"))
         name = config.group_instance_id or client_id
         entry = WorkerEntry(topology.digest(), str(directory.process_id()), config.client_tag, topology.tasks_digest())
         self._entries = None if place is None else WorkerEntries(log, app.application_id, name, entry)
-        joining = Joining(app.application_id, name, entry, self._admin, self._deployment, self._lease, self._entries)
+        crash_loop = None if self._entries is None else CrashLoop(
+            self._deployment.starts, self._entries, name, self._fitness, lambda: self._group.give_up_place()
+        )  # fmt: skip
+        joining = self._joining = Joining(
+            app.application_id, name, entry, self._admin, self._deployment, self._lease, self._entries, crash_loop
+        )
         own = Placeable(name, entry.directory, entry.tags)
         self._standbys = StandbyAssignment(
             config, topology, own, log, self._admin, self._entries, self._tasks, followed, self._topics
@@ -148,12 +174,14 @@ class Worker:
             self._queries, self._lease, joining, self._standbys, lost if self._committer.is_all_or_nothing else None,
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
+        self._prepare: Callable[[], None] | None = self.begin
         self._has_work = False  # for its own tasks, at the last turn
         self._worked_s = time.monotonic()  # when it had some last
         self._restarts = Restarts()
 
-    def stop(self) -> None:
-        """Finish the slice, commit, leave."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Finish the slice, commit, leave: `for_good`, so that others have its tasks at once."""
+        self._leaves_for_good |= for_good
         self._executor.stopping = True
 
     def run(self) -> None:
@@ -165,28 +193,80 @@ class Worker:
         try:
             with says_how_to_begin_anew(self._topology):
                 self._work()
-            if not self._deployment.drained:
+            if not (self._deployment.drained or self._fitness.is_out):
                 self.commit()
+            self._deployment.starts.forget()
         except StoresRefusedError as error:
             self._manager.drop_all()
-            self._deployment.refuse(error.reasons, self._topics)
+            self._deployment.refuse(error, self._topics)
+            self._leaves_for_good = self._executor.stopping = True  # nobody starts it again
+            self._deployment.starts.forget()
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RetryLaterError) and not isinstance(error, StorageError):
+                self._deployment.starts.forget()  # it is no fault of this node
             self._manager.drop_all()  # half of a slice may be staged: none of it may be committed
             raise
         finally:
             self.leave()
 
     def _work(self) -> None:
-        self.begin()
         while not self._executor.stopping:
             try:
+                if not self._may_work():
+                    self._executor.report(None)
+                    self._queries.serve_for(_IDLE_S)
+                    continue
+                if self._prepare is not None:
+                    self._prepare()
+                    self._prepare = None
                 self._turn()
                 self._note_working()
             except LockedError:
                 raise
+            except StorageError as error:
+                self._drop_for_now(error)
             except RetryLaterError as error:  # what starting over mends; everything else ends the worker
-                self._start_over(error)
+                pause_s = self._restarts.pause_s(error)
+                logger.warning("Starting over from the last commit: %s", error)
+                self._prepare = partial(self.start_over, pause_s)
+
+    def _may_work(self) -> bool:
+        """Whether to take part in the group. Leaves it where `fitness` says so."""
+        if self._queries.has_lost_its_server:
+            self._fitness.hear("No server of this node runs any more, so nobody can ask for what the worker has.")
+        if self._fitness.is_to_leave:
+            self._stand_aside()
+        return self._deployment.drained or self._fitness.may_work()
+
+    def _drop_for_now(self, error: StorageError) -> None:
+        """The disk has refused something: drop every task, and start them again when `fitness` lets them."""
+        if self._prepare == self.begin and isinstance(error.__cause__, PermissionError):
+            raise error  # somebody else's directory was named: that is told at once
+        self._fitness.failed(error, self._figures.commits)
+        self._queries.announce_status()
+        self._drop_work()
+        self._global_tables.close()
+        if self._prepare != self.begin:
+            self._prepare = partial(self.start_over, 0.0)
+
+    def _stand_aside(self) -> None:
+        """Leave the group for good, so that others have the tasks. Raises what the log raises: it is tried again."""
+        if self._fitness.is_working:
+            if not self._joining.may_leave():
+                self._fitness.put_off()
+                return
+            self.commit()
+        logger.error("Leaving the group, so that others run its tasks: %s", self._fitness.fault)
+        self._drop_work()
+        self._standbys.close()
+        with suppress(RetryLaterError):  # what is left open ends later
+            self._committer.settle()
+        self._group.leave()
+        self._fitness.left()
+        self._queries.announce_status()
+        if self._prepare is None:
+            self._prepare = self._join
 
     def begin(self) -> None:
         """See that topics and places are as they should be, and make ready to join the group. Raises as `run`."""
@@ -199,6 +279,8 @@ class Worker:
             ensure_nodes_topic(self._topology.application_id, self._admin)
         self._deployment.say_topology(self._topics)
         self._housekeeping.settle_places()
+        if self._deployment.registration.instance == _FIRST:
+            self._housekeeping.say_leftovers()
         self._housekeeping.sweep_snapshots()
         self._join()
 
@@ -247,10 +329,15 @@ class Worker:
         return self._global_tables.stores
 
     def _note_working(self) -> None:
-        if self.on_working is None:
-            return
         if not self._is_settled():
             self._settled_s = None
+            return
+        if self._fitness.fault:
+            self._fitness.runs(self._figures.commits)
+            self._queries.announce_status()
+        if self._deployment.starts.is_pending:
+            self._deployment.starts.runs()
+        if self.on_working is None:
             return
         self._settled_s = self._settled_s or time.monotonic()
         if self._commits.has_worked_since(self._settled_s, self._group.consumer):
@@ -258,7 +345,12 @@ class Worker:
             self.on_working = None
 
     def _is_settled(self) -> bool:
-        return self._tasks.are_settled or not self._topology.subtopologies
+        """Whether it has all that it is to have, and its tasks run: also if it has none, or was drained."""
+        if self._deployment.drained or not self._topology.subtopologies:
+            return True
+        if self._manager.waiting or not self._group.consumer.is_assigned:
+            return False
+        return self._tasks.are_settled or not self._tasks.all
 
     def _turn(self, most_rest_s: float = math.inf) -> None:
         """One round: poll, process in slices, restore a slice, commit when due. Rests at most so long."""
@@ -323,22 +415,19 @@ class Worker:
             self._group.say_tasks()
         return self._deployment.drained
 
-    def _start_over(self, error: StatelineError) -> None:
-        """`start_over` because of this error, unless it was done too often."""
-        pause_s = self._restarts.pause_s(error)
-        logger.warning("Starting over from the last commit: %s", error)
-        self.start_over(pause_s)
-
     def start_over(self, pause_s: float = 0.0) -> None:
         """Drop what is not committed, abort its transaction, and make ready to join the group again: records that were
         processed since the last commit are read again. Raises as `begin`."""
+        self._drop_work()
+        self._group.close()
+        time.sleep(pause_s)
+        self._join()
+
+    def _drop_work(self) -> None:
         self._manager.drop_all()
         self._commits.trace.drop()
         self.failures.take_dead_letters()  # their records are read again
         self._epochs.start_over()
-        self._group.close()
-        time.sleep(pause_s)
-        self._join()
 
     def drop(self) -> None:
         """Close every task; what is not committed is dropped, and stays so: only `leave` comes after it."""
@@ -363,7 +452,7 @@ class Worker:
             last_first.callback(self._close_group)
 
     def _close_group(self) -> None:
-        if not self._deployment.drained:
+        if not (self._deployment.drained or self._fitness.is_out):
             self._group.close(for_good=self._leaves_for_good and self._executor.stopping)
 
 

@@ -90,7 +90,7 @@ def test_after_a_worker_was_there_nothing_is_restored_and_without_its_disk_the_c
     assert report.would_start, report_as_text(report)
     by_name = {row["store"]: row for row in report.stores}
     assert records(report) == {"newest": 0, "counts": 0, "by_value": 0, "alone": 0}
-    assert (by_name["counts"]["partitions_here"], by_name["counts"]["entries"]) == (PARTITIONS, 7)
+    assert (by_name["counts"]["partitions_here"], by_name["counts"]["approximate_entries"]) == (PARTITIONS, 7)
     assert by_name["alone"]["begins"] == "from where it is, as input"
     shutil.rmtree(config.state_dir / application_id)
     lost = check(app, config)

@@ -124,7 +124,11 @@ def test_what_its_containers_run_is_understood_with_the_settings_that_they_have(
 
 
 @pytest.mark.parametrize(
-    "name", ["my-flights", "1st", "class", "", "../flights", "flüge", "json", "stateline", "httpx", "orjson"]
+    "name",
+    [
+        *("my-flights", "1st", "class", "", "../flights", "flüge", "json", "stateline", "httpx", "orjson"),
+        *("sitecustomize", "usercustomize", "conftest", "__init__", "__main__"),
+    ],
 )
 def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=repr(name)):

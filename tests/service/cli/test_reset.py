@@ -298,8 +298,12 @@ def test_a_worker_that_was_killed_is_waited_for_until_its_session_is_over(scene:
     code, said = scene.command("reset", "--yes")
     if "transaction" in said:  # it was killed amid a commit, which ends by itself
         return
-    waited = not scene.bootstrap.startswith("embedded")  # where it is let go of at once
-    assert (code, "Waiting until the session of one-worker-0 is over" in said) == (0, waited), said
+    assert code == 0, said
+    with closing(scene.log.admin()) as admin:
+        assert not admin.members(scene.id)
+    # On the embedded log it is let go of at once; on a slow machine its session is over before anybody looks.
+    may_wait = not scene.bootstrap.startswith("embedded")
+    assert may_wait or "Waiting until the session of one-worker-0 is over" not in said, said
     scene.works_until(expected(scene.written, scene.written))
 
 

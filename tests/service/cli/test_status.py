@@ -15,7 +15,7 @@ from stateline.log.interface import NewTopic
 from stateline.worker.worker import Worker
 from stateline_store import DoesNotExistError
 from support.apps.counting_app import counting
-from support.processes.running_worker import create, produce, running
+from support.processes.running_worker import create, eventually, produce, running
 from support.run.patience import HANGING_S
 
 
@@ -89,6 +89,21 @@ def test_what_is_read_and_waits_in_a_repartition_topic_is_not_caught_up(
     assert wait_until_caught_up(app, config, HANGING_S, until(waiting)), said
     assert status(app, config).lag(waiting) == 0
     worker.leave()
+
+
+@pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
+def test_what_steps_have_dropped_is_shown_by_reason_while_their_worker_runs(
+    log: Log, application_id: str, config: Config
+) -> None:
+    app = App(application_id)
+    app.stream("in", key=serdes.string, value=serdes.string).group_by_key().count("counts")
+    create(log, {"in": 1})
+    produce(log, "in", [(None, b"v", 1), (b"k", b"v", 2), (None, b"v", 3)])
+    with running(app, config, log):
+        eventually(lambda: bool(status(app, config).dropped_rows()), "the worker has told what was dropped")
+        (row,) = status(app, config).dropped_rows()
+    assert row == {"what": "step", "name": "count counts", "reason": "no_key", "dropped": 2, "records": 3}
+    assert status(app, config).dropped_rows() == []
 
 
 def test_there_is_no_status_of_topics_that_are_not_there(log: Log, application_id: str, config: Config) -> None:

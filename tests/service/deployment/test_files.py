@@ -13,8 +13,10 @@ import pytest
 
 from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.instance_file import Instance
+from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.topology_file import Placement, PublishedTopology, publish_topology
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.spark.sink.checkpoint import keep_declaration
@@ -57,7 +59,8 @@ TOPOLOGY = b"""{
       "topic_id": "H8oZf2FQRvqGDqkVVqTfZg"
     }
   },
-  "cluster": "MkU3OEVBNTcwNTJENDM2Qg"
+  "cluster": "MkU3OEVBNTcwNTJENDM2Qg",
+  "stopped": ""
 }"""
 INSTANCE = b"""{
   "instance": "worker-0",
@@ -178,7 +181,12 @@ def test_a_topology_says_where_stores_are_and_refuses_one_that_it_does_not_have(
         "orders": Placement(0, 2, None, "Topic orders has 4 partitions, and had 2"),
         "totals": Placement(0, 2, "hello-totals-changelog"),
     }
-    assert topology.refusing({"totals": "no", "other": "no"}).placements()["totals"].refused == "no"
+    stopped = topology.refusing(StoresRefusedError({"totals": "no", "other": "no"})).placements()
+    assert {name: (each.refused, each.stopped) for name, each in stopped.items()} == {
+        "orders": ("Topic orders has 4 partitions, and had 2", "no"), "totals": ("no", "no"),
+    }  # fmt: skip
+    kept = topology.refusing(PartitionsChangedError({"totals": "grown"})).placements()["totals"]
+    assert (kept.refused, kept.stopped) == (None, "grown")
     elsewhere = TOPOLOGY.replace(b'"subtopology": 0', b'"subtopology": 1')
     with pytest.raises(DamagedDataError, match="subtopology 1"):
         PublishedTopology.decode(elsewhere)
@@ -186,7 +194,7 @@ def test_a_topology_says_where_stores_are_and_refuses_one_that_it_does_not_have(
 
 def test_a_topology_of_a_build_that_counted_no_topics_is_read() -> None:
     tree = orjson.loads(TOPOLOGY)
-    del tree["topics"]
+    del tree["topics"], tree["stopped"]
     assert PublishedTopology.decode(orjson.dumps(tree)).topics == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stateline.model.fed_parts import FedParts, Part, note_after
 
-TOTALS, SUMS, OUT = Part("totals"), Part("sums"), Part("app-out-repartition", is_topic=True)
+TOTALS, SUMS, OUT = Part("totals"), Part("sums"), Part("app-out-repartition", "topic")
 
 
 def test_a_digest_is_of_the_kind_and_the_name() -> None:

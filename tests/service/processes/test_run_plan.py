@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from stateline.cli.main import main
 from stateline.config.loading import load_config
 from stateline.processes.application import listening_child
-from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.child import HAND_OVER, LEAVE, Child
 from stateline.processes.run_plan import RunPlan, fixed_settings
 from stateline_store.errors import ConfigurationError
 
@@ -22,10 +23,11 @@ def settings(*overrides: str) -> dict[str, str]:
 
 
 def test_children_come_as_they_are_but_for_the_server_which_gets_the_sockets(tmp_path: Path) -> None:
-    RunPlan(CHILDREN, [tmp_path / "flights.py"], settings()).write(tmp_path / "plan")
+    children = [replace(CHILDREN[0], quits_by=LEAVE, stop_timeout_s=60), CHILDREN[1]]
+    RunPlan(children, [tmp_path / "flights.py"], settings()).write(tmp_path / "plan")
     found = RunPlan.read(tmp_path / "plan", settings(), lambda child: listening_child(child, 5, 6))
     worker, server = found.children
-    assert worker == Child("worker-0", ["run", "it"], stop_order=1, says_ready=True)
+    assert worker == replace(children[0], command=["run", "it"])
     assert list(server.command) == ["serve", "it", "--listener", "5", "--for-nodes", "6"]
     assert server.takes_over
     assert (server.pass_fds, server.leaves_by) == ((5, 6), HAND_OVER)

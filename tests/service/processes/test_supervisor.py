@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,32 @@ def test_the_callers_mistake_stops_everything_with_the_childs_own_words(lines: L
     assert lines.about("starts again") == []
 
 
+def test_the_others_are_then_ended_by_what_says_that_the_application_cannot_run_here(lines: Lines) -> None:
+    told = READY + (
+        "signal.signal(signal.SIGUSR2, lambda *_: (os.write(1, b'left\\n'), sys.exit(0)))\n"
+        "print('up', flush=True)\ntime.sleep(3600)"
+    )
+    is_there = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nsys.exit(2)"
+    up = Path(tempfile.mkdtemp()) / "up"
+
+    def emit(name: str, line: str) -> None:
+        lines(name, line)
+        if line == "up":
+            up.touch()
+
+    python = (sys.executable, "-u", "-I", "-S", "-c")
+    children = [
+        Child("worker-0", (*python, told), quits_by=signal.SIGUSR2),
+        Child("server", (*python, is_there, str(up))),
+    ]
+    with pytest.raises(ConfigurationError):
+        Supervisor(children, emit=emit).run()
+    assert "worker-0 | left" in lines
+    with Supervisor(children[:1], emit=emit) as supervisor:
+        until(lambda: lines.about("up")[1:], supervisor)
+    assert lines.about("left")[1:] == [], "a stop in order is another signal"
+
+
 def test_a_mistake_of_a_child_that_fails_alone_stops_the_others_only_when_they_have_made_one_too(lines: Lines) -> None:
     mistaken = [
         Child(name, (sys.executable, "-u", "-I", "-S", "-c", f"print('error: {name} is wrong'); raise SystemExit(2)"),
@@ -164,6 +192,16 @@ def test_a_mistake_of_a_child_that_fails_alone_stops_the_others_only_when_they_h
         pytest.raises(ConfigurationError, match="is wrong"),
     ):
         until(lambda: False, supervisor)
+
+
+def test_a_child_whose_stores_are_refused_stops_nothing_but_itself(lines: Lines) -> None:
+    refused = "print('error: topic grew'); raise SystemExit(3)"
+    with Supervisor([child("worker-0", refused), child("server", OBEDIENT)], emit=lines, policy=quick) as supervisor:
+        until(lambda: lines.about("worker-0 cannot run: topic grew"), supervisor)
+        until(lambda: "server | up" in lines, supervisor)
+        supervisor.poll()
+        assert list(supervisor.processes) == ["server"]
+    assert RestartPolicy().ended(3, life_s=3600.0) is None, "however long it lived"
 
 
 def test_children_stop_in_order_and_may_say_goodbye(lines: Lines) -> None:
@@ -199,6 +237,14 @@ def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_dea
         until(lambda: len(lines.about("up")) == 2, supervisor)
     assert lines.about("killed") == []
     assert lines[-1] == "stateline | slow stopped (exit code 0)."
+
+
+def test_a_child_of_the_last_order_has_as_long_as_it_says(lines: Lines) -> None:
+    last = replace(child("last", SLOW_AND_POLITE, stop_order=1), stop_timeout_s=HANGING_S)
+    with Supervisor([child("first", POLITE), last], emit=lines, stop_timeout_s=0.2) as supervisor:
+        until(lambda: len(lines.about("up")) == 2, supervisor)
+    assert lines.about("last is killed") == []
+    assert lines[-1] == "stateline | last stopped (exit code 0)."
 
 
 def test_what_a_child_started_ends_with_it(lines: Lines) -> None:

@@ -87,6 +87,15 @@ def test_a_default_is_one_value_however_the_record_is_read_and_written(case: str
     assert same(orjson.dumps(newer.to_json(older.serialize({"a": 1}))), orjson.dumps(newer.to_json(written)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "default"), [(logical("string", "uuid"), ""), (logical("int", "date"), 2**31 - 1)], ids=["uuid", "date"]
+)
+def test_a_default_that_only_the_type_below_the_logical_one_has_is_read_as_it_stands(kind: Any, default: Any) -> None:
+    at = registry()
+    older, newer = of_topic(serdes.avro(record(A)), at), of_topic(serdes.avro(record(A, field(kind, default))), at)
+    assert newer.deserialize(older.serialize({"a": 1})) == {"a": 1, "n": default}
+
+
 def test_records_within_arrays_maps_and_unions_get_defaults_too() -> None:
     def items(of: dict[str, Any]) -> Any:
         inner = [field({"type": "array", "items": of}, name="all"), field({"type": "map", "values": "I"}, name="by")]

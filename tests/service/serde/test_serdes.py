@@ -205,10 +205,17 @@ class Pair(NamedTuple):
 @dataclass
 class Point:
     x: float
+    label: str | None = None
+
+
+class Limit(float, Enum):
+    LOW = 1.5
+    NONE = -math.inf
 
 
 NAN, INF = math.nan, math.inf
 DOUBLE, WHEN, ID = np.float64(NAN), datetime(2026, 5, 1, tzinfo=UTC), UUID(int=7)
+NULL_AND_TIMES = b'[null,"2026-05-01T00:00:00+00:00","2026-05-01","00:00:00","00000000-0000-0000-0000-000000000007"]'
 
 
 @pytest.mark.parametrize("number", [NAN, INF, -INF, DOUBLE, np.float32(1.5)], ids=repr)
@@ -221,8 +228,10 @@ DOUBLE, WHEN, ID = np.float64(NAN), datetime(2026, 5, 1, tzinfo=UTC), UUID(int=7
         lambda n: [2**70, n, None],
         lambda n: OrderedDict(rows=[None, n]),
         lambda n: {n: 1},
+        lambda n: [None, {"at": Point(n)}],
+        lambda n: {"limit": None if n == 1.5 else Limit.NONE, "n": n},
     ],
-    ids=["alone", "nested", "tuple", "large-integer", "ordered", "key"],
+    ids=["alone", "nested", "tuple", "large-integer", "ordered", "key", "dataclass", "enum"],
 )
 def test_a_number_that_json_does_not_have_is_refused(number: Any, make: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be written as JSON"):
@@ -232,20 +241,19 @@ def test_a_number_that_json_does_not_have_is_refused(number: Any, make: Any) -> 
 @pytest.mark.parametrize(
     "other",
     [
-        *(Point(1.0), Point(NAN), Pair(1, 2), Colour.RED, WHEN, WHEN.date(), WHEN.time(), ID, b"x", {1}, Decimal(1)),
-        *({1: 2}, {ID: 1}, {Size.LARGE: 1}, orjson.Fragment(b"NaN"), orjson.Fragment(b"1"), object()),
+        *(Point(NAN), Limit.NONE, Pair(1, 2), b"x", {1}, Decimal(1), {1: 2}, {ID: 1}, {Size.LARGE: 1}, object()),
     ],
 )
-def test_what_json_would_change_is_refused(other: Any) -> None:
+def test_a_value_that_has_no_json_is_refused(other: Any) -> None:
     for value in (other, [None, {"in": other}], (2**70, other)):
         with pytest.raises(InvalidArgumentError, match="cannot be written as JSON"):
             serdes.json.serialize(value)
 
 
-def test_the_refusal_of_a_value_names_the_part_that_json_would_change() -> None:
+def test_the_refusal_of_a_value_names_the_number_and_its_place() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         serdes.json.serialize({"n": 0, "rows": [1, {"mean": NAN}]})
-    assert "nan at 'rows[1].mean' would be read as None" in str(caught.value)
+    assert "nan at 'rows[1].mean' is no JSON number" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +265,11 @@ def test_the_refusal_of_a_value_names_the_part_that_json_would_change() -> None:
         (Size.LARGE, b"3"),
         ([-0.0, 1e22, 5e-324], b"[-0.0,1e+22,5e-324]"),
         ({"a": True, "b": None, "c": (2**70,)}, b'{"a":true,"b":null,"c":[1180591620717411303424]}'),
+        ([None, Point(1.0)], b'[null,{"x":1.0,"label":null}]'),
+        ((2**70, Point(1.0)), b'[1180591620717411303424,{"x":1.0,"label":null}]'),
+        ([None, Limit.LOW, Colour.RED], b'[null,1.5,"red"]'),
+        ([None, WHEN, WHEN.date(), WHEN.time(), ID], NULL_AND_TIMES),
+        ({"a": orjson.Fragment(b"null")}, b'{"a":null}'),
     ],
     ids=repr,
 )

@@ -95,6 +95,7 @@ def test_of_a_map_that_is_kept_which_the_application_can_have(tmp_path: Path) ->
         dict.fromkeys(tasks, 1),
         frozenset(tasks),
         frozenset(tasks),
+        {f"worker-{number}": "x" * 2_000 for number in range(100)},
     )
     assert len(bounds.bounded(told).tasks) == 1_000, "as long as no worker here has counted partitions"
     stores.read()
@@ -102,6 +103,7 @@ def test_of_a_map_that_is_kept_which_the_application_can_have(tmp_path: Path) ->
     assert [set(each) for each in (kept.tasks, kept.remaining, kept.plain, kept.followed)] == [known] * 4
     assert kept.copies == {"counts": {str(number): 1 for number in range(PARTITIONS)}}
     assert kept.pipelines.keys() == {"sums"}
+    assert kept.faults == {f"worker-{number}": "x" * 1_000 for number in range(64)}
     too_long = NodeMap(1, pipelines={"sums": {"last_error": "x" * 100_000}})
     assert not bounds.bounded(too_long).pipelines
     worker.close()

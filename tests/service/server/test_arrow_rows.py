@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.timestamped_rows import join
 from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.windowed_keys import Windowed
+from support import TESTS
 
 
 def definition(kind: DeclaredKind, key: Serde = serdes.string, value: Serde = serdes.json) -> StoreDefinition:
@@ -118,3 +122,39 @@ def test_the_pieces_of_a_stream_are_one_that_arrow_reads() -> None:
         table = reader.read_all()
     assert table.to_pydict() == {"key": ["a", "b"], "value": ["1", "2"]}
     assert table.schema.metadata[b"stateline.store"] == b"flights"
+
+
+def test_rows_are_made_without_pandas_which_would_be_imported_on_the_event_loop(tmp_path: Path) -> None:
+    """In a process of its own: this one has pandas already."""
+    code = """
+import sys
+from pathlib import Path
+from service.server.snapshot_scene import KINDS, Scene
+from stateline.log import Record
+from stateline.server.changes.batches import change_batch, change_schema
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.written_arguments import from_query_string
+from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.server.snapshots import rows
+from stateline.server.snapshots.filter import read_selection
+from stateline_store import VersionedRecord, Windowed
+
+for kind in KINDS:
+    scene = Scene(kind, Path(sys.argv[1]) / kind)
+    definition = scene.definition
+    for query in ("", "lower=a&upper=b", *(("from=0&to=1000",) if kind != "key_value" else ())):
+        wanted = read_selection(Arguments(from_query_string(query.encode())), definition)
+        for batch in rows.batches(scene.checkpoint, definition, wanted):
+            stream_batch(batch)
+    scene.checkpoint.close()
+    stored = (8 * b"\\xff" if definition.timestamped else b"") + b"1"
+    row = (b"k", stored) if definition.key_value else (Windowed(b"k", 1, 2), stored)
+    row = (b"k", VersionedRecord(b"1", 1, None)) if definition.kind == "versioned" else row
+    stream_batch(record_batch(definition, [row], arrow_schema(definition)))
+    records = [Record("log", 0, 3, 1, bytes(24), None), Record("log", 0, 4, 1, bytes(24), b"1")]
+    stream_batch(change_batch(definition, records, change_schema(definition)))
+    stream_start(arrow_schema(definition))
+print("pandas" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=TESTS, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("False\n", "")

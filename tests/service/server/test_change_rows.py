@@ -353,6 +353,6 @@ def test_bytes_that_are_not_of_the_type_are_damage() -> None:
 @given(sizes=st.lists(st.integers(0, 3 * BATCH_BYTES), max_size=8))
 def test_pieces_are_small_and_lose_nothing(sizes: list[int]) -> None:
     records = [Record("log", 0, n, 1, b"", bytes(size)) for n, size in enumerate(sizes)]
-    found = list(pieces(records))
+    found = list(pieces(records, lambda: 5))
     assert [record for some in found for record in some] == records
     assert all(len(some) == 1 or sum(len(r.value or b"") for r in some) <= BATCH_BYTES for some in found)

@@ -71,6 +71,8 @@ def test_the_newest_dead_letters_come_with_the_records_that_caused_them(failing:
         trace = newest.pop("trace")
         assert ", in divide\n    1 / record.value" in trace
         assert trace.endswith("\nZeroDivisionError: division by zero\n")
+        assert 'File "/' not in trace
+        assert 'File "service/server/test_console_failures.py", line ' in trace
         assert newest == {
             "at_ms": 7, "error": "ZeroDivisionError", "reason": "division by zero", "topic": failing.topic,
             "partition": 0, "offset": 2, "key": "c", "value": {"n": 0, "m": 1}, "headers": [], "left_out": [],

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from stateline.config.loading import load_config
 from stateline.deployment.instance_file import Instance, instance_path
+from stateline.log.interface import GroupMember
 from stateline.log.kafka import KafkaLog
 from stateline.query.values import CopyStatus
+from stateline.server.state import group_watch
 from stateline.server.state.group_watch import Ends, GroupWatch, Look, Wanted
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.workers import Workers
@@ -65,6 +70,35 @@ def test_who_has_the_tasks_is_told_before_it_is_known_how_long_changelogs_are(ka
         asyncio.run(kept(watch))
     finally:
         goes_on.set()
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_a_query_waits_for_one_answer_of_a_slow_kafka_and_not_a_fixed_time(
+    kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, *, has_others: bool
+) -> None:
+    """Kafka answers slowly: when the ends of changelogs arrive, the look at the group is older than 250 ms."""
+    monkeypatch.setattr(group_watch, "_UNANSWERED_MS", 2 * HANGING_S * 1000)
+    other = GroupMember("other", "another-directory", None, frozenset())
+
+    class Slow(GroupWatch):
+        def _ask(self, sources: Collection[TopicPartition]) -> Look | None:
+            look = super()._ask(sources)
+            time.sleep(0.4 * group_watch._ALONE_MS / 1000)
+            members = (other,) if has_others else ()
+            return look and look._replace(members=members, committed_by={TopicPartition("in", 0): "another-directory"})
+
+        def _ask_ends(self, changelogs: Collection[TopicPartition]) -> Ends:
+            ends = super()._ask_ends(changelogs)
+            time.sleep(1.2 * group_watch._ALONE_MS / 1000)
+            return ends
+
+    async def settled(watch: GroupWatch) -> None:
+        keeping = asyncio.create_task(watch.keep())
+        async with asyncio.timeout(HANGING_S):
+            assert await watch.settle()
+        keeping.cancel()
+
+    asyncio.run(settled(watch_of(kafka_broker.bootstrap_servers, Wanted((), (), is_urgent=False), Slow)))
 
 
 def test_in_an_outage_nobody_waits_to_be_told_how_long_changelogs_are() -> None:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncGenerator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.console import state as console_state
 from stateline.server.contract import hidden_paths
-from stateline.server.contract.hidden_paths import hide_directory, without_paths
+from stateline.server.contract.hidden_paths import hide_directory, trace_without_paths, without_paths
 from stateline.server.contract.problems import problem_response, unreadable_response
 from stateline.server.rows.event_stream import EventStream, goodbye
 from stateline.server.rows.streams import headers_of
@@ -124,6 +125,18 @@ def test_a_path_that_nobody_has_named_is_hidden_wherever_it_stands() -> None:
     )
     harmless = "1/2 of a/tmp/b, http://host/home/a, http://host:80/tmp <state.dir>/home/x POST …/query a-/etc"
     assert without_paths(harmless) == harmless
+
+
+def test_a_traceback_names_files_from_where_they_are_imported_and_no_directory_of_the_machine() -> None:
+    inside, foreign = Path.cwd() / "flights.py", Path(SECRET) / "lib.py"
+    library = Path(sys.modules["pytest"].__file__ or "")
+    trace = "".join(
+        f'  File "{each}", line 3, in run\n    run()\n' for each in (inside, library, json.__file__, foreign)
+    )
+    assert re.findall('File "(.*?)"', trace_without_paths(f"{trace}OSError: {FAULT}\n")) == [
+        "flights.py", "pytest/__init__.py", "json/__init__.py", "<path>/lib.py"
+    ]  # fmt: skip
+    assert SECRET not in trace_without_paths(f"{trace}OSError: {FAULT}\n")
 
 
 @pytest.mark.parametrize("error", [StatelineError(FAULT), DamagedDataError(FAULT), NotReadyError(FAULT)])

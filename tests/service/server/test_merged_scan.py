@@ -90,7 +90,7 @@ def goes_down(query: ScanQuery) -> bool:
 
 async def batches(scan: MergedScan) -> list[list[Entry]]:
     found = []
-    while batch := await scan.batch():
+    while batch := await scan.page(7):
         found.append(batch)
     return found
 
@@ -245,7 +245,7 @@ def test_what_was_closed_never_looks_like_the_end() -> None:
     scan = merged(RangeQuery(), [Partition([[(b"a", b"")], [(b"b", b"")]])])
     assert asyncio.run(scan.page(1)) == [(b"a", b"")]
     scan.close()
-    for read in (scan.batch, scan.has_more, lambda: scan.page(1)):
+    for read in (scan.has_more, lambda: scan.page(1)):
         with pytest.raises(CursorExpiredError):
             asyncio.run(read())
 

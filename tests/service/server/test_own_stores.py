@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -170,6 +171,8 @@ class Visitors(VisitorsKept):
             raise RuntimeError("a secret")
         if query["page"] == "set":
             return {1}
+        if query["page"] == "mean":
+            return {"visitors": [], "mean": math.nan}
         pages = self.seen if isolation_level is IsolationLevel.READ_COMMITTED else self.seen | self.staged
         return {"visitors": sorted(who for page, who in pages if page == query["page"])}
 
@@ -221,6 +224,7 @@ def test_what_it_cannot_answer_is_said_and_the_worker_goes_on() -> None:
         assert (failed["reason"], "a secret" in failed["detail"]) == ("STORE_EXCEPTION", False)
         assert "RuntimeError" in failed["detail"]
         assert "no JSON" in custom(driver, {"page": "set"}, 500)["detail"]
+        assert "nan at 'mean' is no JSON number" in custom(driver, {"page": "mean"}, 500)["detail"]
         bound = custom(driver, {"page": "a"}, 422, position_bound={"in": {"0": 0}})
         assert "does not say its position" in bound["detail"]
         missing = driver.client.post("/v1/stores/own/query", json={"type": "custom"})

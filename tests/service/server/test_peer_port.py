@@ -71,6 +71,7 @@ def test_nodes_of_one_authority_or_one_secret_are_linked_both_ways(keys: dict[st
         two.hear_of("one", one.entry)
         await until(lambda: one.is_linked_with("two") and two.is_linked_with("one"))
         await until(lambda: two.nodes.owner("0_0") is not None)
+        assert one.nodes.unreached == two.nodes.unreached == ""
         await one.close()
         await two.close()
 
@@ -94,9 +95,17 @@ def test_where_clients_reach_a_node_is_what_it_says_itself_whatever_the_registry
 
 
 def refused(
-    caplog: pytest.LogCaptureFixture, one: Config, two: Config, fault: str, log: str, name: str = "one"
+    caplog: pytest.LogCaptureFixture,
+    one: Config,
+    two: Config,
+    fault: str,
+    log: str,
+    name: str = "one",
+    *,
+    for_certificates: bool = False,
 ) -> None:
-    """Node `name`, which has `one`, dials what it knows as "other": what its `fault` says, and the other's log."""
+    """Node `name`, which has `one`, dials what it knows as "other": what its `fault` says, and the other's log.
+    `for_certificates`: then it says that nobody reaches it."""
 
     async def scene() -> None:
         asks, answers = LinkedNode(name, one), LinkedNode("two", two)
@@ -106,6 +115,9 @@ def refused(
         await until(lambda: log in caplog.text)
         assert not asks.is_linked_with(known)
         assert fault in asks.fault(known)
+        unreached = f"No other node links with this one: {fault if fault.startswith('this') else f'node {known!r}'}"
+        assert asks.nodes.unreached.startswith(unreached if for_certificates else "")
+        assert bool(asks.nodes.unreached) == for_certificates
         assert f"No link with node {known!r}: {asks.fault(known)}" in caplog.text
         await asks.close()
         await answers.close()
@@ -120,14 +132,16 @@ def test_an_expired_certificate_is_refused_and_both_ends_say_so(
     one = with_certificate(tmp_path, "one", now=NOW - 2 * YEAR, lasts=timedelta(days=1))
     two = with_certificate(tmp_path, "two")
     log = "127.0.0.1 is refused as a node: its certificate is not taken: it has expired"
-    refused(caplog, one, two, "this node's certificate (node.peer.tls.certificate.file) is taken by no other", log)
+    fault = "this node's certificate (node.peer.tls.certificate.file) is taken by no other"
+    refused(caplog, one, two, fault, log, for_certificates=True)
 
 
 def test_so_is_one_of_another_authority(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     two = with_certificate(tmp_path, "two")
     one = with_certificate(tmp_path / "foreign", "one", ca=tmp_path)
     log = "127.0.0.1 is refused as a node: its certificate is not taken: another authority than"
-    refused(caplog, one, two, "this node's certificate (node.peer.tls.certificate.file) is taken by no other", log)
+    fault = "this node's certificate (node.peer.tls.certificate.file) is taken by no other"
+    refused(caplog, one, two, fault, log, for_certificates=True)
 
 
 @pytest.mark.parametrize("other", ["three", "one.more"])
@@ -142,7 +156,7 @@ def test_so_is_one_that_is_made_out_to_another_node(
 def test_who_is_dialed_shows_a_certificate_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = with_certificate(tmp_path, "one")
     two = with_certificate(tmp_path / "foreign", "two", ca=tmp_path)
-    refused(caplog, one, two, "its certificate is not taken: another authority than that", "")
+    refused(caplog, one, two, "its certificate is not taken: another authority than that", "", for_certificates=True)
 
 
 def test_so_is_another_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -469,7 +483,14 @@ def test_who_had_a_task_last_is_told_until_somebody_else_has_it(
         await until(lambda: one.nodes.last_owner("0_0") == "two")
         two.map = NodeMap(2, {})
         await until(lambda: one.nodes.owner("0_0") is None)
-        assert "on its way" in why_ownerless(one.nodes, 45_000, "0_0")
+        assert "the group is giving it to one" in why_ownerless(one.nodes, 45_000, "0_0")
+        for tasks in ({}, {"0_0": HeldTask("restoring", 4)}):
+            two.map = NodeMap(3, tasks, faults={"worker-0": "The disk is full."})
+            await until(lambda: "does not run" in why_ownerless(one.nodes, 45_000, "0_0"))
+            why = "Node 'two' does not run its tasks: The disk is full."
+            assert why_ownerless(one.nodes, 45_000, "0_0").startswith(why)
+        two.map = NodeMap(4, {})
+        await until(lambda: "does not run" not in why_ownerless(one.nodes, 45_000, "0_0"))
         assert one.nodes.last_owner_url("0_0") is None, "two says itself that it has it no more"
         await two.close()
         await until(lambda: one.nodes.last_owner_url("0_0") == "http://two")

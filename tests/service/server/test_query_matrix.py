@@ -277,6 +277,9 @@ def test_every_kind_counts_its_entries(scene: Scene, copy: str, level: str) -> N
         if store in KEY_VALUE and copy == IN_MEMORY and level == "read_committed":
             oracles = {p: scene.deployment.history.at(p, end) for p, end in scene.offsets(answer).items()}
             assert answer["approximate_entries"] == len(Seen(store, oracles).pairs())
+        exact = scene.client.get(f"/v1/stores/{store}{copy}/count", params=params | {"exact": "true"}).json()
+        oracles = {p: scene.deployment.history.at(p, end) for p, end in scene.offsets(exact).items()}
+        assert exact["exact_entries"] == len(Seen(store, oracles).pairs())
 
 
 def test_whoever_waits_is_answered_when_the_bound_is_met(scene: Scene) -> None:

@@ -32,7 +32,7 @@ from support.processes.query_server import (
     from_another_address,
     wait_until,
 )
-from support.processes.served_here import http_server
+from support.processes.served_here import http_server, served_here
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -294,6 +294,25 @@ def test_what_cannot_be_made_is_refused(
     client: httpx.Client, worker: OwningWorker, body: Any, status: int, reason: str, says: str
 ) -> None:
     assert says in refused(client.post("/v1/snapshots", json=body), status, reason)
+
+
+def test_a_server_alone_says_that_a_snapshot_needs_a_worker_and_reads_those_that_were_made(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path)
+    worker.put_all({"a": 1, "b": 2})
+    worker.commit()
+    with served_here(tmp_path) as here:
+        made = make(here.client, "aircraft")
+        worker.close()
+        wait_until(lambda: not here.serving.workers.instances)
+        says = refused(here.client.post("/v1/snapshots", json={"stores": ["aircraft"]}), 421, "NOT_PRESENT")
+        assert "a server alone makes no snapshot" in says
+        assert "Start `stateline worker`" in says
+        assert "state.dir" in says
+        parts = made["stores"]["aircraft"].values()
+        tables = [pa.ipc.open_stream(here.client.get(part["path"]).content).read_all() for part in parts]
+        assert sorted(key for table in tables for key in table.column("key").to_pylist()) == ["a", "b"]
+        assert here.client.get("/v1/stores/aircraft/count", params={"exact": "true"}).json()["exact_entries"] == 2
+        assert here.client.delete(f"/v1/snapshots/{made['id']}").status_code == 204
 
 
 def test_one_that_fails_half_way_leaves_nothing(

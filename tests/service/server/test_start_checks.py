@@ -94,3 +94,4 @@ def test_run_starts_nothing_where_the_server_would_not_start(
     done = CliRunner().invoke(cli, ["run", "support.apps.crash_app:app", "--set", f"server.port={taken}"])
     assert isinstance(done.exception, ConfigurationError)
     assert f"server.port = {taken} on 127.0.0.1 is in use" in str(done.exception)
+    assert "--set server.port=NUMBER" in str(done.exception)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from typing import Any
 from urllib.parse import urljoin
@@ -115,6 +117,16 @@ def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) ->
     assert "flights-app" in response.text
 
 
+def test_the_documentation_loads_no_script_style_or_picture_but_its_own_style(client: httpx.Client) -> None:
+    answer = client.get("/docs")
+    policy = next(each for each in answer.headers.get_list("content-security-policy") if "default-src" in each)
+    console = client.get("/").headers.get_list("content-security-policy")
+    assert any(policy.startswith(each) for each in console)
+    (style,) = re.findall("<style>(.*?)</style>", answer.text)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.endswith(f"; style-src 'sha256-{digest}'")
+
+
 @pytest.mark.parametrize("prefix", ["", "/below/a/proxy"])
 @pytest.mark.parametrize("path", ["/docs", "/docs/", "/docs?utm=x"])
 def test_the_documentation_finds_the_document_behind_a_proxy_with_a_path(
@@ -142,7 +154,7 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
     values = {"position_bound": "{}", "isolation_level": "read_committed", "order": "asc"}
     values |= {"from": "0", "to": "2026-01-31T12:00:00Z", "as_of": "1", "prefix": "described"}
     values |= {"require_active": "false", "allow_partial": "false", "limit": "1", "wait_ms": "0", "partition": "0"}
-    values |= {"max_staleness_ms": "0", "format": "json", "details": "none"}
+    values |= {"max_staleness_ms": "0", "format": "json", "details": "none", "exact": "true"}
     columns = {"/count": "approximate_entries", "/position": "committed"}
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
@@ -172,7 +184,8 @@ def test_answers_have_the_documented_members(client: httpx.Client, openapi: dict
     }
     for name, response in answers.items():
         body = response.json()
-        assert set(schemas[name]["properties"]) - {"cursor", "failures", "key_text", "valid_to"} == set(body)
+        optional = {"cursor", "failures", "key_text", "valid_to", "stopped", "exact_entries"}
+        assert set(schemas[name]["properties"]) - optional == set(body)
         assert set(schemas[name]["required"]) == {"store", "isolation_level"}, "the rest may be left out"
         assert set(next(iter(body["partitions"].values()))) == set(schemas["Partition"]["required"])
     problem = client.get("/v1/stores/nope").json()

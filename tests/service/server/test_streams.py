@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from stateline.query.values import MAX_RESULT_BYTES
 from stateline.server.state.merged_scan import MergedScan
+from stateline.server.wire import turns
 from stateline_store import StoreState
 from support.processes.query_server import TIMESTAMP_MS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
@@ -135,6 +137,42 @@ def test_the_first_format_that_there_is_counts(here: Here, accept: str, answered
     assert stream(here, accept, prefix="absent").headers["content-type"] == answered
 
 
+class Turns(dict[Any, asyncio.Lock]):
+    """Counts how often others had their turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def setdefault(self, loop: Any, lock: Any) -> asyncio.Lock:
+        self.count += 1
+        return super().setdefault(loop, lock)
+
+
+@pytest.mark.parametrize("path", ["range", "page", "keys", "snapshot"])
+@pytest.mark.parametrize("media_type", FORMATS)
+def test_others_have_their_turn_after_every_few_rows(
+    here: Here, rows: dict[str, Any], monkeypatch: pytest.MonkeyPatch, media_type: str, path: str
+) -> None:
+    few, turned, client = 64, Turns(), here.client
+    snapshot = client.post("/v1/snapshots", json={"stores": ["aircraft"]}).json()
+    for name, value in (("_FIRST_ROWS", few), ("_MOST_ROWS", few), ("_queues", turned)):
+        monkeypatch.setattr(turns, name, value)
+    if path == "range":
+        made = len(read(stream(here, media_type, prefix="s")))
+    elif path == "page":
+        made = len(client.get("/v1/stores/aircraft/range", params={"prefix": "s", "limit": 10_000}).json()["entries"])
+    elif path == "keys":
+        asked = {"type": "keys", "keys": sorted(rows["read_committed"])[:10_000]}
+        made = len(client.post("/v1/stores/aircraft/query", json=asked).json()["entries"])
+    else:
+        part = snapshot["stores"]["aircraft"]["0"]["path"]
+        made = pyarrow.ipc.open_stream(client.get(part).content).read_all().num_rows
+    assert made > 1_000
+    assert turned.count >= made // few - 1
+    client.delete(f"/v1/snapshots/{snapshot['id']}")
+
+
 class SlowClient:
     """A connection that has asked for a stream of large entries, and reads as little as it likes."""
 
@@ -168,15 +206,15 @@ def is_whole(raw: bytes) -> bool:
 
 @pytest.fixture
 def produced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many entries each batch of a stream had, once it was made."""
-    batch, sizes = MergedScan.batch, list[int]()
+    """How many entries each piece of a stream had, once it was made."""
+    page, sizes = MergedScan.page, list[int]()
 
-    async def counted(scan: MergedScan) -> Any:
-        entries = await batch(scan)
+    async def counted(scan: MergedScan, limit: int, most_bytes: int) -> Any:
+        entries = await page(scan, limit, most_bytes)
         sizes.append(len(entries))
         return entries
 
-    monkeypatch.setattr(MergedScan, "batch", counted)
+    monkeypatch.setattr(MergedScan, "page", counted)
     return sizes
 
 

@@ -39,8 +39,9 @@ TOLD: dict[str, Any] = {
     "standbys": {"0_2": {"records": 3, "ms": 500}, "0_3": {"records": None, "ms": None}},
     "stores": {"0_0": {"totals": {"commit_rate": 1.25, "commit_latency_avg_s": 0.03, "commit_latency_max_s": 0.15,
                                   "uncommitted_bytes": 590}}},
+    "steps": {"count totals": {"taken": 40, "dropped": {"late": 3, "no_key": 1}}},
 }  # fmt: skip
-_LABELS = ("worker", "task", "topic", "store")
+_LABELS = ("worker", "task", "topic", "store", "step", "reason")
 
 
 @pytest.fixture
@@ -98,6 +99,9 @@ def test_everything_that_a_worker_tells_is_a_metric(instances: Path) -> None:
     }  # fmt: skip
     assert found == {(name, "worker-0"): value for name, value in of_worker.items()} | {
         ("dropped_records_total", "worker-0", "0_0"): 2,
+        ("step_records_total", "worker-0", "count totals"): 40,
+        ("step_dropped_records_total", "worker-0", "count totals", "late"): 3,
+        ("step_dropped_records_total", "worker-0", "count totals", "no_key"): 1,
         ("input_lag_records", "worker-0", "0_0", "orders"): 8,
         ("rocksdb_estimate_num_keys", "worker-0", "totals"): 11 + 31,
         ("store_commit_rate", "worker-0", "0_0", "totals"): 1.25,

@@ -198,15 +198,18 @@ class Place:
         return [(r.key, r.value) for r in read_all(self.log, CHANGELOG, 1)]
 
 
-def fail_commit_of_stores(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
-    """The log is committed and the stores are not, as after a crash in between, at this commit (1 is the first)."""
+def fail_commit_of_stores(
+    monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception] = PoisonedError
+) -> list[str]:
+    """The log is committed and the stores are not, as after a crash in between, at this commit (1 is the first). The
+    worker starts over after a `PoisonedError`, and ends with others."""
     commit_stores, failed = Task.commit_stores, list[str]()
     numbers = itertools.count(1)
 
     def fail_once(task: Task, *others: Any) -> None:
         if next(numbers) == number:
             failed.append(str(task.id))
-            raise PoisonedError("between the log's commit and the store's")
+            raise error("between the log's commit and the store's")
         commit_stores(task, *others)
 
     monkeypatch.setattr(Task, "commit_stores", fail_once)

@@ -1,4 +1,4 @@
-"""Partitions are added to a topic: refused wherever stores are made of it, and nobody's business elsewhere."""
+"""Partitions are added to a topic: no worker runs stores made of it, and servers answer their last committed state."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from confluent_kafka import murmur2
 from confluent_kafka.admin import AdminClient
@@ -68,17 +69,38 @@ def counting(topic: str, name: str, *, table: bool = True, counts: bool = True) 
     return app
 
 
+def assert_answers_the_last_state(client: httpx.Client, moved: str, why: str) -> None:
+    assert why in client.get("/readyz").json()["stopped"]
+    found = {
+        path: client.get(f"/v1/stores/{path}").json()
+        for path in (f"newest/keys/{moved}", f"counts/keys/{moved}", "counts/range", "newest/count")
+    }
+    assert [answer.get("value") for answer in found.values()] == ["1", 1, None, None]
+    assert len(found["counts/range"]["entries"]) == len(KEYS)
+    for answer in found.values():
+        assert why in answer["stopped"]
+        assert {each["served_by"] for each in answer["partitions"].values()} == {"standby"}
+    stream = client.get("/v1/stores/counts/range", headers={"Accept": "application/x-ndjson"})
+    assert (len(stream.text.splitlines()), why in stream.headers["Stateline-Stopped"]) == (len(KEYS), True)
+    described = client.get("/v1/stores").json()["stores"]
+    assert {why in store["stopped"] and "not_ready" not in store for store in described} == {True}
+
+
 @contextmanager
 def ended(*, why: str) -> Iterator[None]:
-    """Around a worker that ends with exit code 2, and says this."""
+    """Around a worker that ends with exit code 3, and says this."""
     with pytest.raises(PartitionsChangedError, match=why) as caught:
         yield
     said, code = explained(caught.value)
-    assert code == 2
-    assert "start under a new application.id" in said
+    assert code == 3
+    assert "run `stateline reset MODULE:APP` or set a new application.id" in said
+    assert "Old records stay in their old partitions" in said
+    assert said.count(". ") == 2, "three sentences"
 
 
-def test_where_keys_are_kept_the_worker_ends_and_the_server_says_why(log: KafkaLog, tmp_path: Path) -> None:
+def test_where_keys_are_kept_the_worker_ends_and_servers_answer_the_last_committed_state(
+    log: KafkaLog, tmp_path: Path
+) -> None:
     topic = f"in-{uuid4().hex[:8]}"
     app, why = counting(topic, f"app-{topic}"), f"Topic {topic} has 4 partitions, and had 2 when newest, counts began"
     config = configured(app, tmp_path / "state")
@@ -87,21 +109,22 @@ def test_where_keys_are_kept_the_worker_ends_and_the_server_says_why(log: KafkaL
         client = here.client
         with ended(why=why), running(app, config, log):
             produce(log, topic, [(key, b"1", 1) for key in KEYS])
-            wait_until(lambda: client.get("/readyz").status_code == 200)
+            wait_until(lambda: client.get("/v1/stores/counts/range").json().get("entries", [])[39:] != [])
+            wait_until(lambda: client.get(f"/v1/stores/newest/keys/{KEYS[-1].decode()}").status_code == 200)
+            assert "stopped" not in client.get("/v1/stores/counts/range").json()
             add_partitions(log, topic, 4)
             moved = next(key for key in KEYS if murmur2(key, 4) >= 2)
             written = produce(log, topic, [(moved, b"2", 2)])
-            wait_until(lambda: client.get("/readyz").status_code == 503)
-        assert why in client.get("/readyz").json()["reasons"][0]
-        bound = json.dumps({topic: {str(place.partition): offset for place, offset in written.items()}})
-        for path in ("newest/keys/1", "counts/keys/1", "counts/range", f"newest/keys/1?position_bound={bound}"):
-            answer = client.get(f"/v1/stores/{path}")
-            assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY")
-            assert why in answer.json()["detail"]
-        assert why in client.get("/v1/stores").json()["stores"][0]["not_ready"]
-        with ended(why=why):  # and it does not start again
-            Worker(app, config, log, instance="worker-0").run()
-        assert client.get("/readyz").status_code == 503
+            wait_until(lambda: "stopped" in client.get("/readyz").json())
+        for _ in range(2):
+            assert_answers_the_last_state(client, moved.decode(), why)
+            bound = json.dumps({topic: {str(place.partition): offset for place, offset in written.items()}})
+            for demand in (f"position_bound={bound}", "require_active=true", "isolation_level=read_uncommitted"):
+                answer = client.get(f"/v1/stores/newest/keys/1?{demand}&wait_ms=30000")
+                assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY"), demand
+                assert why in answer.json()["detail"]
+            with ended(why=why):  # and it does not start again
+                Worker(app, config, log, instance="worker-0").run()
     another = counting(topic, f"new-{topic}", table=False)
     settings = configured(another, tmp_path / "state")
     with running(another, settings, log), closing(Stores(another, settings, tmp_path / "scratch")) as found:
@@ -129,6 +152,8 @@ def test_partitions_that_were_added_while_nothing_ran_are_noticed_at_the_start(
             Worker(app, elsewhere, log, instance="worker-0").run()
         with served_here(elsewhere.state_dir, app=app, until_ready=False) as here:
             assert why in here.client.get("/readyz").json()["reasons"][0]
+            answer = here.client.get(f"/v1/stores/{kept}/keys/1").json()
+            assert (answer["reason"], why in answer["detail"]) == ("NOT_READY", True)
 
 
 def test_what_keeps_nothing_goes_on_with_the_new_partitions(log: KafkaLog, tmp_path: Path) -> None:
@@ -174,8 +199,8 @@ def test_a_start_that_is_refused_before_repartition_topics_were_ever_made_says_w
         with ended(why=why):
             Worker(app, config, log, instance="worker-0").run()
     said = json.loads((tmp_path / "state" / "app" / "topology.json").read_text())
-    assert why in said["stores"]["counts"]["refused"]
-    assert "refused" not in said["stores"]["kept"]
+    assert why in said["stopped"]
+    assert not any("refused" in store for store in said["stores"].values())
     assert [each["partitions"] for each in said["subtopologies"]] == [4, 4]
 
 
@@ -234,5 +259,9 @@ def test_a_topic_that_was_made_anew_with_other_partitions_is_another_one_to_its_
             read(tables, log, "newest", partitions, made_anew(log, partitions))
         read(counts, log, "counts", 3, dict.fromkeys(KEYS, serdes.int64.serialize(1)))
         made_anew(log, 4)
-        with ended(why="Changelog app-counts-changelog has 3 partitions, and in, which its store follows, 4"):
+        why = "Changelog app-counts-changelog has 3 partitions, and in, which its store follows, 4"
+        with ended(why=why):
             Worker(counts, configured(counts, tmp_path / "state"), log, instance="worker-0").run()
+    with served_here(tmp_path / "state", app=counts) as here:  # ready, since all is there to be read
+        answer = here.client.get("/v1/stores/counts/range").json()
+        assert (len(answer["entries"]), why in answer["stopped"]) == (len(KEYS), True)

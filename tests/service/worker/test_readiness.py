@@ -46,8 +46,9 @@ def pipe() -> Iterator[ReadyPipe]:
     made.close()
 
 
-def started(folder: Path, pipe: ReadyPipe) -> subprocess.Popen[bytes]:
+def started(folder: Path, pipe: ReadyPipe, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "stateline", "worker", "orders:app", "--set", "bootstrap.servers=embedded:log.db"]
+    command += options
     environment = {**os.environ, **pipe.environment(takes_over=False)}
     process = subprocess.Popen(command, cwd=folder, env=environment, pass_fds=[pipe.write_end])
     pipe.started()
@@ -81,3 +82,31 @@ def test_a_worker_that_ends_at_a_record_again_and_again_does_not_say_that_it_is_
             producer.flush()
     assert started(folder, pipe).wait(HANGING_S) == 1, "it has failed at the record"
     assert not pipe.is_said()
+
+
+def test_a_worker_whose_share_is_empty_says_that_it_is_ready(folder: Path, pipe: ReadyPipe) -> None:
+    with closing(open_log(f"embedded:{folder / 'log.db'}", folder)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("orders", 1)])
+    with closing(ReadyPipe()) as other:
+        processes = [started(folder, pipe), started(folder, other, "--instance", "worker-1")]
+        wait_until(other.is_said)
+        wait_until(pipe.is_said)
+    for process in processes:
+        process.terminate()
+        assert process.wait(HANGING_S) == 0
+
+
+def test_a_worker_says_that_it_is_ready_as_soon_as_the_input_of_its_start_is_read(
+    folder: Path, pipe: ReadyPipe
+) -> None:
+    never = 'App("waited-for", config={"commit.interval.ms": 3_600_000})'
+    (folder / "orders.py").write_text(APPLICATION.replace('App("waited-for")', never))
+    with closing(open_log(f"embedded:{folder / 'log.db'}", folder)) as log, closing(log.admin()) as admin:
+        admin.create_topics([NewTopic("orders", 1)])
+        with closing(log.producer()) as producer:
+            producer.produce("orders", b"a", b"1", timestamp_ms=0)
+            producer.flush()
+    process = started(folder, pipe)
+    wait_until(pipe.is_said)
+    process.terminate()
+    assert process.wait(HANGING_S) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -16,7 +17,7 @@ import orjson
 import pytest
 
 from service.worker.faults import NEVER_MS, Place, counting, entries
-from stateline import serdes, stores
+from stateline import TumblingWindows, serdes, stores
 from stateline.deployment.json_files import publish
 from stateline.dsl.app import App
 from stateline.log import Log
@@ -161,6 +162,36 @@ def test_records_that_operators_drop_are_told(place: Place) -> None:
     place.send([(None, b"1", 1), (None, b"2", 2), (b"k", b"1", 3)])
     found = told_when(lambda f: f["totals"]["processed"] == 3, place, place.config(app), app)
     assert (found["dropped_by_operators"], found["skipped"]) == (2, 0)
+    assert found["steps"]["count counts"] == {"taken": 3, "dropped": {"no_key": 2}}
+
+
+def test_a_step_says_how_many_records_it_dropped_for_each_reason(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("app")
+    rows = app.stream("in", key=serdes.string, value=serdes.json)
+
+    def inverse(_: Any, value: Any) -> Any:
+        return 6 // (value - 1)
+
+    rows.map_values(inverse).group_by_key().windowed_by(TumblingWindows(timedelta(seconds=1))).count("per_second")
+    far = time.time_ns() // 1_000_000 + 3_600_000
+    place.send([(b"k", b"2", 5_000), (b"k", b"2", 1), (None, b"2", 1), (b"k", b"1", 1)])
+    place.send([(b"k", b"{", 1), (b"k", b"2", far), (b"k", b"2", 2)])
+    skipping = {"deserialization__exception__handler": "skip", "processing__exception__handler": "skip"}
+    config = place.config(app, max__timestamp__ahead__ms=60_000, **skipping)
+    with caplog.at_level(logging.WARNING, "stateline.processing.failures"):
+        found = told_when(lambda f: f["totals"]["processed"] == 7, place, config, app)
+    assert {name: step["dropped"] for name, step in found["steps"].items() if step["dropped"]} == {
+        "read in": {"skipped": 1, "too_far_ahead": 1},
+        "map_values": {"skipped": 1},
+        "count per_second": {"late": 2, "no_key": 1},
+    }
+    assert found["steps"]["read in"]["taken"] == 7
+    late = [text for text in caplog.messages if "came after their windows had closed" in text]
+    assert late
+    assert all(text.startswith("Step 'count per_second' drops records that came after") for text in late)
+    assert not any("for all reasons" in text for text in caplog.messages)
 
 
 def test_the_lag_is_what_the_input_has_and_the_task_has_not_read(log: Log, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class StoredPart:
     that it has applied, partition by partition; `position` is its own; `topic_ids` are those of the topics that the
     stores there were made of."""
 
-    entries: int
+    approximate_entries: int
     offsets: Mapping[TopicPartition, int]
     position: Position
     topic_ids: Mapping[str, str]

@@ -17,7 +17,7 @@ from stateline.log.interface import Admin, Log, OffsetNote, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import position_of_changelog, types_of_changelog
-from stateline.worker.new_stores import new_stores
+from stateline.worker.new_stores import lost_changelogs, new_stores
 from stateline_store import (
     CallerError,
     ConfigurationError,
@@ -37,7 +37,8 @@ class LogView:
     """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets, `notes`
     what it noted with them; `types` what changelogs say of their bytes, or why they cannot be read, `positions` the
     newest Position in each. `other_cluster` is why a worker would not start with the state that is here. `warnings` are
-    what a worker would log, `refused` is why it could not create its topics; `differ` is as of `settings_that_differ`.
+    what a worker would log, `refused` is why it could not create its topics, `lost` as `lost_changelogs`; `differ` is
+    as of `settings_that_differ`.
     """
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class LogView:
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     refused: str | None = None
+    lost: Mapping[str, str] = field(default_factory=dict)
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     reset: Reset | None = None
     other_cluster: str | None = None
@@ -77,6 +79,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             positions,
             _warnings(topology, admin, topics, reset, configured),
             _refusal(topology, admin, topics, configured),
+            lost_changelogs(topology, topics, committed, bounds),
             settings_that_differ(topology, admin, configured),
             reset,
             _other_cluster(topology, config, admin),

@@ -14,13 +14,14 @@ from stateline_store import Position, TopicPartition
 
 
 def missed_findings(
-    topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView
+    topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView, *, dead_letters: bool
 ) -> Iterator[Finding]:
     """By the rules of `stateline.worker.missed_input`, of what is on this disk and in changelogs."""
     found: list[MissedInput] = []
+    parts_of_topics = parts_of(topology)
     for subtopology in topology.subtopologies:
         for topic in subtopology.sources:
-            parts = parts_of(subtopology, topic.name)
+            parts = parts_of_topics[topic.name]
             for partition in range(partitions.get(subtopology.ordinal, 0)):
                 source = TopicPartition(topic.name, partition)
                 if source not in log.notes:
@@ -29,7 +30,8 @@ def missed_findings(
                 away = away_parts(subtopology, parts, source, log.bounds[source], at, note)
                 if away is None:
                     continue
-                missed, new = missed_input(away, subtopology, topology, _seen(topology, subtopology, source, disk, log))
+                seen = _seen(topology, subtopology, source, disk, log)
+                missed, new = missed_input(away, subtopology, topology, seen, dead_letters=dead_letters)
                 found += [] if missed is None else [missed]
                 for store in new:
                     if _position(topology, subtopology, store, partition, disk, log):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from stateline.cli.check.drawings import as_lines
 from stateline.cli.check.findings import Finding, Report
-from stateline.cli.table import Row, about, as_text
+from stateline.cli.table import Row, as_text
 from stateline.model.graph import Edge
 
 
@@ -27,7 +27,6 @@ def _lines(report: Report) -> Iterator[str]:
             "kind": row["kind"],
             "part": row["subtopology"],
             "on this disk": _here(row),
-            "entries": about(int(str(row["entries"]))),
             "would be read": row["begins"],
             "records at most": row["records"],
         }

@@ -19,16 +19,17 @@ from stateline_store.task_id import TaskId
 
 @dataclass(frozen=True, slots=True)
 class StoreStart:
-    """One store in all its partitions. `entries` (about) and `partitions_here` are what this disk has; `records` are
-    offsets left to read at most, None where the log was not asked: compaction and transactions leave some out. `begins`
-    says from where. Of a global table, which each worker has, they are the most of any here."""
+    """One store in all its partitions. `approximate_entries`, RocksDB's estimate, and `partitions_here` are what this
+    disk has; `records` are offsets left to read at most, None where the log was not asked: compaction and transactions
+    leave some out. `begins` says from where. Of a global table, which each worker has, they are the most of any here.
+    """
 
     store: str
     kind: str
     subtopology: int | None
     partitions: int | None
     partitions_here: int
-    entries: int
+    approximate_entries: int
     begins: str
     records: int | None
 
@@ -173,7 +174,7 @@ def _start(
 ) -> StoreStart:
     known = [read for read in reads or () if read is not None]
     records = None if reads is None else sum(max(0, read.end - read.start.at) for read in known)
-    entries = sum(stored.entries for stored in here.values())
+    entries = sum(stored.approximate_entries for stored in here.values())
     begins = "not known" if reads is None else _begins(known, records or 0)
     return StoreStart(store.name, store.kind, ordinal, count, len(here), entries, begins, records)
 
@@ -209,7 +210,7 @@ def _of_global(store: StoreDefinition, disk: DiskView, log: LogView | None, work
         None,
         sum(place.topic == topic for place in log.bounds) or None if log is not None else None,
         max((len(each.offsets) for each in parts), default=0),
-        max((each.entries for each in parts), default=0),
+        max((each.approximate_entries for each in parts), default=0),
         begins,
         records,
     )

@@ -51,7 +51,7 @@ def check(app: App, config: Config) -> Report:
         exactly_once=config.exactly_once,
     )
     if log is not None:
-        of_stores += missed_findings(topology, partitions, disk, log)
+        of_stores += missed_findings(topology, partitions, disk, log, dead_letters=dead_letters)
     roles = topic_roles(topology, config.dead_letter_topic)
     rows = topic_rows(roles, topics, {} if log is None else _counts(log), differ={} if log is None else log.differ)
     return Report(
@@ -106,6 +106,7 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
     except CallerError as error:
         yield Finding("refused", str(error))
     yield from (Finding("refused", why) for why in (log.refused, log.other_cluster) if why is not None)
+    yield from (Finding("refused", why) for why in dict.fromkeys(log.lost.values()))
     yield from (Finding("warning", warning) for warning in log.warnings)
     missing = {topic.name for topic in created_topics(topology)} - log.topics.keys()
     yield from (Finding("warning", warning) for warning in taken_over(topology, disk.made_of, missing))

@@ -79,9 +79,16 @@ class OperatorGraph:
         if batch is None or not batch.records:
             return
         for node in children:
+            self._context.failures.give(_step(node), len(batch.records))
             self._hand_on(self._operator(node).process(batch), node.children)
 
     def _operator(self, node: Node) -> Operator:
         if id(node) not in self._made:
             self._made[id(node)] = node.make(self._context)
         return self._made[id(node)]
+
+
+def _step(node: Node) -> str:
+    """Name the step that a node is: lookups have their table in it, because there may be several of one kind."""
+    table = node.looks_up or node.global_table
+    return node.name if table is None else f"{node.name} {table.name}"

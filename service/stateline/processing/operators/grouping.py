@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stateline.processing.failures import FailureHandler
+from stateline.processing.failures import FailureHandler, Reason
 from stateline.processing.operators.rows import Rows
 
 
-def picked(rows: Rows, places: Sequence[int], failures: FailureHandler, why: str) -> Rows:
-    """The rows at these places; `why` is what is wrong with the others, as `FailureHandler.drop` says it."""
-    failures.drop(len(rows.records) - len(places), why)
+def picked(rows: Rows, places: Sequence[int], failures: FailureHandler, reason: Reason) -> Rows:
+    """Return the rows at these places, and drop the others for this reason."""
+    failures.drop(len(rows.records) - len(places), reason)
     return rows.pick(places)
 
 
@@ -20,7 +20,10 @@ def with_key_and_value(rows: Rows, failures: FailureHandler) -> Rows:
         return rows
     pairs = zip(rows.keys.raw, rows.values.raw, strict=True)
     places = [place for place, (key, value) in enumerate(pairs) if key is not None and value is not None]
-    return picked(rows, places, failures, "have no key or no value")
+    keyless = rows.keys.raw.count(None)
+    failures.drop(keyless, "no_key")
+    failures.drop(len(rows.records) - len(places) - keyless, "no_value")
+    return rows.pick(places)
 
 
 def with_value(rows: Rows, failures: FailureHandler) -> Rows:
@@ -28,7 +31,7 @@ def with_value(rows: Rows, failures: FailureHandler) -> Rows:
     if None not in rows.values.raw:
         return rows
     places = [place for place, value in enumerate(rows.values.raw) if value is not None]
-    return picked(rows, places, failures, "have no value")
+    return picked(rows, places, failures, "no_value")
 
 
 def with_key(rows: Rows, failures: FailureHandler) -> Rows:
@@ -36,4 +39,4 @@ def with_key(rows: Rows, failures: FailureHandler) -> Rows:
     if None not in rows.keys.raw:
         return rows
     places = [place for place, key in enumerate(rows.keys.raw) if key is not None]
-    return picked(rows, places, failures, "have no key")
+    return picked(rows, places, failures, "no_key")

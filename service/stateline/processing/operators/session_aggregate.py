@@ -20,7 +20,7 @@ from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.session_cache import Session, SessionCache, Sessions
-from stateline.processing.operators.window_times import LATE, begin, placed_in_time
+from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedSessionStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
 
@@ -70,7 +70,7 @@ class SessionAggregate:
             observed = max(observed, at_ms)
             store_time = max(store_time, at_ms)
         if late:
-            self._context.failures.drop(late, LATE)
+            self._context.failures.drop(late, "late")
         if not last:
             return None
         changed = [

@@ -18,7 +18,7 @@ from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.grouping import with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
-from stateline.processing.operators.window_times import LATE, begin, placed_in_time
+from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedWindowStore
 from stateline_store.timestamped_rows import TIMESTAMP
 from stateline_store.windowed_keys import window_key
@@ -96,7 +96,7 @@ class SlidingAggregate:
                 last[keys[place], start_ms] = place
                 store_time = max(store_time, start_ms)
         if late:
-            self._context.failures.drop(late, LATE)
+            self._context.failures.drop(late, "late")
         return self._keep(rows, windows_of, last, observed, store_time) if last else None
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[bytes, _KeyWindows]:

@@ -68,7 +68,7 @@ class StreamTableJoin:
         keys = dict(mapped)
         if not self._left:
             there = {place: key for place, key in keys.items() if key is not None}
-            failures.drop(len(keys) - len(there), "have no key to look up in a global table")
+            failures.drop(len(keys) - len(there), "no_key")
             keys = dict(there)
         return rows.pick(list(keys)), list(keys.values())
 

@@ -17,7 +17,7 @@ from stateline.processing.operators.count import added, counted
 from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline.processing.operators.window_times import LATE, begin, placed_in_time
+from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import WindowStore
 from stateline_store.segments import PREFIX
 from stateline_store.timestamped_rows import TIMESTAMP
@@ -101,7 +101,7 @@ class WindowCount(_WindowOperator):
                 else:
                     late += 1
         if late:
-            self._context.failures.drop(late, LATE)
+            self._context.failures.drop(late, "late")
 
 
 class WindowFold(_WindowOperator):
@@ -133,7 +133,7 @@ class WindowFold(_WindowOperator):
             for window, new in results:
                 newest[window], last[window] = new, place
         if late:
-            self._context.failures.drop(late, LATE)
+            self._context.failures.drop(late, "late")
         if not last:
             return None
         new_rows = {window: newest[window] for window in last}

@@ -14,8 +14,6 @@ from stateline.processing.operators.rows import Rows
 from stateline_store.segmented_store import SegmentedStore
 from stateline_store.timestamped_rows import TIMESTAMP
 
-LATE = "came after their windows had closed"
-
 
 def begin(store: SegmentedStore, windows: AnyWindows, context: OperatorContext) -> None:
     """Take up the time that the store's rows speak of.
@@ -50,4 +48,4 @@ def placed_in_time(rows: Rows, context: OperatorContext) -> Rows:
     if not rows.records or min(rows.timestamps) >= 0:
         return rows
     places = [place for place, at_ms in enumerate(rows.timestamps) if at_ms >= 0]
-    return picked(rows, places, context.failures, "have a timestamp before 1970")
+    return picked(rows, places, context.failures, "no_timestamp")

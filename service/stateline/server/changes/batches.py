@@ -34,11 +34,12 @@ from stateline.server.rows.arrow_rows import (
     typed_batch,
 )
 from stateline.server.rows.columns import change_columns
+from stateline.server.wire.turns import STEP_BYTES
 from stateline_store import DamagedDataError
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
-# A batch has not many more bytes: what is held in memory per reader.
-BATCH_BYTES = 1024 * 1024
+# A batch has not many more bytes: that much memory has each reader.
+BATCH_BYTES = STEP_BYTES
 
 _INT64 = pa.int64()
 _SUFFIXES = {"window": WINDOW_SUFFIX.size, "session": SESSION_SUFFIX.size}
@@ -69,13 +70,13 @@ def change_batch(definition: StoreDefinition, records: Sequence[Record], schema:
     return batch.set_column(at, schema.field(at), pc.if_else(deleted, nothing, batch.column(at)))
 
 
-def pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """The records in lists of about `BATCH_BYTES`; one that is larger stands alone."""
+def pieces(records: Sequence[Record], most: Callable[[], int]) -> Iterator[list[Record]]:
+    """The records in lists of up to `most()`, of about `BATCH_BYTES`; one that is larger stands alone."""
     piece: list[Record] = []
     piece_bytes = 0
     for record in records:
         size = len(record.key or b"") + len(record.value or b"")
-        if piece and piece_bytes + size > BATCH_BYTES:
+        if piece and (piece_bytes + size > BATCH_BYTES or len(piece) >= most()):
             yield piece
             piece, piece_bytes = [], 0
         piece.append(record)

@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 # How often an idle feed asks whether its topic is still the same one.
 _TOPIC_CHECK_S = 5.0
+_TAKEN_AT_ONCE = 500  # records: about a millisecond
 # Longer than a worker that is being restarted needs; each look ends sooner by itself.
 _IDLE_S = 60.0
 
@@ -142,12 +143,14 @@ class ChangeFeed:
             commit = self._commits.next_commit()
             self._committed.announce(self._partitions)
             await self._look()
-            if taken := self._take():
+            has_given = False
+            for taken in self._take():
                 self._note_behind()
+                has_given = True
                 yield taken
             if self._unreadable is not None:
                 raise self._unreadable
-            if taken:
+            if has_given:
                 continue
             if behind := self._behind():
                 self._note_behind()
@@ -208,20 +211,24 @@ class ChangeFeed:
             self._pending[p].add(records, by_position=self._committed.by_position)
         return bool(read)
 
-    def _take(self) -> list[Record]:
-        """What is read and committed, as `changes_of`; of a partition with an `_unreadable` one, what is before it."""
-        changes: list[Record] = []
+    def _take(self) -> Iterator[list[Record]]:
+        """What is read and committed, as `changes_of`; of a partition with an `_unreadable` one, what is before it. A
+        commit can have many records: they come some at a time."""
         for p, pending in self._pending.items():
             if self._committed.by_position:
                 taken = pending.up_to_position(self._positions.get(p, Position()))
             else:
                 taken = pending.up_to_offset(self._reach.get(p, -1))
-            try:
-                changes += changes_of(self._definition, taken, self._config)
-            except RecordError as error:
-                self._unreadable = error
-                changes += self._before_unreadable(taken)
-        return changes
+            for first in range(0, len(taken), _TAKEN_AT_ONCE):
+                some = taken[first : first + _TAKEN_AT_ONCE]
+                try:
+                    changes = changes_of(self._definition, some, self._config)
+                except RecordError as error:
+                    self._unreadable = error
+                    yield from filter(None, [list(self._before_unreadable(some))])
+                    break
+                if changes:
+                    yield changes
 
     def _before_unreadable(self, records: Sequence[Record]) -> Iterator[Record]:
         for record in records:

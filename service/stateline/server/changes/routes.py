@@ -32,6 +32,7 @@ from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.turns import Pace, let_others_in
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -170,18 +171,22 @@ async def _events(
     """The stream, in pieces of whole events."""
     given = {str(p): at - 1 for p, at in sorted(next_offsets.items()) if at > 0}
     yield b"retry: %d\nid: %b\n\n" % (_RETRY_MS, orjson.dumps({feed.topic: given}))
+    pace = Pace()
     async with aclosing(feed.changes()) as changes:
         async for records in changes:
-            events = bytearray()
-            for record in records:
-                given[str(record.partition)] = record.offset
-                position = orjson.dumps({feed.topic: given})
-                events += event_bytes(change_members(definition, record), name="change", position=position)
-                if len(events) >= CHUNK_BYTES:
-                    yield bytes(events)
-                    events.clear()
-            if events:
+            at = 0
+            while at < len(records):
+                some, events = records[at : at + pace.rows], bytearray()
+                with pace.step(len(some)):
+                    for record in some:
+                        given[str(record.partition)] = record.offset
+                        position = orjson.dumps({feed.topic: given})
+                        events += event_bytes(change_members(definition, record), name="change", position=position)
+                        at += 1
+                        if len(events) >= CHUNK_BYTES:
+                            break
                 yield bytes(events)
+                await let_others_in()
 
 
 def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any]:

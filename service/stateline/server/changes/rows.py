@@ -43,6 +43,7 @@ from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
+from stateline.server.wire.turns import Pace, let_others_in
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:
@@ -169,9 +170,9 @@ class ChangeRowRoutes:
             resources.callback(log.close)
             await log.begin(After({asked.partition: asked.begin - 1} if asked.begin else {}))
             await self._require_committed(asked, log)
-            batches = await resources.enter_async_context(aclosing(self._batches(asked, log, schema)))
-            first = await anext(batches, None)  # what cannot be read is refused, rather than broken off
-            return OwningStream(_stream(schema, first, batches), resources.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
+            pieces = await resources.enter_async_context(aclosing(self._pieces(asked, log, schema)))
+            first = await anext(pieces, None)  # what cannot be read is refused, rather than broken off
+            return OwningStream(_stream(schema, first, pieces), resources.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
 
     async def _described(self, store: ServedStore, topic: str, log: ChangeLog, begin: str | None) -> dict[str, Any]:
         topic_id = await self._topic_id(topic, log, believe=begin in (None, "latest"))
@@ -278,19 +279,22 @@ class ChangeRowRoutes:
                 f"end={asked.end} is asked for: ask again in a moment, or for less."
             )
 
-    async def _batches(
-        self, asked: _RowsRequest, log: ChangeLog, schema: pa.Schema
-    ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The changes; then the topic is known to be the same one still."""
+    async def _pieces(self, asked: _RowsRequest, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[bytes, None]:
+        """The changes, as batches of a stream; then the topic is known to be the same one still."""
         from stateline.server.changes.batches import change_batch, pieces
+        from stateline.server.rows.arrow_rows import stream_batch
 
-        definition = asked.store.definition
+        definition, pace = asked.store.definition, Pace()
         async with aclosing(self._records(asked, log)) as found:
             async for records in found:
-                for some in pieces(changes_of(definition, records, self._serving.config)):
-                    note_rows(len(some))
-                    yield change_batch(definition, some, schema)
-                    await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+                for some in pieces(records, lambda: pace.rows):
+                    with pace.step(len(some)):
+                        changes = changes_of(definition, some, self._serving.config)
+                        piece = stream_batch(change_batch(definition, changes, schema)) if changes else b""
+                    note_rows(len(changes))
+                    if piece:
+                        yield piece
+                    await let_others_in()  # a client that takes all at once must not keep the others waiting
         await log.check_topic()
 
     async def _records(self, asked: _RowsRequest, log: ChangeLog) -> AsyncGenerator[list[Record], None]:
@@ -305,15 +309,15 @@ class ChangeRowRoutes:
 
 
 async def _stream(
-    schema: pa.Schema, first: pa.RecordBatch | None, others: AsyncGenerator[pa.RecordBatch, None]
+    schema: pa.Schema, first: bytes | None, others: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    from stateline.server.rows.arrow_rows import stream_batch, stream_start
+    from stateline.server.rows.arrow_rows import stream_start
 
     yield stream_start(schema)
     if first is not None:
-        yield stream_batch(first)
-        async for batch in others:
-            yield stream_batch(batch)
+        yield first
+        async for piece in others:
+            yield piece
     yield STREAM_END
 
 

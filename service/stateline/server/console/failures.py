@@ -25,6 +25,7 @@ from stateline.processing.record_members import headers_of, members_of
 from stateline.server.console.newest_records import MOST, Kept, newest_records
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.hidden_paths import trace_without_paths, without_paths
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import require_everything
 from stateline.server.serving import Serving
@@ -86,8 +87,8 @@ def _shown(topology: Topology, records: Sequence[Kept]) -> list[dict[str, Any]]:
             {
                 "at_ms": None if record.timestamp_ms < 0 else record.timestamp_ms,
                 "error": letter.get("exception"),
-                "reason": letter.get("message"),
-                "trace": letter.get("stacktrace"),
+                "reason": None if letter.get("message") is None else without_paths(str(letter["message"])),
+                "trace": None if letter.get("stacktrace") is None else trace_without_paths(str(letter["stacktrace"])),
                 **{name: letter.get(name) for name in ("topic", "partition", "offset")},
                 **members_of(record.key, "key", None if topic is None else topic.key),
                 **members_of(record.value, "value", None if topic is None else topic.value),

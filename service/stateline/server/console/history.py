@@ -83,7 +83,8 @@ class History:
 
     def __init__(self, serving: Serving, metrics: Metrics) -> None:
         self._serving, self._metrics = serving, metrics
-        self._figures = FiguresReader(serving.config.state_dir / serving.topology.application_id)
+        application = serving.config.state_dir / serving.topology.application_id
+        self._figures = FiguresReader(application, serving.workers.unwritten_figures)
         self._names = tuple(serving.topology.all_stores)
         self._followed = _stores_to_follow(serving.topology)
         self._samples: deque[_Sample] = deque(maxlen=int(_KEPT_S / INTERVAL_S))

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from stateline.server.contract.console_paths import FILES, PAGES
+from stateline.server.contract.pages import PAGE_HEADERS
 
 _PAGE = "index.html"
 _BASE, _LINK = b'<base href="./">', b'"console/'
@@ -34,11 +35,6 @@ _MEDIA_TYPES = {
 # The page is asked about each time, and leads to the files of its own version. A server that has other files, as while
 # nodes are upgraded, gives its own, and nobody keeps them; a tab that was open says so, and loads anew at a link.
 _CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
-_HEADERS = {
-    # No script, style or connection but to this server. A policy beside that of every answer (`answer_headers`).
-    "Content-Security-Policy": "default-src 'self'; base-uri 'self'; form-action 'self'; object-src 'none'",
-    "Referrer-Policy": "no-referrer",
-}
 
 
 class ConsolePage:
@@ -64,7 +60,7 @@ class ConsolePage:
         """The page with status 404, for a browser at an address where nothing is; None for a program."""
         if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
             return None
-        return Response(self._page_at(request.scope), 404, {**_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
+        return Response(self._page_at(request.scope), 404, {**PAGE_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
 
     async def console_file(self, request: Request) -> Response:
         """GET /console/{path}: a script, a style sheet, the icon, below a version or not. Raises 404 for others."""
@@ -93,7 +89,7 @@ class _StaticFile:
         self._content = content
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         self._headers = {
-            **_HEADERS,
+            **PAGE_HEADERS,
             "ETag": self._etag,
             "Content-Type": _MEDIA_TYPES[path.rpartition(".")[2]],
         }

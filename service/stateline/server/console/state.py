@@ -3,13 +3,15 @@ follows the page, and is in no OpenAPI document.
 
     {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions}, "lag",
-                 "input_lag", "staged_records", "committed_at_ms", "not_ready"}],    sums and the newest; null: not
+                 "input_lag", "staged_records", "committed_at_ms", "not_ready": also why no worker runs
+                 it}],    sums and the newest; null: not
                  known. The lag is what a copy lacks, be it restored or a standby's, the input lag what no task has read
      "selected": store, "partitions": its own, as in /v1/stores/{store}, and
                  "input_lag": {topic: records} | null: no worker of this node has it
      "commits": {task: [number, ms]},    the newest of one store of each task
      "workers": {name: {"told_at_ms": of its last figures, "failed": records that it skipped or set aside since it
-                 started}} | null,    those of this node that live
+                 started, "steps": {step: {"taken": records, "dropped": {reason: records}}}}} | null,
+                 those of this node that live
      "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
      "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
@@ -117,9 +119,13 @@ class ConsoleState:
             self._queries = await self._metrics.queries()
             self._looked_at_s = time.monotonic()
 
-    def _workers(self) -> dict[str, dict[str, int]]:
+    def _workers(self) -> dict[str, dict[str, Any]]:
         return {
-            told.instance: {"told_at_ms": told.updated_at_ms, "failed": told.skipped + told.dead_lettered}
+            told.instance: {
+                "told_at_ms": told.updated_at_ms,
+                "failed": told.skipped + told.dead_lettered,
+                "steps": {name: {"taken": s.taken, "dropped": s.dropped} for name, s in told.steps.items()},
+            }
             for told in self._history.workers()
         }
 
@@ -141,6 +147,7 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         **{name: described[name] for name in _SHOWN if name in described},
+        **({"not_ready": described["stopped"]} if "stopped" in described else {}),
         "states": states,
         "lag": sum(lags) if lags else None,
         "input_lag": sum(behind) if behind else None,

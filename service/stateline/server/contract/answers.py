@@ -6,7 +6,7 @@ is damage, not the caller's mistake: it raises `DamagedDataError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -49,10 +49,14 @@ def answer_body(
     terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any], shape: Shape = WHOLE
 ) -> dict[str, Any]:
     """`result` with the members that every answer carries; partitions that failed stand beside."""
-    note_rows(len(result["entries"]) if "entries" in result else int(result.get("found", False)))
+    if result.get("found", False):
+        note_rows(1)
     body = result_members(terms, shape.only(result))
+    answers = answers_of(outcomes)
     if shape.details:
-        body |= standing_members(answers_of(outcomes))
+        body |= standing_members(answers)
+    if (why := stopped(answers.values())) is not None:
+        body["stopped"] = why
     if failures := failures_of(outcomes):
         body["failures"] = failures_json(failures)
     return body
@@ -64,13 +68,18 @@ def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def standing_members(answers: Mapping[int, PartitionAnswer]) -> dict[str, Any]:
-    """Where the partitions stand that answered: the last members of an answer."""
+    """Where the partitions stand that answered."""
     partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
     if len(partitions) == 1:
         position = next(iter(partitions.values()))["position"]
     else:
         position = merged_position(answers.values()).to_json()
     return {"position": position, "partitions": partitions}
+
+
+def stopped(answers: Iterable[PartitionAnswer]) -> str | None:
+    """Why no worker runs what has answered; None while one may."""
+    return next((answer.stopped for answer in answers if answer.stopped is not None), None)
 
 
 def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:

@@ -50,11 +50,10 @@ class Shape:
                 raise InvalidArgumentError(f"columns={shown(','.join(self.columns))} names {name!r} twice.")
 
     def only(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The columns of a result, or of its entries; `key_text` goes with `key`."""
-        if self.columns is None:
+        """The columns of a result, or of an entry; `key_text` goes with `key`. A result with entries is returned as it
+        is: its entries have their columns already."""
+        if self.columns is None or "entries" in result:
             return result
-        if "entries" in result:
-            return {**result, "entries": [self.only(entry) for entry in result["entries"]]}
         members = {name: result[name] for name in self.columns}
         if "key" in members and "key_text" in result:
             members["key_text"] = result["key_text"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 # What a path from the root begins with: what is in the root here, and what is there on most machines; not what the
@@ -29,6 +30,8 @@ _PATH = re.compile(
     rf"""(?<=')/(?:{_ROOTS})(?:/[^']*)?(?=')|(?<=")/(?:{_ROOTS})(?:/[^"]*)?(?=")"""
     rf"""|(?:(?<=file://)|(?<![\w./>)~-]))/(?:{_ROOTS})(?![\w-])(?:/[^\s'",:;()<>\[\]]*)?"""
 )
+
+_FRAME = re.compile(r'(?<=File ")/[^"\n]*(?=", line \d)')  # of a traceback
 
 _hidden: dict[str, str] = {}
 
@@ -47,6 +50,19 @@ def without_paths(error: BaseException | str) -> str:
         if path in text:
             text = _replaced(text, path)
     return _PATH.sub("<path>", text)
+
+
+def trace_without_paths(trace: str) -> str:
+    """A Python traceback as an answer may show it. Files are named relative to the directory that Python imports them
+    from, as `flights.py`; of other files the name alone is left."""
+    roots = [root for root in map(os.path.abspath, {*sys.path, os.getcwd()}) if root != os.sep]
+    roots.sort(key=len, reverse=True)
+
+    def shown(frame: re.Match[str]) -> str:
+        root = next((root for root in roots if frame[0].startswith(root + os.sep)), None)
+        return f"<path>/{os.path.basename(frame[0])}" if root is None else os.path.relpath(frame[0], root)
+
+    return without_paths(_FRAME.sub(shown, trace))
 
 
 def _replaced(text: str, path: str) -> str:

@@ -27,6 +27,7 @@ _ENVELOPE: dict[str, Any] = {
     "position": _POSITION,
     "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
     "failures": _FAILURES,
+    "stopped": {"type": "string", "description": "Why no worker runs the store any more; left out while one may."},
 }
 _KEY_TEXT = {"type": "string", "description": "The key as a URL has it; there where `key` does not find it again."}
 _ENTRY = {"key": _ANY, "key_text": _KEY_TEXT, "value": _ANY, "timestamp": _MILLISECONDS}
@@ -50,7 +51,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
-    "count": {"approximate_entries": _INTEGER},
+    "count": {"approximate_entries": _INTEGER, "exact_entries": _INTEGER},
     "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
 }
 
@@ -194,7 +195,9 @@ def _reasons(status: int) -> str:
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
         # What `columns` and `details` may leave out is not required.
-        f"{name.capitalize()}Answer": _object(result | _ENVELOPE, (*result, "position", "partitions", "failures"))
+        f"{name.capitalize()}Answer": _object(
+            result | _ENVELOPE, (*result, "position", "partitions", "failures", "stopped")
+        )
         for name, result in RESULTS.items()
     }
     offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}

@@ -6,6 +6,8 @@ document.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -15,6 +17,16 @@ _STYLE = (
     "code{background:#8882;padding:.1em .3em}table{border-collapse:collapse}td{padding:.2em 1em .2em 0;"
     "vertical-align:top}:root{color-scheme:light dark}"
 )
+
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+
+OWN_FILES_ALONE = "default-src 'self'; base-uri 'self'; form-action 'self'; object-src 'none'"
+"""Content security policy of pages: no script, style or connection but to this server. Sent beside the policy of every
+answer (`answer_headers`)."""
+PAGE_HEADERS = {"Content-Security-Policy": OWN_FILES_ALONE, "Referrer-Policy": "no-referrer"}
+DOCS_HEADERS = {**PAGE_HEADERS, "Content-Security-Policy": f"{OWN_FILES_ALONE}; style-src 'sha256-{_STYLE_HASH}'"}
+"""The same for the documentation, whose style is in the page."""
 
 
 def docs_page(document: Mapping[str, Any], root: str) -> str:

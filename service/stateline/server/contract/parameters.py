@@ -84,6 +84,9 @@ PARAMETERS: dict[str, Parameter] = {
         "sessions of all keys the end.",
     ),
     "as_of": Parameter(_TIME, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
+    "exact": Parameter(
+        {"type": "boolean", "default": False}, "Count the entries, which reads all of them, instead of an estimate."
+    ),
     "cursor": Parameter(
         {"type": "string"},
         "The next page, of the state that the first one showed: the `cursor` of an answer, alone or with a limit.",

@@ -25,6 +25,7 @@ _SHOWN = (
     "Stateline-Failures",
     "Stateline-Isolation-Level",
     "Stateline-Position",
+    "Stateline-Stopped",
     "WWW-Authenticate",
     "X-Request-Id",
 )

@@ -31,6 +31,7 @@ from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.streams import Arrivals
+from stateline.server.wire.turns import let_others_in
 from stateline_store import InvalidArgumentError, StatelineError
 
 # A node that takes nothing, because it is stopped or cut off, is told no more maps: they would pile up.
@@ -193,6 +194,7 @@ class AskingNode:
         return {"outcome": encode_outcome(outcome, scan)}
 
     async def _read_on(self, message: Message) -> dict[str, Any]:
+        await let_others_in()  # another node may read many scans at the same time
         number, limit = int(message["scan"]), int(message["limit"])
         kept = self._scans.used(self, number)
         store, _ = kept.place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -10,6 +11,9 @@ import orjson
 from stateline.deployment.pipeline_status import MOST_BYTES
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.state.served_stores import ServedStores
+
+MOST_WORKERS = 64
+MOST_FAULT_CHARACTERS = 1_000
 
 
 class MapBounds:
@@ -21,14 +25,14 @@ class MapBounds:
 
     def bounded(self, told: NodeMap) -> NodeMap:
         """The map without tasks, stores, partitions and pipelines that the application does not have, and without
-        statuses of more than 64 KiB."""
+        statuses of more than 64 KiB. Faults of 64 workers are kept, with 1,000 characters each."""
         has_task = self._stores.has_task
         tasks = {task: held for task, held in told.tasks.items() if has_task(task)}
         copies = {store: kept for store, offsets in told.copies.items() if (kept := self._copies(store, offsets))}
         pipelines = {name: status for name, status in told.pipelines.items() if self._is_kept(name, status)}
         remaining = {task: left for task, left in told.remaining.items() if task in tasks}
         plain, followed = told.plain & tasks.keys(), told.followed & tasks.keys()
-        return NodeMap(told.number, tasks, copies, pipelines, remaining, plain, followed)
+        return NodeMap(told.number, tasks, copies, pipelines, remaining, plain, followed, _faults(told.faults))
 
     def _copies(self, store: str, offsets: Mapping[str, int]) -> Mapping[str, int]:
         names = map(str, self._stores.partitions(store))
@@ -36,3 +40,8 @@ class MapBounds:
 
     def _is_kept(self, name: str, status: Mapping[str, Any]) -> bool:
         return name in self._pipelines and len(orjson.dumps(status)) <= MOST_BYTES
+
+
+def _faults(told: Mapping[str, str]) -> Mapping[str, str]:
+    kept = islice(told.items(), MOST_WORKERS)
+    return {worker[:MOST_FAULT_CHARACTERS]: why[:MOST_FAULT_CHARACTERS] for worker, why in kept}

@@ -2,7 +2,7 @@
 
     map  := {"event": "map", "number", "tasks": {task: [role, generation]}, "copies": {store: {partition: offset}},
              "pipelines": {pipeline: status}, "remaining": {task: offsets}, "plain": [task],
-             "followed": [task]}
+             "followed": [task], "faults": {worker: why it does not run its tasks}}
     role := "active" | "restoring" | "standby"
 
 `number` grows with each change of `tasks`. `generation` is that of the consumer group under which a worker was given
@@ -41,12 +41,14 @@ class NodeMap:
     remaining: Mapping[str, int] = field(default_factory=dict)
     plain: frozenset[str] = frozenset()
     followed: frozenset[str] = frozenset()
+    faults: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it is sent."""
         tasks = {task: [held.role, held.generation] for task, held in self.tasks.items()}
         told = {"number": self.number, "tasks": tasks, "copies": self.copies, "remaining": self.remaining}
         told |= {"pipelines": self.pipelines, "plain": sorted(self.plain), "followed": sorted(self.followed)}
+        told["faults"] = self.faults
         return {"event": "map", **told}
 
     @classmethod
@@ -59,7 +61,8 @@ class NodeMap:
             remaining = {task: _whole(offsets) for task, offsets in message.get("remaining", {}).items()}
             plain = frozenset(map(str, message.get("plain", ())))
             followed = frozenset(map(str, message.get("followed", ())))
-            return cls(_whole(message["number"]), tasks, copies, pipelines, remaining, plain, followed)
+            faults = {str(worker): str(why) for worker, why in message.get("faults", {}).items()}
+            return cls(_whole(message["number"]), tasks, copies, pipelines, remaining, plain, followed, faults)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(f"Not the map of a node: {error!r}") from error
 

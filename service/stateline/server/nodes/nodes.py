@@ -46,7 +46,8 @@ _log = logging.getLogger(__name__)
 @dataclass
 class Other:
     """Another node, as the registry has it. `fault` is why there is no link, empty when there is one or will be in a
-    moment; `reached_at_ms` since when there is one. `is_away`: nobody answers there."""
+    moment; `reached_at_ms` since when there is one. `is_away`: nobody answers there;
+    `refuses_tls`: one of the two does not take the other's certificate."""
 
     entry: NodeEntry
     link: Link | None = None
@@ -54,6 +55,7 @@ class Other:
     fault: str = ""
     reached_at_ms: int | None = None
     is_away: bool = False
+    refuses_tls: bool = False
     dialing: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
@@ -184,6 +186,19 @@ class Nodes:
         if self.rivals:
             return next(iter(self.rivals.values()))
         return self.registry_fault or (self.why_alone if self.others else "")
+
+    @property
+    def unreached(self) -> str:
+        """Why no other node asks this one although some are there; empty where one does, or none is there."""
+        if self._keys is None or self._asking or self.rivals or any(True for _ in self.links()):
+            return ""
+        own = _of_own_certificate(self._keys)
+        there = {name: each for name, each in self.others.items() if each.fault and not each.is_away}
+        refused = {name: each.fault for name, each in there.items() if own or each.refuses_tls}
+        if not refused:
+            return ""
+        told = own or "; ".join(f"node {name!r}: {why}" for name, why in refused.items())
+        return f"No other node links with this one: {told}."
 
     def other_topologies(self) -> list[str]:
         """What nodes that run another topology cannot do with this one, one sentence each."""
@@ -319,6 +334,7 @@ class Nodes:
                 await self._ask_over(reader, writer, node, other, keys)
             except ssl.SSLError as error:
                 self._not_linked(node, other, _of_own_certificate(keys) or tls_failure(error))
+                other.is_away, other.refuses_tls = False, True
             except TimeoutError:
                 other.is_away = True
                 self._not_linked(node, other, f"{other.entry.peer} cannot be reached: it did not answer in time")
@@ -326,6 +342,7 @@ class Nodes:
                 other.is_away = True
                 self._not_linked(node, other, f"{other.entry.peer} cannot be reached: {error}")
             except (NotANodeError, OtherWireError) as error:
+                other.is_away = False
                 self._not_linked(node, other, _of_own_certificate(keys) or str(error))
             await asyncio.sleep(_DIAL_INTERVAL_S)
 
@@ -348,7 +365,7 @@ class Nodes:
         link = other.link = Link(
             arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded
         )
-        other.fault, other.reached_at_ms, other.said_url = "", now_ms(), hello.url
+        other.fault, other.reached_at_ms, other.said_url, other.refuses_tls = "", now_ms(), hello.url, False
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
         try:
@@ -403,6 +420,7 @@ class Nodes:
 
     def _not_linked(self, node: str, other: Other, why: str) -> None:
         self.traffic.failed_dials[node] += 1
+        other.refuses_tls = False
         self._note(node, other, why)
 
     def _note(self, node: str, other: Other, why: str) -> None:

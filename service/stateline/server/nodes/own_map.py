@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from stateline.deployment.topology_file import GLOBAL_TABLES
+from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
@@ -45,7 +46,10 @@ class OwnMap:
         number = self._last.number + (tasks != self._last.tasks)
         remaining, plain = self._remaining(tasks), self._plain(tasks.keys())
         followed = frozenset(task for task in tasks if self._workers.follows(task))
-        self._last = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), remaining, plain, followed)
+        faults = {name: without_paths(why) for name, why in self._workers.faults().items()}
+        self._last = NodeMap(
+            number, tasks, self._copies(tasks), self._pipelines_now(), remaining, plain, followed, faults
+        )
         return self._last
 
     def _pipelines_now(self) -> dict[str, PipelineStatus]:

@@ -8,9 +8,13 @@ from stateline.server.nodes.nodes import Nodes
 def why_ownerless(nodes: Nodes, session_timeout_ms: int, task_id: str) -> str:
     """In whole sentences; empty while no other node has been heard of. To be asked where neither this node owns the
     task nor one that is linked with runs it."""
-    if (owner := nodes.owner(task_id)) is not None:
+    if (owner := nodes.owner(task_id)) is not None and not owner.map.faults:
         left = owner.map.remaining.get(task_id, 0)
         return f"Node {owner.hello.node!r} has it, and answers when it has restored it: {left} offsets are left."
+    unfit = {name: why for name, link in nodes.links() for why in link.map.faults.values()}
+    if unfit:
+        told = (f"Node {name!r} does not run its tasks: {why}" for name, why in unfit.items())
+        return f"{' '.join(told)} Others get the tasks of a node that has left the group."
     away, last = nodes.out_of_reach(), nodes.last_owner(task_id)
     session = f"{session_timeout_ms / 1000:g} s (session.timeout.ms)"
     if last in away:
@@ -30,5 +34,5 @@ def why_ownerless(nodes: Nodes, session_timeout_ms: int, task_id: str) -> str:
             f"to others {session} after Kafka heard of it last."
         )
     if nodes.others:
-        return "All nodes are reached, and none says that it has it: it is on its way to one, which restores it first."
+        return "All nodes are reached, and none runs it: the group is giving it to one, or its worker is being started."
     return ""

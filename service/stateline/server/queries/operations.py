@@ -57,7 +57,14 @@ OPERATIONS = (
         _PAGED,
         streams=_STREAMS,
     ),
-    Operation(f"{STORE}/count", "get", "About how many entries there are.", COMMON, "count", _PROBLEMS),
+    Operation(
+        f"{STORE}/count",
+        "get",
+        "How many entries there are, counted or estimated.",
+        ("exact", *COMMON),
+        "count",
+        _PROBLEMS,
+    ),
     Operation(f"{STORE}/position", "get", "How far each partition has come.", COMMON, "position", _PROBLEMS),
     Operation(
         f"{STORE}/query",

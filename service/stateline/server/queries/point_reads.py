@@ -191,8 +191,8 @@ class PointReads:
         if self._serving.stopping:
             return None
         store = self._serving.stores.get(name)
-        if awaits_registry(store.definition.key):
-            return None  # not on the event loop
+        if awaits_registry(store.definition.key) or store.stopped is not None:
+            return None  # not on the event loop; and the routes mark what no worker runs
         of_store, read = self._remembered.get((name, query_string), (None, None))
         if of_store is not store:
             read = self._request_anew(store, query_string)

@@ -43,13 +43,14 @@ BODY_PARAMETERS = {
     "windows": ("key", "keys_as", *TIME_PARAMETERS),
     "sessions": ("key", "keys_as", *TIME_PARAMETERS),
     "versions": ("key", "keys_as", *TIME_PARAMETERS),
-    "count": (),
+    "count": ("exact",),
     "position": (),
     "custom": ("query",),
 }
 # Of an answer without entries, word of the query → its members.
 OWN_MEMBERS = {
     "count": ("approximate_entries",),
+    "exact_count": ("exact_entries",),
     "position": ("committed", "uncommitted"),
     "custom": ("results",),
 }
@@ -145,6 +146,18 @@ def scan_query(word: str, key: bytes | None, definition: StoreDefinition, argume
     if word == "windows":
         return WindowKeyQuery(key, *times)
     return (SessionKeyQuery if word == "sessions" else MultiVersionedKeyQuery)(key, *times)
+
+
+def all_entries(definition: StoreDefinition) -> ScanQuery:
+    """The query of all entries of this store."""
+    match definition.plain_kind:
+        case "window":
+            return WindowRangeQuery(None, None, None)
+        case "session":
+            return SessionRangeQuery(None, None)
+        case "versioned":
+            return VersionedRangeQuery(None, None, None)
+    return RangeQuery(None, None)
 
 
 def _range_query(definition: StoreDefinition, arguments: Arguments, order: Order) -> ScanQuery:

@@ -28,7 +28,7 @@ from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON, Shape, wanted_format
-from stateline.server.contract.observation import note_route, note_rows
+from stateline.server.contract.observation import note_route
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.problems import failure_response
 from stateline.server.contract.written_arguments import (
@@ -55,6 +55,7 @@ from stateline.server.queries.requests import (
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.rows import csv_rows
 from stateline.server.rows.columns import row_columns
+from stateline.server.rows.json_entries import entries_json, in_steps
 from stateline.server.rows.ndjson_rows import json_line
 from stateline.server.rows.streams import headers_of
 from stateline.server.serving import Serving
@@ -71,8 +72,6 @@ from stateline_store import (
 )
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
-# Keys of a query whose values are made JSON before others have their turn: about a millisecond.
-_SHOWN_AT_ONCE = 500
 # Queries of one key that stand below it in the path.
 OF_A_KEY = ("versions", "windows", "sessions")
 T = TypeVar("T")
@@ -132,9 +131,9 @@ class QueryRoutes:
         return await self._scan_answer(request, store, arguments, "sessions", None)()
 
     async def count(self, request: Request) -> Response:
-        """GET …/count: about how many entries there are."""
-        store, arguments = self._read(request, COMMON)
-        return await self._count_answer(self._plain(request, "count", store, arguments))
+        """GET …/count: how many entries there are, counted or estimated."""
+        store, arguments = self._read(request, ("exact", *COMMON))
+        return await self._count(request, store, arguments)()
 
     async def position(self, request: Request) -> Response:
         """GET …/position: how far every partition has come, committed and uncommitted."""
@@ -174,6 +173,8 @@ class QueryRoutes:
             keys = arguments.keys(store.definition.key, self.requests.limit_max)
             answer = partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
             return answer, arguments.key_bytes
+        if kind == "count":
+            return self._count(request, store, arguments), 0
         read = self._plain(request, kind, store, arguments)
         match kind:
             case "key":
@@ -184,10 +185,8 @@ class QueryRoutes:
             case "custom":
                 asked = arguments.json("query")
                 return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
-            case "position":
-                return partial(self._position_answer, read), 0
             case _:
-                return partial(self._count_answer, read), 0
+                return partial(self._position_answer, read), 0
 
     def _plain(self, request: Request, word: str, store: ServedStore, arguments: Arguments) -> ReadRequest:
         """What is demanded of an answer without entries, which is JSON."""
@@ -221,22 +220,22 @@ class QueryRoutes:
         found, outcomes = await self._find(read.from_now(), keys, as_of)
         if refused := refusal(read, outcomes):
             return refused
-        entries: list[Any] = []
-        for first in range(0, len(found), _SHOWN_AT_ONCE):
-            some = found[first : first + _SHOWN_AT_ONCE]
+
+        def members(item: Any) -> Mapping[str, Any]:
+            return shape.only(found_members(definition, *item))
+
+        def lines(items: Any) -> bytes:
             if media_type == CSV:
-                entries.append(csv_rows.lines(definition, some, columns))
-            else:
-                entries += [found_members(definition, key, value) for key, value in some]
-            await asyncio.sleep(0)  # many take many milliseconds: let requests in between
+                return csv_rows.lines(definition, items, columns)
+            return b"".join(json_line(members(item)) for item in items)
+
         if media_type == JSON:
-            return json_response(answer_body(read.terms, outcomes, {"entries": entries}, shape))
-        note_rows(len(found))
-        if media_type == NDJSON:
-            entries = [json_line(shape.only(each)) for each in entries]
-        text = b"".join([csv_rows.header(columns), *entries] if media_type == CSV else entries)
+            result = {"entries": await entries_json(found, members)}
+            return json_response(answer_body(read.terms, outcomes, result, shape))
+        text = [csv_rows.header(columns)] if media_type == CSV else []
+        text += await in_steps(found, lines)
         headers = headers_of(read.terms, outcomes, details=shape.details)
-        return Response(text, headers=headers, media_type=media_type)
+        return Response(b"".join(text), headers=headers, media_type=media_type)
 
     def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
@@ -259,7 +258,13 @@ class QueryRoutes:
         read = replace(read, shape=replace(read.shape, media_type=media_type))
         return partial(self._scans.begin, request, read, query, limit)
 
-    async def _count_answer(self, read: ReadRequest) -> Response:
+    def _count(self, request: Request, store: ServedStore, arguments: Arguments) -> Callable[[], Awaitable[Response]]:
+        """What answers this count."""
+        if arguments.boolean("exact"):
+            return partial(self._scans.count, request, self._plain(request, "exact_count", store, arguments))
+        return partial(self._estimate_answer, self._plain(request, "count", store, arguments))
+
+    async def _estimate_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
         outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)

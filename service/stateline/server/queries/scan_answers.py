@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query.values import Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
+from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
 from stateline.query.words import check_answered
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.formats import JSON
@@ -22,13 +23,14 @@ from stateline.server.guard.limits import Limits
 from stateline.server.guard.passing_on import token_header, token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
-from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.queries.requests import ReadRequest, all_entries, entry_columns
+from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
 from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Page, pinned
 from stateline.server.state.epochs import close_rests
-from stateline.server.state.merged_scan import MergedScan
+from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.state.siblings import passed_back
 from stateline_store import (
@@ -41,9 +43,6 @@ from stateline_store import (
     Query,
     StatelineError,
 )
-
-# Entries that a stream reads of a partition at a time: enough that a step costs little per entry.
-STREAMED_AT_ONCE = 8192
 
 
 class Elsewhere(NamedTuple):
@@ -70,9 +69,37 @@ class ScanAnswers:
         read = read.from_now()
         if request.method == "HEAD":
             return await self._head(read, query)
+        at_once = min(limit, READ_AT_ONCE) if read.shape.media_type == JSON else READ_AT_ONCE
+        return await self._run(request, read, query, at_once, partial(self._answered, request, read, query, limit))
+
+    async def count(self, request: Request, read: ReadRequest) -> Response:
+        """Return how many entries there are, by reading all of them. Limits are those of `begin`."""
+        read, query = read.from_now(), all_entries(read.store.definition)
+        if request.method == "HEAD":
+            return await self._head(read, query)
+
+        async def counted(outcomes: Mapping[int, Outcome], running: AsyncExitStack) -> Response:
+            scan = MergedScan(query, answers_of(outcomes), READ_AT_ONCE)
+            running.callback(scan.close)
+            if refused := refusal(read, outcomes):
+                return refused
+            result = {"exact_entries": await scan.count()}
+            return json_response(answer_body(read.terms, pinned(outcomes), result, read.shape))
+
+        return await self._run(request, read, query, READ_AT_ONCE, counted)
+
+    async def _run(
+        self,
+        request: Request,
+        read: ReadRequest,
+        query: ScanQuery,
+        at_once: int,
+        answered: Callable[[Mapping[int, Outcome], AsyncExitStack], Awaitable[Response]],
+    ) -> Response:
+        """The answer to a scan that reads so many entries of a partition at once. It waits for the bound as long as the
+        request says."""
         routing, store = self._serving.routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
-        at_once = limit if read.shape.media_type == JSON else STREAMED_AT_ONCE
         terms = replace(read.terms, limit=at_once)
         while True:
             async with AsyncExitStack() as running:
@@ -80,7 +107,7 @@ class ScanAnswers:
                 async with self._limits.query():
                     outcomes = await routing.scan(store, terms, query, read.partitions)
                     if not may_wait or not routing.may_wait(store, terms, outcomes, until_s):
-                        return await self._answered(request, read, query, outcomes, at_once, running)
+                        return await answered(outcomes, running)
                 close_rests(outcomes)
             async with self._limits.query(read.wait_ms):
                 may_wait = await routing.wait_for_scan(store, terms, outcomes, read.deadline_s)
@@ -90,12 +117,12 @@ class ScanAnswers:
         request: Request,
         read: ReadRequest,
         query: ScanQuery,
+        limit: int,
         outcomes: Mapping[int, Outcome],
-        at_once: int,
         running: AsyncExitStack,
     ) -> Response:
         """The answer of these outcomes; a stream takes over what is `running`."""
-        scan = MergedScan(query, answers_of(outcomes), at_once)
+        scan = MergedScan(query, answers_of(outcomes), min(limit, READ_AT_ONCE))
         if refused := refusal(read, outcomes):
             scan.close()
             return refused
@@ -104,8 +131,8 @@ class ScanAnswers:
         outcomes = pinned(outcomes)
         if (media_type := shape.media_type or JSON) == JSON:
             caller, with_key = caller_of(request), "key" in columns
-            cursor = Cursor(read.store, read.terms, outcomes, scan, at_once, with_key, caller, shape)
-            return _page_response(cursor, await self._cursors.begin(cursor))
+            cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller, shape)
+            return await _page_response(cursor, await self._cursors.begin(cursor))
         running.callback(scan.close)
         chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None)
         headers = headers_of(read.terms, outcomes, details=shape.details)
@@ -155,7 +182,7 @@ class ScanAnswers:
             async with place, self._limits.query():
                 cursor, page = await self._cursors.follow(token, store, limit)
                 await self._stand_now(cursor)
-                return _page_response(cursor, page)
+                return await _page_response(cursor, page)
         url = _page_url(store, self._cursors.text(token), limit)
         return await self._serving.siblings.hand_on(request, token.process, url)
 
@@ -225,8 +252,13 @@ def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | No
     return failure_response(read.terms, failures)
 
 
-def _page_response(cursor: Cursor, page: Page) -> Response:
+async def _page_response(cursor: Cursor, page: Page) -> Response:
     definition = cursor.store.definition
-    entries = [entry_members(definition, entry, with_key=cursor.with_key) for entry in page.entries]
-    result = {"entries": entries, **({"cursor": page.cursor} if page.cursor is not None else {})}
+
+    def shown(entry: Entry) -> Mapping[str, Any]:
+        return cursor.shape.only(entry_members(definition, entry, with_key=cursor.with_key))
+
+    result: dict[str, Any] = {"entries": await entries_json(page.entries, shown)}
+    if page.cursor is not None:
+        result["cursor"] = page.cursor
     return json_response(answer_body(cursor.terms, cursor.outcomes, result, cursor.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateline.model.topology import Topology
 from stateline.serde.plain import shown
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import InvalidArgumentError, NotUpToBoundError, PositionBound
+from stateline_store import InvalidArgumentError, NotReadyError, NotUpToBoundError, PositionBound
 
 # Topics and partitions that a position bound may name however few the application has: a millisecond to look at.
 _LEAST_NAMED = 1000
@@ -25,7 +25,7 @@ class PositionBounds:
 
     def check(self, store: ServedStore, bound: PositionBound) -> None:
         """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
-        store cannot have, `NotUpToBoundError` for one of another topic.
+        store cannot have, `NotUpToBoundError` for one of another topic, `NotReadyError` where no worker runs the store.
         """
         if store.is_global:
             return  # which names partitions of its topic, however many that has
@@ -36,6 +36,8 @@ class PositionBounds:
                 continue
             if topic not in self._inputs(store):
                 raise self._never_met(store, topic)
+            if store.stopped is not None:  # the partition was added, which is why
+                raise NotReadyError(store.stopped)
             raise InvalidArgumentError(
                 f"position_bound names partition {beyond} of {topic!r}, which is read in {count} partitions by "
                 f"{store.name!r}: name 0 to {count - 1}. Partitions that are added are not read."

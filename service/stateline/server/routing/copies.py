@@ -25,6 +25,7 @@ from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.state.workers import Workers
+from stateline.server.wire.turns import let_others_in
 from stateline_store import (
     IsolationLevel,
     KeysQuery,
@@ -102,7 +103,7 @@ class Copies:
                 else:
                     outcomes[partition] = self._partitions.ask(store, terms, partition, query)
             if isinstance(query, ScanQuery | KeysQuery | VersionedKeysQuery):
-                await asyncio.sleep(0)  # a large one takes many milliseconds: let requests in between
+                await let_others_in()  # a large one takes many milliseconds: let requests in between
         return outcomes
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:

@@ -34,7 +34,15 @@ from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import shutting_down
-from stateline_store import KeysQuery, PositionQuery, Query, VersionedKeysQuery
+from stateline.server.wire.turns import let_others_in
+from stateline_store import (
+    IsolationLevel,
+    KeysQuery,
+    NotReadyError,
+    PositionQuery,
+    Query,
+    VersionedKeysQuery,
+)
 
 
 class QueryRouting:
@@ -118,7 +126,7 @@ class QueryRouting:
             check_answered(type(query), store.name, store.definition.kind)
         if self._commits.closed:
             raise shutting_down()
-        if any(self._bounds.why_never_met(store, terms.bound, p) for p in queries):
+        if store.stopped or any(self._bounds.why_never_met(store, terms.bound, p) for p in queries):
             deadline_s = None  # whoever waits would wait for nothing
         await self._copies.look_for_owners(store, terms, queries)
         outcomes: dict[int, Outcome] = {}
@@ -130,7 +138,10 @@ class QueryRouting:
             if not await self._commits.wait(change, deadline_s):
                 break
             queries = {p: query for p, query in queries.items() if isinstance(outcomes[p], Failure)}
-        return {p: self._copies.explained(store, p, terms, outcome) for p, outcome in outcomes.items()}
+        outcomes = {p: self._copies.explained(store, p, terms, outcome) for p, outcome in outcomes.items()}
+        if store.stopped is None:
+            return outcomes
+        return {p: _of_stopped(store, terms, store.stopped, outcome) for p, outcome in outcomes.items()}
 
     async def _find(
         self,
@@ -173,12 +184,27 @@ class QueryRouting:
         return outcomes | (await self._ask(store, terms, others, None) if others else {})
 
 
+def _of_stopped(store: ServedStore, terms: Terms, why: str, outcome: Outcome) -> Outcome:
+    """What a store answers that no worker runs, marked as its last state. A failure that would wait for a worker says
+    why there is none."""
+    if isinstance(outcome, PartitionAnswer):
+        if outcome.copy.served_by != "active":  # another node may run it still
+            outcome.stopped = why
+        return outcome
+    if not any_may_come([outcome]):
+        return outcome
+    needs_owner = terms.require_active or terms.isolation_level is not IsolationLevel.READ_COMMITTED
+    if needs_owner and store.is_read_here(IsolationLevel.READ_COMMITTED):
+        why += " isolation_level=read_committed without require_active answers that state."
+    return replace(outcome, error=NotReadyError(why))
+
+
 async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:
     """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
     while not answer.rows.entries and answer.rows.rest is not None:
         rows = await answer.rows.rest.more(limit)
         answer.rows = Rows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
-        await asyncio.sleep(0)
+        await let_others_in()
     return bool(answer.rows.entries)
 
 

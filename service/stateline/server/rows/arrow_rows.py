@@ -25,8 +25,8 @@ excluded, a session's included.
 A schema's metadata says `stateline.store`, `stateline.kind`, `stateline.key_type` and `stateline.value_type`.
 
 Arrays are made of whole columns: a Python step per row would take longer than reading the row. And they are made from
-buffers, because `pyarrow.array` imports pandas where that is installed, which holds up a server for a second. Pure, and
-thread-safe.
+buffers, and scalars from arrays, because `pyarrow.array` and `pyarrow.scalar` import pandas where that is installed,
+which holds up a server for up to a second. Pure, and thread-safe.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def value_columns(
     columns = {"value": sliced(stored, _TIMESTAMP_BYTES)} if "value" in names else {}
     if "timestamp" in names:
         timestamps = big_endian(sliced(stored, 0, _TIMESTAMP_BYTES), _INT64)
-        columns["timestamp"] = pc.if_else(pc.equal(timestamps, _UNKNOWN_TIMESTAMP), _NO_TIME, timestamps)
+        columns["timestamp"] = pc.if_else(pc.equal(timestamps, int64_scalar(_UNKNOWN_TIMESTAMP)), _NO_TIME, timestamps)
     return columns
 
 
@@ -148,6 +148,16 @@ def int64_array(numbers: Iterable[int]) -> pa.Array:
     """Integers as one int64 array."""
     packed = array("q", numbers)
     return pa.Array.from_buffers(_INT64, len(packed), [None, pa.py_buffer(packed)])
+
+
+def int64_scalar(number: int) -> pa.Scalar:
+    """An int64. A number in its place would be made one by `pa.scalar`, which imports pandas."""
+    return int64_array([number])[0]
+
+
+def binary_scalar(data: bytes) -> pa.Scalar:
+    """A byte string, as `int64_scalar`."""
+    return binary_array([data])[0]
 
 
 def sliced(items: pa.Array, start: int, stop: int = 2**30) -> pa.Array:
@@ -195,7 +205,7 @@ def _version_columns(rows: Sequence[Any]) -> dict[str, pa.Array]:
         "key": binary_array(list(map(itemgetter(0), rows))),
         "value": binary_array([version.value for version in versions]),
         "timestamp": int64_array([version.timestamp for version in versions]),
-        "valid_to": pc.if_else(pc.equal(ends, _STILL_VALID), _NO_TIME, ends),
+        "valid_to": pc.if_else(pc.equal(ends, int64_scalar(_STILL_VALID)), _NO_TIME, ends),
     }
 
 

@@ -2,7 +2,8 @@
 
 The state is pinned for as long as the stream lasts, and let go of when the client leaves. What fails on the way breaks
 the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
-the headers `Stateline-Position`, `Stateline-Isolation-Level` and, with `allow_partial`, `Stateline-Failures`.
+the headers `Stateline-Position`, `Stateline-Isolation-Level`, `Stateline-Stopped` if no worker runs the store any more,
+and with `allow_partial` `Stateline-Failures`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.server.contract.answers import stopped
 from stateline.server.contract.formats import ARROW, CSV
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.problems import failures_json
@@ -27,6 +29,7 @@ from stateline.server.rows import csv_rows, ndjson_rows
 from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
+from stateline.server.wire.turns import STEP_BYTES, Pace, let_others_in
 
 
 class OwningStream(StreamingResponse):
@@ -73,8 +76,11 @@ def chunks_of(
 def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool = True) -> dict[str, str]:
     """What an answer carries beside its entries; its position is one of the details."""
     headers = {"Stateline-Isolation-Level": terms.isolation_level.value}
+    answers = answers_of(outcomes).values()
+    if (why := stopped(answers)) is not None:
+        headers["Stateline-Stopped"] = json.dumps(why)[1:-1]  # in ASCII
     if details:
-        position = merged_position(answers_of(outcomes).values())
+        position = merged_position(answers)
         headers["Stateline-Position"] = orjson.dumps(position.to_json()).decode()
     if failures := failures_of(outcomes):
         headers["Stateline-Failures"] = json.dumps(failures_json(failures))  # in ASCII
@@ -84,9 +90,9 @@ def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool =
 async def _text(
     definition: StoreDefinition, scan: MergedScan, lines: Callable[[StoreDefinition, Any], bytes], first: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(_batches(scan)) as batches:
-        async for entries in batches:
-            yield first + lines(definition, entries)
+    async with aclosing(_pieces(scan, partial(lines, definition))) as pieces:
+        async for piece in pieces:
+            yield first + piece
             first = b""
     if first:
         yield first
@@ -99,16 +105,23 @@ async def _arrow(
     from stateline.server.rows import arrow_rows
 
     schema = arrow_rows.arrow_schema(definition, columns)
+
+    def made(entries: Any) -> bytes:  # of one store, so all of one shape
+        return arrow_rows.stream_batch(arrow_rows.record_batch(definition, entries, schema))
+
     yield arrow_rows.stream_start(schema)
-    async with aclosing(_batches(scan)) as batches:
-        async for entries in batches:
-            rows: Any = entries  # of one store, so all of one shape
-            yield arrow_rows.stream_batch(arrow_rows.record_batch(definition, rows, schema))
+    async with aclosing(_pieces(scan, made)) as pieces:
+        async for piece in pieces:
+            yield piece
     yield STREAM_END
 
 
-async def _batches(scan: MergedScan) -> AsyncGenerator[list[Entry], None]:
-    while entries := await scan.batch():
+async def _pieces(scan: MergedScan, made: Callable[[list[Entry]], bytes]) -> AsyncGenerator[bytes, None]:
+    """What is `made` of all entries, some at a time."""
+    pace = Pace()
+    while entries := await scan.page(pace.rows, STEP_BYTES):
+        with pace.step(len(entries)):
+            piece = made(entries)
         note_rows(len(entries))
-        yield entries
-        await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+        yield piece
+        await let_others_in()  # a client that takes all at once must not keep the others waiting

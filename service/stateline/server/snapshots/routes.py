@@ -48,6 +48,7 @@ from stateline.server.snapshots.ranges import wanted_splits
 from stateline.server.snapshots.split_text import split_text
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
+from stateline.server.wire.turns import Pace, let_others_in
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.snapshot import Pin, Snapshot
@@ -275,11 +276,17 @@ async def _stream(
     from stateline.server.snapshots.rows import batch_schema, batches
 
     yield stream_start(batch_schema(checkpoint, definition, wanted))
-    with closing(batches(checkpoint, definition, wanted)) as found:
-        for batch in found:
-            if batch.num_rows:
-                yield stream_batch(batch)
-            await asyncio.sleep(0)  # a client that takes all at once must not keep the others waiting
+    pace = Pace()
+    with closing(batches(checkpoint, definition, wanted, lambda: pace.rows)) as found:
+        while True:
+            with pace.step(pace.rows):
+                batch = next(found, None)
+                piece = stream_batch(batch) if batch is not None and batch.num_rows else b""
+            if batch is None:
+                break
+            if piece:
+                yield piece
+            await let_others_in()  # a client that takes all at once must not keep the others waiting
     yield STREAM_END
 
 

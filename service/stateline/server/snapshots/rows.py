@@ -29,6 +29,8 @@ from stateline.server.rows.arrow_rows import (
     arrow_schema,
     big_endian,
     binary_array,
+    binary_scalar,
+    int64_scalar,
     record_batch,
     sliced,
     typed_batch,
@@ -38,6 +40,7 @@ from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.ranges import history_ranges, latest_ranges, readable_times, stored_ranges
 from stateline.server.snapshots.stored_rows import Row, StoredRows, bounded
 from stateline.server.state.partitions import store_schema
+from stateline.server.wire.turns import STEP_BYTES
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.checkpoints import Checkpoint
 from stateline_store.scan import KeyRange
@@ -46,15 +49,16 @@ from stateline_store.versioned_reads import VersionedRecord
 from stateline_store.versioned_rows import versions
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
-# A batch has at most so many rows, and not many more bytes: what is held in memory per reader, and for how long a step
-# keeps other requests waiting (a few milliseconds).
+# A batch has at most so many rows, and not many more bytes: that much memory has each reader.
 BATCH_ROWS = 4096
-BATCH_BYTES = 1024 * 1024
+BATCH_BYTES = STEP_BYTES
 
 _WIDTH = PREFIX.size
 _INT64 = pa.int64()
+_FALSE = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\0")])[0]  # not `pa.scalar`, which imports pandas
 
 Columns = dict[str, pa.Array]
+Scanned = Callable[[Iterable[KeyRange]], Generator[StoredRows, None, None]]
 
 
 def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection) -> pa.Schema:
@@ -72,10 +76,15 @@ def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Ro
 
 
 def batches(
-    checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection
+    checkpoint: Checkpoint,
+    definition: StoreDefinition,
+    wanted: RowSelection,
+    most_rows: Callable[[], int] = lambda: BATCH_ROWS,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows, in batches of `batch_schema`. A batch can be empty: the filter took all of its rows, and whoever runs
-    this may do something else. Raises `DamagedDataError` for rows that make no sense.
+    """The rows, in batches of `batch_schema`, each made of at most `most_rows()` stored rows.
+
+    A batch can be empty: the filter took all of its rows, and whoever runs this may do something else. Raises
+    `DamagedDataError` for rows that make no sense.
     """
     schema = batch_schema(checkpoint, definition, wanted)
     if wanted.is_nothing:
@@ -87,7 +96,11 @@ def batches(
         "session": _sessions,
         "versioned": _versions,
     }
-    found = decoders[store.kind](checkpoint, definition, store, wanted, schema)
+
+    def scanned(keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
+        return bounded(_chunks(checkpoint, keys), lambda: min(most_rows(), BATCH_ROWS), BATCH_BYTES)
+
+    found = decoders[store.kind](scanned, checkpoint, definition, store, wanted, schema)
     with closing(found):
         yield from _without_first(found, wanted.skip)
 
@@ -100,10 +113,15 @@ def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.Re
 
 
 def _entries(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
+    scanned: Scanned,
+    checkpoint: Checkpoint,
+    definition: StoreDefinition,
+    store: StoreSchema,
+    wanted: RowSelection,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, None]:
     needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
-    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
+    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
         columns = {"key": binary_array(rows.names, rows.name_lengths)} if "key" in needed else {}
         columns |= _values(definition, rows, needed)
         masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
@@ -111,11 +129,16 @@ def _entries(
 
 
 def _windows(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
+    scanned: Scanned,
+    checkpoint: Checkpoint,
+    definition: StoreDefinition,
+    store: StoreSchema,
+    wanted: RowSelection,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
+    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
         names = _names(definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
         columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
@@ -125,11 +148,16 @@ def _windows(
 
 
 def _sessions(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
+    scanned: Scanned,
+    checkpoint: Checkpoint,
+    definition: StoreDefinition,
+    store: StoreSchema,
+    wanted: RowSelection,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(checkpoint, store, wanted)
     needed = _needed(schema)
-    for rows in _scanned(checkpoint, stored_ranges(checkpoint, store, wanted)):
+    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
         names = _names(definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
@@ -139,12 +167,17 @@ def _sessions(
 
 
 def _versions(
-    checkpoint: Checkpoint, definition: StoreDefinition, store: StoreSchema, wanted: RowSelection, schema: pa.Schema
+    scanned: Scanned,
+    checkpoint: Checkpoint,
+    definition: StoreDefinition,
+    store: StoreSchema,
+    wanted: RowSelection,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, None]:
     since_ms, until_ms = readable_times(checkpoint, store, wanted)
-    for rows in _scanned(checkpoint, history_ranges(checkpoint, store, wanted)):
+    for rows in scanned(history_ranges(checkpoint, store, wanted)):
         yield from _history(definition, rows, since_ms, until_ms, schema)
-    for rows in _scanned(checkpoint, latest_ranges(wanted)):
+    for rows in scanned(latest_ranges(wanted)):
         stored = binary_array(rows.values, rows.value_lengths)
         columns = _latest(definition, _names(definition, rows, 0), stored)
         yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, until_ms)), schema)
@@ -175,43 +208,41 @@ def _history(
         yield record_batch(definition, found[at : at + BATCH_ROWS], schema)
 
 
-def _scanned(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
+def _chunks(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
     """The stored rows of these ranges, one after the other: nothing moves in a checkpoint."""
-
-    def chunks() -> Generator[list[Row], None, None]:
-        for each in keys:
-            with checkpoint.scan(each) as scan:
-                yield from scan.chunks()
-
-    return bounded(chunks(), BATCH_ROWS, BATCH_BYTES)
+    for each in keys:
+        with checkpoint.scan(each) as scan:
+            yield from scan.chunks()
 
 
 def _inside(key: pa.Array, wanted: RowSelection) -> list[pa.Array]:
     keys = wanted.keys
     if wanted.only is not None:  # all of them are in `keys`
         return [pc.is_in(key, value_set=binary_array(wanted.only))]
-    masks = [pc.greater_equal(key, pa.scalar(keys.start, pa.binary()))] if keys.start else []
-    return masks if keys.end is None else [*masks, pc.less(key, pa.scalar(keys.end, pa.binary()))]
+    masks = [pc.greater_equal(key, binary_scalar(keys.start))] if keys.start else []
+    return masks if keys.end is None else [*masks, pc.less(key, binary_scalar(keys.end))]
 
 
 def _between(times: pa.Array, first: int | None, last: int | None) -> list[pa.Array]:
-    masks = [] if first is None else [pc.greater_equal(times, pa.scalar(first, _INT64))]
-    return masks if last is None else [*masks, pc.less_equal(times, pa.scalar(last, _INT64))]
+    masks = [] if first is None else [pc.greater_equal(times, int64_scalar(first))]
+    return masks if last is None else [*masks, pc.less_equal(times, int64_scalar(last))]
 
 
 def _kept(columns: Columns, masks: Sequence[pa.Array]) -> Columns:
     """The rows that every mask keeps; an unknown time is in no span."""
     if not masks:
         return columns
-    mask = pc.fill_null(reduce(pc.and_kleene, masks), False)
+    mask = pc.fill_null(reduce(pc.and_kleene, masks), _FALSE)
     if pc.all(mask, min_count=0).as_py():
         return columns
     return {name: column.filter(mask) for name, column in columns.items()}
 
 
 def _ends(start: pa.Array, size_ms: int) -> pa.Array:
-    latest = MAX_TIMESTAMP_MS - size_ms
-    return pc.add(pc.if_else(pc.greater(start, latest), latest, start), size_ms)  # `window_end_ms`, by the column
+    latest = int64_scalar(MAX_TIMESTAMP_MS - size_ms)
+    return pc.add(
+        pc.if_else(pc.greater(start, latest), latest, start), int64_scalar(size_ms)
+    )  # `window_end_ms`, by the column
 
 
 def _names(definition: StoreDefinition, rows: StoredRows, suffix: int) -> pa.Array:

@@ -6,7 +6,7 @@ what the server spent on a row.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from operator import itemgetter
 
@@ -38,30 +38,30 @@ class StoredRows:
 
 
 def bounded(
-    chunks: Generator[list[Row], None, None], most_rows: int, most_bytes: int
+    chunks: Generator[list[Row], None, None], most_rows: Callable[[], int], most_bytes: int
 ) -> Generator[StoredRows, None, None]:
-    """The rows in batches of up to so many, and about so many bytes; a row that is larger stands alone."""
+    """The rows in batches of up to `most_rows()`, and about so many bytes; a row that is larger stands alone."""
     batch = StoredRows()
     with closing(chunks):
         for chunk in chunks:
-            rows = StoredRows(chunk)
-            if len(batch) and (batch.size + rows.size > most_bytes or len(batch) + len(rows) > most_rows):
+            rows, most = StoredRows(chunk), most_rows()
+            if len(batch) and (batch.size + rows.size > most_bytes or len(batch) + len(rows) > most):
                 yield batch
                 batch = StoredRows()
-            if rows.size > most_bytes:
-                yield from _cut(chunk, most_bytes)
+            if rows.size > most_bytes or len(rows) > most:
+                yield from _cut(chunk, most_rows, most_bytes)
             else:
                 batch.add(rows)
     if len(batch):
         yield batch
 
 
-def _cut(rows: list[Row], most_bytes: int) -> Iterator[StoredRows]:
+def _cut(rows: list[Row], most_rows: Callable[[], int], most_bytes: int) -> Iterator[StoredRows]:
     batch = list[Row]()
     size = 0
     for row in rows:
         row_size = len(row[0]) + len(row[1])
-        if batch and size + row_size > most_bytes:
+        if batch and (size + row_size > most_bytes or len(batch) >= most_rows()):
             yield StoredRows(batch)
             batch, size = [], 0
         batch.append(row)

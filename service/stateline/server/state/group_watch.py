@@ -101,6 +101,7 @@ class GroupWatch:
         self._elsewhere: set[TopicPartition] = set()
         self._asked = asyncio.Event()
         self._since_ms = 0  # what was said before counts no more
+        self._alone_since_ms = 0  # when the group's members last changed between this directory's alone and others, too
         self._unanswered_since_ms: int | None = None  # by `boot_ms`
         self._fault = ""
         self._asking = threading.Lock()  # held while Kafka is asked
@@ -127,12 +128,12 @@ class GroupWatch:
         return True
 
     async def settle(self) -> bool:
-        """Comes back when Kafka has lately been asked, and has answered or does not: in a moment. False when it was."""
-        self._ends_wanted_until_ms = boot_ms() + _WANTED_MS
-        if self._is_settled and self._has_ends:
-            return False
+        """Wait until Kafka has answered, at most 1 s. Returns False if no wait was needed."""
         began_ms = boot_ms()
-        while not (self._is_settled and self._has_ends) and boot_ms() < began_ms + _UNANSWERED_MS:
+        self._ends_wanted_until_ms = began_ms + _WANTED_MS
+        if self._is_all_known(began_ms):
+            return False
+        while not self._is_all_known(began_ms) and boot_ms() < began_ms + _UNANSWERED_MS:
             self._asked.set()
             await asyncio.sleep(_LOOK_INTERVAL_S)
         return True
@@ -191,12 +192,23 @@ class GroupWatch:
         since_ms = self._unanswered_since_ms
         return since_ms is not None and boot_ms() - since_ms >= _UNANSWERED_MS
 
-    @property
-    def _has_ends(self) -> bool:
-        """Whether ends were asked since it was last seen who has the tasks, where that may tell anything."""
-        if self._look is None or not self._elsewhere or self._is_unanswered:
+    def _is_all_known(self, at_ms: int) -> bool:
+        """Whether Kafka has answered everything that decides whether copies may answer, or does not answer at all.
+
+        An answer counts if Kafka was asked at most 250 ms before `at_ms`. If the group has members of other
+        directories, only the ends of changelogs decide. Ends are asked after the group, so the look at the group is
+        often older than 250 ms when the ends arrive.
+        """
+        look, ends = self._look, self._ends
+        if self._is_unanswered:
             return True
-        return self._ends is not None and self._ends.at_ms >= self._look.at_ms
+        if look is None or look.at_ms < self._since_ms:
+            return False
+        if self._has_others(look):
+            return ends is not None and ends.at_ms >= at_ms - _ALONE_MS
+        if not self._is_settled:
+            return False
+        return not self._elsewhere or (ends is not None and ends.at_ms >= max(at_ms - _ALONE_MS, self._alone_since_ms))
 
     def was_elsewhere(self, sources: Collection[TopicPartition]) -> bool:
         """Whether a worker of another directory has gone on with what is read of these, or may have, as far as is known
@@ -218,6 +230,7 @@ class GroupWatch:
             if before is not None and self._has_others(before) and not self._has_others(look):
                 self._ends = None  # who was there may have committed since
             if before is None or self._has_others(look) is not self._has_others(before):
+                self._alone_since_ms = look.at_ms
                 self._on_change()
         except StatelineError as error:  # this directory's own id cannot be read now
             _log.warning("Who is a worker of this directory cannot be told now: %s", error)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Keeper:
     """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at;
     `is_reachable` says of a task whether another node runs it and answers for it, `why_ownerless` of one that nobody
-    runs why."""
+    runs why. `why_unreached` is as `Nodes.unreached`."""
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class Keeper:
         cursors: Cursors,
         default_level: IsolationLevel,
         is_reachable: Callable[[str], bool],
+        is_held_elsewhere: Callable[[str], bool],
         why_ownerless: Callable[[str], str],
+        why_unreached: Callable[[], str],
     ) -> None:
         self._stores = stores
         self._partitions = partitions
@@ -51,7 +53,9 @@ class Keeper:
         self._cursors = cursors
         self._default_level = default_level
         self._is_reachable = is_reachable
+        self._is_held_elsewhere = is_held_elsewhere
         self._why_ownerless = why_ownerless
+        self._why_unreached = why_unreached
         self._fault = ""  # what is met at the moment, in words
 
     async def keep(self) -> None:
@@ -79,7 +83,7 @@ class Keeper:
                 continue
             for partition in store.partitions:
                 if (why := self._why_unreadable(store, partition)) is not None:
-                    reasons.append(why)
+                    reasons += [why] if store.stopped is None else [store.stopped, why]
                 await asyncio.sleep(0)
         return list(dict.fromkeys(reasons))
 
@@ -94,6 +98,8 @@ class Keeper:
             self._stores.read()
         await self._workers.refresh()
         self._workers.look_after()
+        if why := self._why_unreached():
+            self._workers.say_unreached(why)
         self._ownership.look_at_group()
         for store in (*self._stores, *self._stores.global_tables):
             for partition in store.partitions:
@@ -112,6 +118,8 @@ class Keeper:
         task_id, which = store.placement.task_id(partition), f"Partition {partition} of {store.name!r}"
         if self._is_reachable(task_id):
             return None
+        if store.stopped is not None and store.is_read_here(self._default_level) and self._is_held_elsewhere(task_id):
+            return None  # of the two copies the one that is whole answers
         ownerless = "" if self._ownership.is_owned(task_id) else self._why_ownerless(task_id)
         if store.definition.persistent:
             try:

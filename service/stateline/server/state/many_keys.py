@@ -6,17 +6,17 @@ anew, and where commits come too fast for that, at last all at once.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from stateline.query.open_scan import size_of
 from stateline.query.values import Entry, Failure, Outcome, PartitionAnswer, Rows, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.turns import let_others_in
 from stateline_store import KeysQuery, VersionedKeysQuery
 from stateline_store.queries import too_large
 
-_AT_ONCE = 1000  # some two milliseconds
+_AT_ONCE = 500  # about a millisecond
 _ATTEMPTS = 3
 
 
@@ -51,7 +51,7 @@ async def _in_slices(
         size += size_of(found)
         if query.most_bytes is not None and size > query.most_bytes:
             return Failure(too_large(size))
-        await asyncio.sleep(0)
+        await let_others_in()
     assert answer is not None, "there are keys"
     answer.rows = Rows(entries)
     return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -11,11 +10,16 @@ from typing import Any
 from stateline.query.execution import sort_key
 from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
 from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, Rest, Rows, ScanQuery
+from stateline.server.wire.turns import let_others_in
 from stateline_store import CursorExpiredError, Order
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
 # allocator rounds up.
 ENTRY_OVERHEAD = 150
+# Entries of a partition that are read at a time: as many as another node or a worker sends within a millisecond.
+READ_AT_ONCE = 1024
+# Entries of all partitions that are put in order at a time: about a millisecond for windows.
+_MERGED_AT_ONCE = 1024
 
 
 class _Part:
@@ -38,12 +42,15 @@ class _Part:
             self._entry_bytes = memory_of(self.entries) / len(self.entries)
         return ahead + int(self._entry_bytes * len(self.entries))
 
-    async def fill(self, ahead: int) -> None:
+    async def fill(self, ahead: int) -> bool:
+        """Read on if there is nothing left that was read; whether it did."""
+        has_read = False
         while not self.entries and self.rest is not None:
-            rows = await self.rest.more(ahead)
+            has_read, rows = True, await self.rest.more(ahead)
             self.entries, self.rest, self._entry_bytes = list(rows.entries), rows.rest, None
             if not self.entries:
-                await asyncio.sleep(0)  # it has looked at many rows: let others in between
+                await let_others_in()  # it has looked at many rows
+        return has_read
 
 
 class MergedScan:
@@ -60,49 +67,72 @@ class MergedScan:
         self._reverse = query.order is Order.DESCENDING
         self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()})
         self._left: list[Entry] = []
-        self._closed = False
+        self._closed = self._has_merged = False
 
-    async def page(self, limit: int) -> list[Entry]:
-        """The next entries: `limit` of them, or fewer at the end or when they have more bytes than an answer may."""
-        self._ahead = max(self._ahead, limit)
+    async def page(self, limit: int, most_bytes: int | None = None) -> list[Entry]:
+        """The next entries: `limit` of them, or fewer at the end or when they have more bytes, `MAX_RESULT_BYTES`
+        unless given."""
+        most_bytes = MAX_RESULT_BYTES if most_bytes is None else most_bytes
+        self._ahead = max(self._ahead, min(limit, READ_AT_ONCE))
         page: list[Entry] = []
         size = 0
-        while len(page) < limit and size < MAX_RESULT_BYTES:
-            entries = self._left or await self.batch()
-            if not entries:
-                break
-            wanted, wanted_bytes = up_to_bytes(entries[: limit - len(page)], MAX_RESULT_BYTES - size)
-            self._left = entries[len(wanted) :]
-            page += wanted
-            size += wanted_bytes
+        while len(page) < limit and size < most_bytes and await self.has_more():
+            taken, taken_bytes = up_to_bytes(self._left[: limit - len(page)], most_bytes - size)
+            self._left = self._left[len(taken) :]
+            page += taken
+            size += taken_bytes
         return page
 
-    async def batch(self) -> list[Entry]:
-        """The next entries, as many as can be put in order without reading on; none at the end."""
+    async def count(self) -> int:
+        """How many entries are left. Reads them all, and puts none in order."""
+        found, self._left = len(self._left), []
         for part in self._parts:
-            await part.fill(self._ahead)
-        if self._closed:  # what is left of it would look like its end
-            self.close()
-            raise CursorExpiredError("The state that was read is gone: begin anew, without the cursor.")
-        live = [part for part in self._parts if part.entries]
-        if len(live) <= 1 or self._key is None:
-            return _taken(live[0], len(live[0].entries)) if live else []
-        open_ = [part for part in live if part.rest is not None]
-        if not open_:
-            parts = [_taken(part, len(part.entries)) for part in live]
-        else:
-            # What a partition has yet to give comes after its last entry: up to the first of those all is known.
-            ends = [self._key(part.entries[-1]) for part in open_]
-            end = max(ends) if self._reverse else min(ends)
-            parts = [_taken(part, _count_until(part.entries, self._key, end, self._reverse)) for part in live]
-        return sorted(chain.from_iterable(parts), key=self._key, reverse=self._reverse)
+            while part.entries or part.rest is not None:
+                found += len(part.entries)
+                part.entries = []
+                await part.fill(self._ahead)
+                await let_others_in()
+        self._require_open()
+        return found
 
     async def has_more(self) -> bool:
         """Whether there are entries that were not given; it may read some."""
         if self._left:
             return True
-        self._left = await self.batch()
+        has_read = False
+        for part in self._parts:
+            if await part.fill(self._ahead):
+                has_read = True
+                await let_others_in()
+        if self._has_merged and not has_read and any(part.entries for part in self._parts):
+            await let_others_in()
+        self._require_open()
+        self._left, self._has_merged = self._merged(), True
         return bool(self._left)
+
+    def _require_open(self) -> None:
+        if self._closed:  # what is left of it would look like its end
+            self.close()
+            raise CursorExpiredError("The state that was read is gone: begin anew, without the cursor.")
+
+    def _merged(self) -> list[Entry]:
+        """The next entries that can be put in order without reading on; none at the end."""
+        live = [part for part in self._parts if part.entries]
+        if len(live) <= 1 or self._key is None:
+            return _taken(live[0], _MERGED_AT_ONCE) if live else []
+        share = max(1, _MERGED_AT_ONCE // len(live))
+        # What a partition has yet to give comes after its last entry: up to the first of those all is known.
+        ends = [
+            self._key(part.entries[min(share, len(part.entries)) - 1])
+            for part in live
+            if part.rest is not None or len(part.entries) > share
+        ]
+        if not ends:
+            parts = [_taken(part, share) for part in live]
+        else:
+            end = max(ends) if self._reverse else min(ends)
+            parts = [_taken(part, _count_until(part.entries, self._key, end, self._reverse)) for part in live]
+        return sorted(chain.from_iterable(parts), key=self._key, reverse=self._reverse)
 
     @property
     def held_bytes(self) -> int:

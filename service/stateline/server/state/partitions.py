@@ -410,7 +410,7 @@ class Partitions:
     def _new_reader(self, place: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
         store = self._directory.store(place, definition.name, timestamped=timestamped)
         notice = self._directory.notice(place, definition.name, timestamped=timestamped)
-        with _reading(store):
+        with _reading(store, self._scratch):
             reader = SecondaryReader(store, notice, self._scratch / place / definition.name)
         self.opened_count += 1
         try:
@@ -450,11 +450,16 @@ def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: 
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, scratch: Path | None = None) -> Iterator[None]:
     """What the file system or RocksDB refuses for the time being is `NotReadyError`; narrower errors stay."""
     try:
         yield
     except OSError as error:
+        if scratch is not None and str(error.filename).startswith(str(scratch)):
+            raise NotReadyError(
+                f"{error.filename} cannot be written ({error.strerror}). The server keeps links to the files of stores "
+                "there: make room, or set the environment variable TMPDIR to a directory that it can write to."
+            ) from error
         raise unreadable(path, error) from error
     except RetryLaterError as error:
         if type(error) is not RetryLaterError:

@@ -31,6 +31,11 @@ class ServedStore:
         return self.placement.subtopology == GLOBAL
 
     @property
+    def stopped(self) -> str | None:
+        """Why no worker runs it any more; None while workers may. Its last committed state is answered."""
+        return self.placement.stopped
+
+    @property
     def name(self) -> str:
         """The store's name."""
         return self.definition.name
@@ -74,6 +79,11 @@ class ServedStores:
         """The stores that can be asked: all but those of the user's own kinds."""
         return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
 
+    @property
+    def stopped(self) -> str:
+        """Why no worker of this directory runs the application any more, as of the last `read`; empty while one may."""
+        return "" if self._read is None else self._read.stopped
+
     def has_task(self, task_id: str) -> bool:
         """Whether the application has this task, as far as a worker here has counted partitions."""
         return task_id in self._tasks
@@ -89,8 +99,9 @@ class ServedStores:
         return self._declared.get(name)
 
     def get(self, name: str, *, of_any_kind: bool = False) -> ServedStore:
-        """The store of this name. Raises `DoesNotExistError`, `NotReadyError` when no worker runs it yet, or any more,
-        and `UnknownQueryTypeError` for one of a kind of the user's own, unless it may be `of_any_kind`.
+        """The store of this name. Raises `DoesNotExistError`, `NotReadyError` when no worker runs it yet, or its rows
+        must not be answered, and `UnknownQueryTypeError` for one of a kind of the user's own, unless it may be
+        `of_any_kind`.
         """
         served = self._served.get(name) or self._global.get(name) or (self._own.get(name) if of_any_kind else None)
         if served is not None:
@@ -118,6 +129,8 @@ class ServedStores:
         if read == self._read:
             return
         self._read, self._tasks, placements = read, read.task_ids(), read.placements()
+        for name, store in self._global.items():
+            self._global[name] = replace(store, placement=Placement(GLOBAL, 1, None, stopped=read.stopped or None))
         found = {name: self._unless_known(name, at) for name, at in placements.items() if name in self._declared}
         self._served = {name: store for name, store in found.items() if store.definition.kind != "custom"}
         self._own = {name: store for name, store in found.items() if name not in self._served}

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from stateline.deployment.unix_sockets import connected
 from stateline.query.values import Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
@@ -78,6 +80,10 @@ class WorkerConnection:
         self._declared: dict[str, str] = {}  # told with the answer to the subscription, which comes before all others
         self.lease_until_ms: float = 0
         """Until when nobody else can have its tasks (`clock.boot_ms`), as it said last."""
+        self.fault = ""
+        """Why it does not run its tasks, as it said last; empty while it does."""
+        self.figures: bytes | None = None
+        """What it has counted, if it cannot write that to its file; None while it can."""
         self.wanted_copies: Mapping[str, Sequence[str]] = {}
         """By task the stores that it wants to have from another node, as it said last."""
 
@@ -188,6 +194,11 @@ class WorkerConnection:
             told = {"id": self._exchange.number(), "type": "copying", "task": task_id, "ended": ended, "why": why}
             self._exchange.send(told)
 
+    def say_unreached(self, why: str) -> None:
+        """That no other node reaches this one."""
+        if self.alive:
+            self._exchange.send({"id": self._exchange.number(), "type": "unreached", "why": why})
+
     async def close(self) -> None:
         """Hang up; pending queries fail."""
         await self._exchange.close()
@@ -197,6 +208,9 @@ class WorkerConnection:
             until_ms = status.get("lease_until_ms", 0)  # none of an earlier build's: it has no lease
             self.lease_until_ms = math.inf if until_ms is None else until_ms
             self.wanted_copies = status.get("copies", {})
+            self.fault = str(status.get("fault", ""))  # none of an earlier build's
+            figures = status.get("figures")
+            self.figures = None if figures is None else orjson.dumps(figures)
         if message.get("event") == "commit" or message.get("id") == _SUBSCRIPTION:
             self._declared = message.get("stores", self._declared)
             self._on_commit()

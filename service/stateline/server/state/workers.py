@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,34 @@ from stateline_store import (
 from stateline_store.clock import boot_ms
 from stateline_store.inspection import lock_holder
 
+# A worker that has ended is there again sooner, and one that works stays longer.
+_STARTS_WITHIN_S = 4.0
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class Interruption:
+    """Of an instance that has tasks and was not there to run them; `times` is how often since it began."""
+
+    began_ms: int
+    times: int = 0
+    runs_ms: int | None = None
+
+    def goes_on(self) -> None:
+        """It is not there now."""
+        self.times += self.runs_ms is not None or not self.times
+        self.runs_ms = None
+
+    def has_run_for(self, seconds: float) -> bool:
+        """It runs its tasks now: whether it has for so long."""
+        self.runs_ms = self.runs_ms or boot_ms()
+        return boot_ms() - self.runs_ms > seconds * 1000
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was one restart, and the instance runs its tasks again."""
+        return self.times == 1 and self.runs_ms is not None
 
 
 class Workers:
@@ -46,6 +74,7 @@ class Workers:
         self._runs: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
         self._leases: dict[str, tuple[str, float]] = {}  # by task: the instance that ran it last, and until when
         self._refused: set[str] = set()  # instances at whose socket a process of another user listens
+        self._interrupted: dict[str, Interruption] = {}  # by instance
         self.instances: dict[str, Instance] = {}
         self.assigned_at_ms = 0
         """When it was seen last that a group had decided anew who has which tasks, by `boot_ms`; 0 before."""
@@ -61,6 +90,7 @@ class Workers:
                 self.assigned_at_ms = boot_ms()
             self._runs.clear()
             self._note_leases()
+            self._note_interruptions()
             for name, connection in list(self._connections.items()):
                 if not connection.alive or self.instances.get(name) is None or _moved(name, known, self.instances):
                     del self._connections[name]
@@ -83,6 +113,26 @@ class Workers:
         """Whether this instance is there and has lately given a sign of life."""
         connection = self._connections.get(instance)
         return connection is not None and connection.answers
+
+    def faults(self) -> dict[str, str]:
+        """By instance why it does not run its tasks: as it says, or because it has ended and its tasks wait for it."""
+        found = {name: each.fault for name, each in self._connections.items() if each.alive and each.fault}
+        for name, interruption in self._interrupted.items():
+            for_s = (boot_ms() - interruption.began_ms) / 1000
+            if name not in found and for_s > _STARTS_WITHIN_S and not interruption.is_over:
+                times = "" if interruption.times == 1 else f", {interruption.times} times"
+                found[name] = f"It has ended within the last {for_s:.0f} s{times}, and its tasks wait for it."
+        return found
+
+    def unwritten_figures(self) -> dict[str, bytes]:
+        """By instance what it has counted and cannot write to its file. From any thread."""
+        connected = dict(self._connections).items()
+        return {name: each.figures for name, each in connected if each.alive and each.figures is not None}
+
+    def say_unreached(self, why: str) -> None:
+        """Tell every worker that no other node reaches this one."""
+        for connection in self._connections.values():
+            connection.say_unreached(why)
 
     def is_alive(self, instance: str) -> bool:
         """Whether the process of this instance lives, as far as can be told here. One that was killed leaves its file,
@@ -163,6 +213,17 @@ class Workers:
                 else:  # given back, whether or not it is restored anew since
                     self._leases.pop(task_id, None)
 
+    def _note_interruptions(self) -> None:
+        """Of each instance that has tasks, whether it is there and runs them."""
+        for name in {name for name, _ in self._leases.values()}:
+            states = self.instances[name].tasks.values() if name in self.instances else ()
+            if not (self.is_connected(name) and "running" in states):
+                self._interrupted.setdefault(name, Interruption(boot_ms())).goes_on()
+            elif name in self._interrupted and self._interrupted[name].has_run_for(_STARTS_WITHIN_S):
+                del self._interrupted[name]
+        for name in self._interrupted.keys() - {name for name, _ in self._leases.values()}:
+            del self._interrupted[name]
+
     def has_answering_owner(self, task_id: str) -> bool:
         """Whether a worker that answers has this task."""
         owner = self.owner(task_id)
@@ -201,7 +262,13 @@ class Workers:
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
             store, partition = places[0]
-            raise NotPresentError(_unreachable(store, partition, owner))
+            if owner is not None:
+                raise NotPresentError(_unreachable(store, partition, owner))
+            raise NotPresentError(
+                f"Partition {partition} of {store!r} is on no worker, and a server alone makes no snapshot. Only the "
+                "worker that owns a store can link its files between two commits. Start `stateline worker` or "
+                "`stateline run` with this state.dir, and ask again when it has the partition."
+            )
         return await connection.snapshot(snapshot, places)
 
     def wanted_copies(self) -> dict[str, tuple[WorkerConnection, Sequence[str]]]:

@@ -39,6 +39,7 @@ from stateline.server.telemetry.node_metrics import LinkCollector, NodeCounts, s
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
+from stateline.server.telemetry.worker_lives import WorkerLives
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 
 # Where prometheus_client keeps what several processes share; its own name.
@@ -87,7 +88,10 @@ class Metrics:
         state_dir, application = serving.config.state_dir, serving.topology.application_id
         self._pipelines = PipelineCollector(serving.pipelines)
         self._sources[1].register(self._pipelines)
-        self._sources[1].register(WorkerCollector(FiguresReader(state_dir / application)))
+        figures = FiguresReader(state_dir / application, serving.workers.unwritten_figures)
+        self._sources[1].register(WorkerCollector(figures))
+        if serving.topology.subtopologies or serving.topology.global_tables:
+            self._sources[1].register(WorkerLives(state_dir / application))
         self.shared = shared is not None
         self._writing = asyncio.Lock()
         self._began_s, self._text = -math.inf, b""

@@ -1,5 +1,7 @@
 """What the workers of this state directory have counted, written once a second (`stateline.deployment.worker_figures`).
 
+A worker that cannot write its file says it over its socket.
+
 Names are Kafka Streams' in Prometheus' style: `commit-latency-avg` is ``stateline_commit_latency_avg_seconds``.
 """
 
@@ -9,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -31,21 +33,26 @@ _FiguresByWorker = Mapping[str, WorkerFigures]
 
 
 class FiguresReader:
-    """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing."""
+    """Reads the files of an application's workers whenever it is asked. Thread-safe: it keeps nothing. `unwritten` is
+    `Workers.unwritten_figures`."""
 
-    def __init__(self, application: Path) -> None:
+    def __init__(self, application: Path, unwritten: Callable[[], Mapping[str, bytes]] = dict) -> None:
         self._application = application
+        self._unwritten = unwritten
 
     def read(self) -> _FiguresByWorker:
-        """Worker → what it wrote last. One that does not live, or whose file makes no sense, is left out."""
+        """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
+        unwritten = self._unwritten()
         try:
-            names = [instance_of(name) for name in sorted(os.listdir(instances_directory(self._application)))]
+            names = {instance_of(name) for name in os.listdir(instances_directory(self._application))}
         except OSError:
-            return {}  # no worker has started yet; where nothing may be read, /readyz says so
-        found = {name: self._figures_of(name) for name in names if name is not None}
+            names = set()  # no worker has started yet; where nothing may be read, /readyz says so
+        found = {name: self._figures_of(name, unwritten) for name in sorted({*filter(None, names), *unwritten})}
         return {name: figures for name, figures in found.items() if figures is not None}
 
-    def _figures_of(self, name: str) -> WorkerFigures | None:
+    def _figures_of(self, name: str, unwritten: Mapping[str, bytes]) -> WorkerFigures | None:
+        if name in unwritten:
+            return WorkerFigures.decode(unwritten[name])
         if lock_holder(lock_path(self._application, name))[0] is False:
             return None  # killed
         path = figures_path(self._application, name)
@@ -116,7 +123,7 @@ PROPERTIES = {
     "total-sst-files-size": ("total_sst_files_size_bytes", "Size of table files, those that snapshots keep included."),
     "live-sst-files-size": ("live_sst_files_size_bytes", "Size of the table files in use."),
     "num-live-versions": ("num_live_versions", "Versions of the list of files that are in use."),
-    "estimate-num-keys": ("estimate_num_keys", "About how many keys there are."),
+    "estimate-num-keys": ("estimate_num_keys", "RocksDB's estimate of stored rows."),
     "estimate-table-readers-mem": ("estimate_table_readers_mem_bytes", "Memory of table readers, block cache aside."),
     "background-errors": ("background_errors", "Background errors since the store was opened."),
     "is-write-stopped": ("is_write_stopped", "Partitions where RocksDB takes no writes."),
@@ -137,6 +144,7 @@ class WorkerCollector(Collector):
         yield _lag(found)
         yield from _standbys(found)
         yield _dropped(found)
+        yield from _steps(found)
         yield from _stores(found)
         yield from _rocksdb(found)
 
@@ -187,6 +195,18 @@ def _dropped(found: _FiguresByWorker) -> Metric:
         for task, dropped in figures.dropped.items():
             counter.add_metric([worker, task], dropped)
     return counter
+
+
+def _steps(found: _FiguresByWorker) -> Iterator[Metric]:
+    taken = _counter("step_records", "Records that a step was given.", "step")
+    dropped = _counter("step_dropped_records", "Of these, those that it dropped, by reason.", "step", "reason")
+    for worker, figures in found.items():
+        for name, step in figures.steps.items():
+            taken.add_metric([worker, name], step.taken)
+            for reason, count in step.dropped.items():
+                dropped.add_metric([worker, name, reason], count)
+    yield taken
+    yield dropped
 
 
 def _stores(found: _FiguresByWorker) -> Iterator[Metric]:

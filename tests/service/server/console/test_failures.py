@@ -62,7 +62,8 @@ def test_what_was_left_out_is_counted_whether_it_is_kept_or_not(page: Console) -
             content_type="text/plain; version=0.0.4",
             body='stateline_skipped_records_total{worker="worker-0"} 1234.0\n'
             'stateline_dead_lettered_records_total{worker="worker-0"} 7.0\n'
-            'stateline_pipeline_skipped_total{pipeline="the \\"slow\\" one"} 2.0\n',
+            'stateline_pipeline_skipped_total{pipeline="the \\"slow\\" one"} 2.0\n'
+            'stateline_step_dropped_records_total{reason="no_key",step="count a",worker="worker-0"} 3456.0\n',
         )
 
     page.page.route("**/metrics", metrics)
@@ -70,6 +71,8 @@ def test_what_was_left_out_is_counted_whether_it_is_kept_or_not(page: Console) -
     row.get_by_text("1,234").wait_for()
     told = table.locator("tbody tr").evaluate_all("all => all.map((r) => [...r.children].map((c) => c.textContent))")
     assert told == [["worker-0", "1,234", "7", ""], ['pipeline the "slow" one', "2", "", ""]]
+    steps = page.page.get_by_role("table", name="Dropped by step")
+    steps.get_by_role("row", name="worker-0 count a no key 3,456", exact=True).wait_for()
 
 
 def test_a_dead_letter_is_shown_with_the_record_that_caused_it(page: Console) -> None:

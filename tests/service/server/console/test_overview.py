@@ -245,6 +245,27 @@ def test_a_worker_that_tells_nothing_of_itself_and_records_that_failed_are_told(
     page.page.wait_for_url("**/failures")
 
 
+def test_a_step_that_drops_more_than_one_record_in_a_hundred_is_told(page: Console) -> None:
+    def dropping(said: dict[str, Any]) -> dict[str, Any]:
+        (name,) = said["workers"]
+        steps = {
+            "count per_hour": {"taken": 1_000, "dropped": {"late": 8, "no_key": 1}},
+            "count per_day": {"taken": 1_000, "dropped": {"late": 5}},
+        }
+        now, worker = int(time.time() * 1000), said["workers"][name] | {"steps": steps}
+        return {"workers": {name: worker | {"told_at_ms": now}, "other": worker | {"told_at_ms": now, "steps": more}}}
+
+    more = {"count per_hour": {"taken": 500, "dropped": {"late": 7}}}
+    page.page.get_by_text("Every store can be asked.").wait_for()
+    change_look(page.page, dropping)
+    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts.first.wait_for()
+    (told,) = alerts.all_inner_texts()
+    assert told.startswith("look Step count per_hour dropped 16 of 1,500 records: late 15, no_key 1")
+    page.page.get_by_role("link", name="Step count per_hour").click()
+    page.page.wait_for_url("**/failures")
+
+
 def test_while_nobody_answers_nothing_is_called_well(page: Console) -> None:
     page.page.get_by_text("Every store can be asked.").wait_for()
     page.page.route("**/v1/console", lambda route: route.abort())

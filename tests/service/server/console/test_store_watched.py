@@ -81,9 +81,9 @@ def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Movi
     write(moving, "C1", 1)
     page.page.locator("#moved", has_text="the positions moved").wait_for()
     counts = iter([5, *[7] * 1000])
-    answer = {"approximate_entries": 0, "isolation_level": "read_committed"}
+    answer = {"isolation_level": "read_committed"}
     page.page.route(
-        "**/aircraft/count*", lambda route: route.fulfill(json=answer | {"approximate_entries": next(counts)})
+        "**/aircraft/count?exact=true*", lambda route: route.fulfill(json=answer | {"exact_entries": next(counts)})
     )
     page.visit("stores/aircraft?ask=count&every=1")
     page.page.locator("#moved", has_text="from 5 to 7").wait_for()

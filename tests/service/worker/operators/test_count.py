@@ -61,3 +61,13 @@ def test_the_count_under_another_key_goes_through_a_repartition_topic(tmp_path: 
     assert scene.rows("counts") == wanted
     newest = {record.key: (record.value, record.timestamp_ms) for record in scene.written("out")}
     assert newest == wanted
+
+
+def test_records_without_a_key_and_without_a_value_are_counted_apart(tmp_path: Path) -> None:
+    app = App("app")
+    app.stream("in", key=serdes.string, value=serdes.string).group_by_key().count("counts")
+    scene = Scene(app, tmp_path, partitions=1)
+    scene.send("in", [(None, "v", 1), (None, None, 2), ("k", None, 3), ("k", "v", 4)])
+    scene.work_off()
+    assert scene.failures.steps["count counts"].dropped == {"no_key": 2, "no_value": 1}
+    assert scene.failures.steps["count counts"].taken == 4

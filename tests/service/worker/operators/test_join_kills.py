@@ -37,11 +37,11 @@ def test_joins_are_those_of_the_whole_input_after_kills_at_every_kind_of_step(tm
     scene = Scene(joins_app.build(), tmp_path, partitions=2, settings=settings)
     oracle = Oracle()
     for seed, kill_at in enumerate(STEPS):
-        given = records(150, seed)
+        given = records(1_500, seed)
         send(scene, given)
         oracle.process(given)
         scene.run_until_killed(joins_app, kill_at)
-    given = records(150, len(STEPS))
+    given = records(1_500, len(STEPS))
     send(scene, given)
     oracle.process(given)
     scene.work_off()

@@ -3,7 +3,7 @@
 const PAGED = ["limit", "cursor"];
 const TIMES = ["from", "to", "order", ...PAGED];
 
-/** `type` is the query's in a body, `fields` are its own, `path` is below the store; without one it is a body always. */
+/** `type` is the query's in a body, `fields` are its own, `fixed` are parameters that it always has, `path` is below the store; without one it is a body always. */
 export const QUERIES = {
   key: { label: "One key", type: "key", fields: ["key"], path: "keys/{key}" },
   keys: { label: "Many keys", type: "keys", fields: ["keys"] },
@@ -21,7 +21,7 @@ export const QUERIES = {
   windows: { label: "Windows of all keys", type: "windows", fields: TIMES, path: "windows" },
   sessions: { label: "Sessions of a key", type: "sessions", fields: ["key", ...TIMES], path: "keys/{key}/sessions" },
   all_sessions: { label: "Sessions of all keys", type: "sessions", fields: TIMES, path: "sessions" },
-  count: { label: "Count", type: "count", fields: [], path: "count" },
+  count: { label: "Count", type: "count", fields: [], fixed: { exact: "true" }, path: "count" },
   position: { label: "Position", fields: [], path: "position" },
 };
 
@@ -63,8 +63,8 @@ export function family(kind) {
 export function requestFor(store, name, values) {
   const query = QUERIES[name];
   const taken = values.cursor ? PAGED : [...query.fields, ...COMMON_FIELDS].filter((field) => !IN_PATH_OR_BODY.includes(field));
-  const given = taken.filter((field) => (values[field] ?? "") !== "");
-  const parameters = given.map((field) => `${field}=${encodeURIComponent(values[field])}`).join("&");
+  const given = { ...query.fixed, ...Object.fromEntries(taken.filter((field) => (values[field] ?? "") !== "").map((field) => [field, values[field]])) };
+  const parameters = Object.entries(given).map(([field, value]) => `${field}=${encodeURIComponent(value)}`).join("&");
   const base = `v1/stores/${segment(store.store)}/`;
   const suffix = parameters && `?${parameters}`;
   if (query.path && !isFolder(query, values)) {

@@ -7,6 +7,7 @@ import { useRepeated } from "../../base/repeat.js";
 import { Table } from "../../parts/table.js";
 
 const COUNTED = /^stateline_(?:(pipeline)_)?(skipped|dead_lettered|operators_dropped)(?:_records)?_total\{(?:worker|pipeline)="((?:[^"\\]|\\.)*)"\} (\S+)$/gm;
+const DROPPED = /^stateline_step_dropped_records_total\{reason="([a-z_]*)",step="((?:[^"\\]|\\.)*)",worker="((?:[^"\\]|\\.)*)"\} (\S+)$/gm;
 
 /** A table by worker and pipeline; nothing while it is not known, or when the token may not see it. Asked anew with `asked`. */
 export function Counts({ asked }) {
@@ -28,15 +29,31 @@ export function Counts({ asked }) {
     cells: [who, ...[skipped, letters, dropped].map((count) => (count === undefined ? "" : countText(count)))],
   }));
   if (rows.length === 0) return null;
-  return html`<${Table} caption="Left out since the start" columns=${["Who", "Skipped", "To dead letters", "Too late or without a key"]} rows=${rows} />`;
+  return html`<${Table} caption="Left out since the start" columns=${["Who", "Skipped", "To dead letters", "Too late or without a key"]} rows=${rows} />
+    <${Steps} text=${text} />`;
+}
+
+/** A table of what each step dropped and why; nothing where no step dropped a record. */
+function Steps({ text }) {
+  const rows = [...text.matchAll(DROPPED)].map(([, reason, step, worker, count]) => ({
+    id: `${worker} ${step} ${reason}`,
+    cells: [unescaped(worker), unescaped(step), reason.replaceAll("_", " "), countText(Number(count))],
+  }));
+  if (rows.length === 0) return null;
+  return html`<${Table} caption="Dropped by step" columns=${["Worker", "Step", "Reason", "Records"]} rows=${rows} />`;
 }
 
 /** Worker or pipeline → what → how many, of Prometheus' text. */
 function leftOutIn(text) {
   const found = {};
   for (const [, pipeline, what, name, count] of text.matchAll(COUNTED)) {
-    const who = `${pipeline ? "pipeline " : ""}${name.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c))}`;
+    const who = `${pipeline ? "pipeline " : ""}${unescaped(name)}`;
     (found[who] ??= {})[what] = Number(count);
   }
   return found;
+}
+
+/** A label's value, of Prometheus' text. */
+function unescaped(text) {
+  return text.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
 }

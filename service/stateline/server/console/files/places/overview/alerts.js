@@ -8,6 +8,7 @@ import { isAmiss } from "../pipelines.js";
 import { alertOf, isBehind, statesText } from "../stores.js";
 
 const SILENT_MS = 15_000; // they tell once a second, and are looked at every five
+const MOST_DROPPED = 0.01; // of the records that a step was given
 const WORDS = { bad: "broken", warn: "look" };
 
 /** The list of them, or that all is well. */
@@ -43,10 +44,35 @@ function workerAlerts({ workers }) {
     what: `Worker ${name} has told nothing of itself for ${durationText(ageMs(atMs))}`,
     advice: "It is busy with one record or micro-batch, or hangs: its stores stand still meanwhile.",
   }));
+  const found = [...silent, ...dropAlerts(all.map(([, worker]) => worker))];
   const failed = all.reduce((sum, [, worker]) => sum + worker.failed, 0);
-  if (failed === 0) return silent;
+  if (failed === 0) return found;
   const what = `${counted(failed, "record")} failed since the workers started`;
-  return [...silent, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "Why, and with which record, stands there." }];
+  return [...found, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "Why, and with which record, stands there." }];
+}
+
+function dropAlerts(workers) {
+  return Object.entries(stepsOf(workers)).filter(([, { taken, dropped }]) => sumOf(dropped) > MOST_DROPPED * taken).map(([step, { taken, dropped }]) => ({
+    how: "warn",
+    href: addressOf({ place: "failures" }),
+    what: `Step ${step} dropped ${countText(sumOf(dropped))} of ${counted(taken, "record")}: ${Object.entries(dropped).map(([why, count]) => `${why} ${countText(count)}`).join(", ")}`,
+    advice: "For late records, choose a larger grace, or see whether a partition is read far behind the others.",
+  }));
+}
+
+/** Steps of all workers: records that each was given, and those that it dropped, by reason. */
+function stepsOf(workers) {
+  const found = {};
+  for (const [name, { taken, dropped }] of workers.flatMap((worker) => Object.entries(worker.steps ?? {}))) {
+    const step = (found[name] ??= { taken: 0, dropped: {} });
+    step.taken += taken;
+    for (const [why, count] of Object.entries(dropped)) step.dropped[why] = (step.dropped[why] ?? 0) + count;
+  }
+  return found;
+}
+
+function sumOf(counts) {
+  return Object.values(counts).reduce((sum, count) => sum + count, 0);
 }
 
 function pipelineAlerts({ pipelines }) {

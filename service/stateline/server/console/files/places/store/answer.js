@@ -30,7 +30,7 @@ function sentence({ body, status, elapsedMs }) {
   const took = `Status ${status}, ${durationText(elapsedMs)}.`;
   if (body.entries) return `${counted(body.entries.length, "entry", "entries")}${body.cursor ? ", more to come" : ""}. ${took}`;
   if (body.found === false) return `There is no such key. ${took}`;
-  if (body.approximate_entries !== undefined) return `About ${countText(body.approximate_entries)} entries. ${took}`;
+  if (body.exact_entries !== undefined) return `${counted(body.exact_entries, "entry", "entries")}. ${took}`;
   return `Answered. ${took}`;
 }
 

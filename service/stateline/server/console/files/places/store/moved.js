@@ -28,7 +28,7 @@ function rowsText({ changed, added, gone }) {
 }
 
 function bodiesText(before, now) {
-  const [was, is] = [before, now].map((body) => body.approximate_entries);
+  const [was, is] = [before, now].map((body) => body.exact_entries);
   if (is !== undefined) return was === is ? NOTHING : `Since the answer before: from ${countText(was)} to ${countText(is)}.`;
   const [old, present] = [before, now].map(({ committed, uncommitted }) => compact([committed ?? null, uncommitted ?? null]));
   return old === present ? NOTHING : "Since the answer before the positions moved.";

@@ -1,0 +1,111 @@
+"""Stores of every kind, filled and owned by this process, and a server beside it: what `bench_scans` asks."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from processes import server_process, until_ready
+from scan_app import app
+from topic import key_of, value
+
+from stateline.deployment.topology_file import PublishedTopology, publish_topology
+from stateline.query.values import HostedPartition
+from stateline.worker.query_socket import QuerySocket
+from stateline.worker.registration import Registration, socket_path
+from stateline.worker.snapshots import SnapshotMaker
+from stateline_store import (
+    IsolationLevel,
+    SessionStore,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    TimestampedKeyValueStore,
+    TransactionalStore,
+    VersionedStore,
+    Windowed,
+    WindowStore,
+)
+
+PARTITIONS = 4
+_SLICE = 10_000
+_WINDOW_MS = 60_000
+_I64 = struct.Struct(">q")
+_WINDOWS_OF_A_KEY = 10
+
+
+class Owner:
+    """The stores, each with so many rows, spread over the partitions; it answers on a thread of its own."""
+
+    def __init__(self, state_dir: Path, rows: dict[str, int]) -> None:
+        self._directory = StateDirectory(state_dir, app.application_id)
+        topology, application = app.topology(), self._directory.application
+        self._stores: dict[tuple[str, int], TransactionalStore] = {}
+        for name, definition in topology.stores.items():
+            for partition in range(PARTITIONS):
+                store = definition.build()
+                assert isinstance(store, TransactionalStore)
+                store.init(StoreContext(f"0_{partition}", self._directory.task(f"0_{partition}")))
+                store.set_state(StoreState.ACTIVE)
+                self._stores[name, partition] = store
+                self._fill(store, partition, rows.get(name, 0))
+                store.commit({})
+        self._instance = Registration(application, "worker-0")
+        maker = SnapshotMaker(self._directory, topology, self._hosted)
+        self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, maker)
+        level = IsolationLevel.READ_COMMITTED
+        publish_topology(application, PublishedTopology.of(topology, {0: PARTITIONS}, level))
+        self._instance.update(
+            path, {f"0_{p}": "running" for p in range(PARTITIONS)}, self._directory.process_id()
+        )  # fmt: skip
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering, and close the stores."""
+        self._done.set()
+        self._thread.join()
+        self._socket.close()
+        self._instance.remove()
+        for store in self._stores.values():
+            store.close()
+
+    def _fill(self, store: TransactionalStore, partition: int, rows: int) -> None:
+        values = [value() for _ in range(1000)]
+        for first in range(partition, rows, PARTITIONS * _SLICE):
+            numbers = range(first, min(rows, first + PARTITIONS * _SLICE), PARTITIONS)
+            if isinstance(store, TimestampedKeyValueStore):
+                store.put_all_with_timestamp((key_of(n), values[n % 1000], 1_000 + n) for n in numbers)
+            for n in numbers:
+                key, at_ms = key_of(n // _WINDOWS_OF_A_KEY), 10**12 + n % _WINDOWS_OF_A_KEY * _WINDOW_MS
+                if isinstance(store, WindowStore):
+                    store.put(key, _I64.pack(n), at_ms)
+                elif isinstance(store, SessionStore):
+                    store.put(Windowed(key, at_ms, at_ms + 1_000), _I64.pack(n))
+                elif isinstance(store, VersionedStore):
+                    store.put(key_of(n), values[n % 1000], at_ms)
+            store.commit({})
+
+    def _serve(self) -> None:
+        while not self._done.is_set():
+            self._socket.serve_pending(0.05)
+
+    def _hosted(self, name: str, partition: int) -> HostedPartition | None:
+        store = self._stores.get((name, partition))
+        return None if store is None else HostedPartition(store, StoreState.ACTIVE)
+
+
+@contextmanager
+def scene(root: Path, rows: dict[str, int]) -> Iterator[tuple[int, int]]:
+    """The server's port and process, beside an owner of stores with so many rows."""
+    owner = Owner(root, rows)
+    try:
+        with server_process("embedded", root, module="scan_app") as (port, child):
+            until_ready(port)
+            yield port, child.pid
+    finally:
+        owner.close()
