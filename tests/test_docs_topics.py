@@ -39,7 +39,7 @@ def declared() -> dict[str, Any]:
 
 
 def test_the_policies_are_those_of_the_code() -> None:
-    named = [plain(row[0]).split()[0].strip('`"') for row in rows(TEXT, "what becomes of the record:\n")]
+    named = [plain(row[0]).split()[0].strip('`"') for row in rows(TEXT, "a record with an invalid time:\n")]
     assert named == list(_POLICIES)
 
 
@@ -117,7 +117,7 @@ def test_each_method_that_its_table_names_is_there(written: dict[str, Any]) -> N
     log = written["log"]
     objects = {"log.admin()": log.admin, "log.producer()": log.producer, "log.consumer()": log.consumer}
     objects |= {'log.producer("its-id")': log.producer, 'log.consumer("a-group")': log.consumer}
-    shown = rows(TEXT, "in any number of processes of one machine.\n")
+    shown = rows(TEXT, "in any number of processes on one machine.\n")
     assert {plain(row[0]) for row in shown} == objects.keys()
     for row in shown:
         with objects[plain(row[0])]() as made:

@@ -102,49 +102,49 @@ class Config(BaseModel):
             else IsolationLevel.READ_UNCOMMITTED
         )
     )
-    """Of queries that name none: READ_UNCOMMITTED unless set, READ_COMMITTED under exactly_once_v2."""
+    """Isolation level of queries that name none: READ_UNCOMMITTED, or READ_COMMITTED under exactly_once_v2."""
     repartition_purge_interval_ms: Milliseconds = 30_000
-    """How often records of repartition topics whose processing is committed are deleted."""
+    """How often committed records of repartition topics are deleted."""
     statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
-    """Workers commit early rather than hold more than this in their buffers: each has a num.workers-th of it."""
+    """A worker commits early if its buffers would exceed its share of this, one num.workers-th."""
     state_cleanup_delay_ms: Milliseconds = 600_000
-    """A task's directory that no worker has used for so long is deleted, unless a store in it could not be rebuilt."""
+    """A task's directory unused for this long is deleted, unless a store in it could not be rebuilt."""
     automatic_state_relocation: Switch = True
-    """Move stores whose subtopology has another number now; false refuses to start and shows what is elsewhere."""
+    """Move stores whose subtopology has a new number. false: refuse to start, and show where they are."""
     upgrade_from: UpgradeFrom = None
     """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
     upgrade_mode: Upgrade = None
     """in_place builds the new files beside the plain ones; roll_over leaves that to standbys and new nodes."""
     statestore_sync: Switch = False
-    """fsync each commit. Without it a power cut can lose the last commits, which are then replayed."""
+    """fsync each commit. Without it, a power cut can lose the last commits. They are then replayed."""
     node_name: OptionalNodeName = None
-    """What this machine is called, in the whole application; the host's name unless set. One directory, one name."""
+    """This machine's name in the whole application. Unset: the host's name. One directory, one name."""
     node_url: OptionalUrl = None
-    """Where clients reach this node's HTTP. Unset: what the server listens at, unless that is every address."""
+    """Where clients reach this node's HTTP. Unset: the server's address, unless it listens on every address."""
     node_peer_listen: OptionalListen = None
     """Where other nodes reach this one. Unset: any free port, of server.host with certificates, else of 127.0.0.1."""
     node_peer_advertised: OptionalAddress = None
-    """The address that other nodes are told, where it is not the one of node.peer.listen."""
+    """The address given to other nodes, if it is not the one of node.peer.listen."""
     node_peer_tls_certificate_file: OptionalFile = None
-    """This node's certificate as PEM, made out to its name: nodes link by TLS, in which both show theirs."""
+    """This node's certificate as PEM, issued to its name. On a link by TLS, both nodes show theirs."""
     node_peer_tls_key_file: OptionalFile = None
     """The certificate's private key, as PEM, without a password."""
     node_peer_tls_ca_file: OptionalFile = None
-    """The authority that has signed the certificates of all nodes, as PEM, and nobody else's."""
+    """The authority that signed the certificates of all nodes and of nobody else, as PEM."""
     node_peer_secret_file: OptionalFile = None
     """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
     node_leave: Switch = False
-    """A node that is told to stop leaves its group for good: others have its tasks at once, not after its session."""
+    """A node that is stopped leaves its group for good. Others get its tasks at once, not after its session."""
     node_copy_max_bytes_per_second: BytesPerSecond = 52_428_800
-    """Of stores' files that a node sends to one that begins to follow them; 0: it neither sends nor fetches any."""
+    """Limit for copying stores' files to a node that begins to follow them. 0: neither send nor fetch any."""
     num_standby_replicas: CountOrNone = 0
-    """Copies of each task on other nodes, which follow its changelogs: if its node is lost, one of them takes over."""
+    """Copies of each task on other nodes. They follow its changelogs. If its node is lost, one takes over."""
     max_warmup_replicas: Count = 2
-    """Standbys that a worker lets catch up at once; the next begins when one of these has."""
+    """Standbys that catch up on a worker at a time. The next begins when one has caught up."""
     acceptable_recovery_lag: CountOrNone = 10_000
-    """A standby that lacks no more records than this has caught up: its task may move there."""
+    """A standby that lacks at most this many records has caught up: its task may move there."""
     rack_aware_assignment_tags: OptionalNames = None
-    """Names of client.tag.* by which nodes are to differ that have further copies of one task, as zone,rack."""
+    """Names of client.tag.* in which nodes with further copies of a task are to differ, as zone,rack."""
     group_instance_id: OptionalText = None
     """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <node>-<instance>."""
     session_timeout_ms: Milliseconds = 45_000
@@ -152,25 +152,25 @@ class Config(BaseModel):
     transaction_timeout_ms: Milliseconds = 60_000
     """After this long the broker aborts an open transaction."""
     max_poll_interval_ms: Milliseconds = 300_000
-    """After this long without a poll a worker is taken for stuck."""
+    """After this long without a poll a worker counts as stuck."""
     max_partition_skew_ms: MillisecondsOrUnlimited = 10_000
-    """How far ahead of a partition without records here others are processed, in event time; -1: partitions as read."""
+    """How far in event time a partition is read ahead of another one that has no records yet; -1: in the order read."""
     max_task_idle_ms: Wait = 1_000
-    """How long a partition that is read to its end, or restores, holds back others that are further ahead."""
+    """How long a partition without records, or one that restores, holds back partitions that are further ahead."""
     deserialization_exception_handler: Handler = "fail"
-    """What becomes of a record that cannot be read."""
+    """How to handle a record that cannot be read."""
     processing_exception_handler: Handler = "fail"
-    """What becomes of a record whose processor raises."""
+    """How to handle a record whose processor raises."""
     production_exception_handler: ProductionHandler = "fail"
-    """What becomes of a record that is forwarded and that the log refuses."""
+    """How to handle a forwarded record that the log refuses."""
     dead_letter_topic: OptionalText = None
-    """Where a handler of dead-letter sends records (errors.dead.letter.queue.topic.name)."""
+    """The topic of dead letters, for handlers of dead-letter (errors.dead.letter.queue.topic.name)."""
     max_timestamp_ahead_ms: MillisecondsOrUnlimited = -1
-    """A record whose timestamp is further ahead of the worker's clock counts as one that cannot be read."""
+    """A record whose timestamp is further ahead of the worker's clock counts as unreadable."""
     replication_factor: Replication = -1
-    """Of the changelog and repartition topics that Stateline creates."""
+    """The replication factor of changelog and repartition topics that Stateline creates."""
     windowstore_changelog_additional_retention_ms: MillisecondsToAdd = 86_400_000
-    """How much longer than its store the changelog of windows or sessions keeps records, for clocks that differ."""
+    """How much longer than its store a changelog of windows or sessions keeps records, for clocks that differ."""
     server_host: Text = "127.0.0.1"
     """The address that the server listens on."""
     server_port: Port = 8000
@@ -182,63 +182,63 @@ class Config(BaseModel):
     server_limit_max: Count = 10_000
     """The largest limit of a query."""
     server_body_max_bytes: Count = 4 * 1024 * 1024
-    """The largest body of a request; all large ones of a process together have 16 times as much."""
+    """The largest body of a request. All large bodies of a process together may have 16 times as much."""
     server_processes: Count = 1
-    """Server processes behind the port, each with a core's worth of answers."""
+    """Server processes behind the port. Each can use one core."""
     server_drain_ms: Wait = 0
-    """How long a server that was told to stop still takes requests, while /readyz says 503."""
+    """How long a server that is stopped still accepts requests, while /readyz says 503."""
     server_access_log: AccessLogging = "off"
     """A log line for each request, or for slow and failed ones."""
     server_slow_query_ms: Wait = 1_000
-    """A request that takes so long is slow."""
+    """A request that takes this long is slow."""
     server_follow_ms: Wait = 300_000
-    """What was asked within this time is followed with each commit; the rest less often."""
+    """Store partitions queried within this time follow each commit. Others follow less often."""
     server_cursor_ttl_ms: Milliseconds = 60_000
     """How long after its last page a cursor is kept."""
     server_cursors_max: Count = 256
-    """Cursors of a server process at a time; of who has most, the one used longest ago makes room."""
+    """Cursors of a server process. Beyond it, the caller with the most loses the least recently used one."""
     server_cursors_max_bytes: Count = 1_073_741_824
-    """Files on disk that only cursors and streams keep; beyond that the first cursor of who has most goes."""
+    """Files on disk kept only for cursors and streams. Beyond it, the caller with the most loses its first cursor."""
     server_snapshots_max: Count = 16
-    """Snapshots of an application that are kept at once; one more gets TOO_MANY_REQUESTS."""
+    """Snapshots of an application at a time. One more gets TOO_MANY_REQUESTS."""
     server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240
-    """Bytes on disk that only snapshots keep; beyond that none is made and no lease made longer."""
+    """Bytes on disk kept only for snapshots. Beyond it, no snapshot is made and no lease extended."""
     server_snapshot_ttl_max_ms: Milliseconds = 3_600_000
-    """The longest lease of a snapshot, counted from when it is made or renewed; a longer one is refused."""
+    """The longest lease of a snapshot, from its start or renewal. A longer one is refused."""
     server_query_timeout_ms: Milliseconds = 60_000
-    """How long a query may work before its answer begins, wait_ms not counted; then it gets TOO_MANY_REQUESTS."""
+    """How long a query may work before its answer begins, without wait_ms. Then it gets TOO_MANY_REQUESTS."""
     server_scans_max: CountOrUnlimited = 64
-    """Scans that a server process runs at once, without those that wait; one more gets TOO_MANY_REQUESTS."""
+    """Scans that a server process runs at a time, without waiting ones. One more gets TOO_MANY_REQUESTS."""
     server_rate_limit: CountOrUnlimited = -1
-    """Requests per second of a token, or of an address without one, at a server process; more get TOO_MANY_REQUESTS."""
+    """Requests per second of a token, or of an address without one, at a server process. More get TOO_MANY_REQUESTS."""
     server_caller_share_percent: Percent = 50
-    """Of snapshots, scans, change feeds and large bodies, how much one caller may have: a token, or an address."""
+    """How much of the snapshots, scans, change feeds and large bodies one caller (token or address) may have."""
     server_forwarded_allow_ips: OptionalAddresses = None
-    """Proxies whose X-Forwarded-For is believed, where server.rate.limit counts addresses: nobody's unless set."""
+    """Proxies whose X-Forwarded-For is trusted, where server.rate.limit counts addresses. Unset: none."""
     server_cors_origins: OptionalOrigins = None
-    """Origins whose pages may ask the server from a browser, and read what it answers."""
+    """Origins whose pages may ask the server from a browser, and read its answers."""
     server_tokens_file: OptionalFile = None
-    """Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."""
+    """The permissions of tokens: a file that `stateline token` writes. Unset: everyone may ask everything."""
     server_tls_certificate_file: OptionalFile = None
-    """The server's certificate and those between it and the root, as PEM: it speaks TLS (needs server.tls.key.file)."""
+    """The server's certificate and its intermediates, as PEM, for TLS (needs server.tls.key.file)."""
     server_tls_key_file: OptionalFile = None
     """The certificate's private key, as PEM, without a password."""
     server_insecure: Switch = False
-    """Something else guards the server: without tokens listen on any address, be asked by any name."""
+    """Something else guards the server: without tokens, listen on any address, and accept any host name."""
     server_changes_max: Count = 64
-    """Change feeds that are read at once; one more is refused with 429."""
+    """Change feeds at a time. One more is refused with 429."""
     server_changes_buffer_bytes: Count = 1024 * 1024
-    """What may wait to be sent to the reader of a change feed, and about as much that was read from Kafka ahead."""
+    """How much may wait for the reader of a change feed. About as much is read ahead from Kafka."""
     server_changes_slow_ms: Milliseconds = 30_000
-    """The reader of a change feed who takes nothing for so long is disconnected."""
+    """A reader of a change feed that takes nothing for this long is disconnected."""
     server_changes_heartbeat_ms: Milliseconds = 5_000
-    """How often a change feed without changes sends a sign of life."""
+    """How often a change feed without changes sends a heartbeat."""
     num_workers: Count = 1
     """Worker processes that `stateline run` starts."""
     worker_stop_timeout_ms: Milliseconds = 60_000
-    """How long a worker of `stateline run` may take to commit and to close its stores before it is killed."""
+    """How long a worker of `stateline run` may take to commit and close its stores. After that it is killed."""
     log_format: LogFormat = "text"
-    """Of what the processes log: lines of text, or an object of JSON on each line."""
+    """The format of the processes' logs: lines of text, or an object of JSON on each line."""
     tracing_exporter: TracingExporter = "none"
     """OpenTelemetry traces: none, or sent by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT (needs stateline[otel])."""
     spark_master: Text = "local[2]"
@@ -248,19 +248,19 @@ class Config(BaseModel):
     spark_trigger_interval_ms: Wait = 500
     """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
     pipeline_drivers: PipelineDrivers = "each"
-    """Under `stateline run`: a driver process for each pipeline, or one for all of them, which takes less memory."""
+    """Under `stateline run`: a driver process per pipeline, or one for all of them, which takes less memory."""
     pipeline_node: OptionalText = None
-    """The node (node.name) that runs the pipelines, where there are several. Unset: the first that has started them."""
+    """The node (node.name) that runs the pipelines, with several nodes. Unset: the first that has started them."""
     pipeline_checkpoint_location: OptionalSharedLocation = None
-    """Where all nodes reach the checkpoints of pipelines: another one takes over. Unset: below state.dir, on one."""
+    """Where all nodes reach pipelines' checkpoints, so that another can take over. Unset: below state.dir, on one."""
     pipeline_max_offsets_per_trigger: Count = 200_000
     """How many records of each topic a micro-batch of a pipeline reads at most (Spark's maxOffsetsPerTrigger)."""
     pipeline_transaction_timeout_max_ms: Milliseconds = 900_000
-    """The longest that a large micro-batch may be written: at most the brokers' transaction.max.timeout.ms."""
+    """The longest write of a large micro-batch: at most the brokers' transaction.max.timeout.ms."""
     pipeline_results_port: Port = 0
-    """Where a pipeline's driver takes results from executors, or one of the next 15 ports; 0: any free one."""
+    """Where a pipeline's driver receives results of executors, or one of the next 15 ports. 0: any free one."""
     pipeline_restart_max_ms: Milliseconds = 30_000
-    """The longest pause before a pipeline that failed starts again; the first is 500 ms, each is twice the last."""
+    """The longest pause before a failed pipeline starts again. The first is 500 ms, and each doubles the last."""
     client_tag: PassedOn = Field(default_factory=dict)
     """client.tag.*: where this node stands, as client.tag.zone; rack.aware.assignment.tags says which of them count."""
     consumer: PassedOn = Field(default_factory=dict)

@@ -184,7 +184,7 @@ def test_the_consoles_settings_are_told_to_who_reads_every_store_without_secrets
     with http_server(guarded.state_dir, f"server.tokens.file={guarded.file}", *login) as client:
         listed = client.get("/v1/console/settings", headers=guarded.all).json()["settings"]
     found = {row["name"]: row for row in listed}
-    about = "Who may ask what: a file that `stateline token` writes. Unset: everyone may ask everything."
+    about = "The permissions of tokens: a file that `stateline token` writes. Unset: everyone may ask everything."
     tokens = {"name": "server.tokens.file", "value": str(guarded.file), "origin": "--set", "about": about}
     assert found["server.tokens.file"] == tokens
     assert found["num.workers"]["origin"] == "default"
