@@ -85,7 +85,8 @@ def away_parts(
     first, end = bounds
     if note is None or next_offset > end:  # a group beyond the log's end begins anew
         return None
-    without = {store.name: store for store in subtopology.stores if not store.logged}
+    # A store of one's own has no Position: the note alone tells what it has seen.
+    without = {store.name: store for store in subtopology.stores if not store.logged and store.kind != "custom"}
     # Stores in memory without a changelog lack nothing that they would have.
     kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and _is_kept(without.get(p.name)))]
     away = {p.digest: at for p in kept if (at := note.left.get(p.digest)) is not None and at <= end}
