@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,22 +25,10 @@ from chaos.faults import FAULTS, SESSION_S, TRANSACTION_S, Fault, possible_fault
 from chaos.scene import Scene
 from stateline.log.kafka import KafkaLog
 from support.oracles.crash_watch import WatchedRun
+from support.processes.small_disk import small_disk
 
 GUARANTEES = ("exactly_once_v2", "at_least_once")
 _DISK_MIB = 256
-
-
-@contextmanager
-def small_disk() -> Iterator[tuple[Path, bool]]:
-    """A directory on a disk of its own that can be filled, and whether it is one: mounting takes root's rights."""
-    with tempfile.TemporaryDirectory() as name:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", name]
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-        try:
-            yield Path(name), mounted
-        finally:
-            if mounted:
-                subprocess.run(["umount", "-l", name], check=False)
 
 
 @contextmanager
@@ -50,7 +37,8 @@ def chaos(cluster: KafkaCluster, guarantee: str, chance: random.Random, pace_s: 
     came out is held against the input. What is wrong is raised, with what the workers have printed. Input comes, and
     is committed, at this pace."""
     with ExitStack() as stack:
-        disk, is_small = stack.enter_context(small_disk())
+        disk = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        is_small = stack.enter_context(small_disk(disk, _DISK_MIB))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context(closing(KafkaLog(cluster.bootstrap_servers)))
         run = WatchedRun(

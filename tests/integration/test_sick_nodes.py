@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -26,6 +25,7 @@ from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
+from support.processes.small_disk import fill, free, new_small_disk
 from support.run.length import long_only
 from support.run.patience import HANGING_S
 
@@ -157,29 +157,8 @@ def scene(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Scene]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """The state directory of the node `one`, on a file system of its own."""
-    where = tmp_path / "one"
-    where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(where)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
-
-
-def fill(disk: Path) -> None:
-    """Use up every byte."""
-    with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)) == 4096:
-            pass
-
-
-def free(disk: Path) -> None:
-    (disk / "ballast").unlink()
-
-
-def protect(disk: Path) -> None:
-    """Nothing can be written any more, as after an error of the disk. Files that are open for writing stay usable."""
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with new_small_disk(tmp_path / "one", DISK_MIB) as disk:
+        yield disk
 
 
 def until_two_has_all(scene: Scene) -> float:

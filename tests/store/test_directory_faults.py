@@ -27,11 +27,12 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import Tuning
+from support.processes.small_disk import fill, free, new_small_disk
 from support.run.patience import HANGING_S
 
 SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
 CHANGELOG = TopicPartition("changelog", 0)
-DISK_BYTES = 8 * 1024 * 1024
+DISK_MIB = 8
 
 
 def open_store(directory: StateDirectory, task: str = "0_0") -> KeyValueStore:
@@ -50,25 +51,8 @@ def make_store(directory: StateDirectory, task: str, value: bytes = b"v") -> Non
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(where)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)  # lazy: a test that failed has stores open
-
-
-def fill(disk: Path) -> Path:
-    """Use up every byte; delete the file that comes back to free them."""
-    path = disk / "filler"
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(4096)) == 4096:
-                pass
-        except OSError:
-            pass
-    return path
+    with new_small_disk(tmp_path / "disk", DISK_MIB) as found:
+        yield found
 
 
 def fill_up(store: KeyValueStore, rows: list[tuple[bytes, bytes]]) -> int:
@@ -93,10 +77,10 @@ def test_a_store_does_not_try_to_flush_when_it_closes_on_a_full_disk_and_keeps_w
     store = open_store(directory)
     store.put(b"more", b"row")
     store.commit({CHANGELOG: 2})
-    filler = fill(disk)
+    fill(disk)
     store.close()
     assert "RocksDB failed while closing" not in caplog.text
-    filler.unlink()
+    free(disk)
     again = open_store(directory)
     assert (again.get(b"k"), again.get(b"more")) == (b"kept", b"row")
     again.close()
@@ -108,7 +92,7 @@ def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_work
     make_store(directory, "0_1", b"other")
     store = open_store(directory)
     filler = disk / "filler"
-    filler.write_bytes(bytes(DISK_BYTES // 2))
+    filler.write_bytes(bytes(DISK_MIB * 1024 * 1024 // 2))
     rows = [(b"%04d" % i, random.Random(i).randbytes(size)) for i in range(1000)]
     committed = fill_up(store, rows)
     with pytest.raises(PoisonedError):
@@ -133,14 +117,14 @@ def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_work
 def test_opening_on_a_full_disk_is_refused_by_name_and_succeeds_when_space_is_freed(disk: Path) -> None:
     directory = StateDirectory(disk, "app")
     make_store(directory, "0_0")
-    filler = fill(disk)
+    fill(disk)
     for task in ("0_0", "0_1"):
         with pytest.raises(RetryLaterError, match=rf"{task}.*[Ff]ree some space"):
             open_store(directory, task)
     with pytest.raises(RetryLaterError, match=r"kafka-streams-process-metadata cannot be written.*Free some space"):
         directory.process_id()
     assert not [name for name in os.listdir(directory.application) if "process-metadata" in name]
-    filler.unlink()
+    free(disk)
     store = open_store(directory)
     assert (dict(store.all()), store.committed_offset(CHANGELOG)) == ({b"k": b"v"}, 1)
     store.close()
@@ -165,10 +149,10 @@ def test_a_relocation_on_a_full_disk_is_refused_before_anything_moves(disk: Path
     make_store(directory, "0_0")
     for task in ("0_0", "1_0"):
         directory.lock_task(task).release()
-    filler = fill(disk)
+    fill(disk)
     with pytest.raises(RetryLaterError, match=r"relocation.*[Ff]ree some space"):
         settle_places(directory, {"s": 1}, automatic=True)
-    filler.unlink()
+    free(disk)
     assert settle_places(directory, {"s": 0}, automatic=False).moved == ()
     assert len(settle_places(directory, {"s": 1}, automatic=True).moved) == 1
     store = open_store(directory, "1_0")

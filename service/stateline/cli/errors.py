@@ -19,17 +19,20 @@ def explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, TyperException):
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context is not None else ""
-        return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", 2
+        return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", CALLERS_MISTAKE
     if isinstance(error, StoresRefusedError):
         return str(error), STORES_REFUSED
     # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
     if isinstance(error, CallerError) and not isinstance(error, RecordError):
         return str(error), CALLERS_MISTAKE
     if isinstance(error, StatelineError):
-        return str(error), 2 if isinstance(error.__cause__, _WRONG_PATH) else 1
+        return str(error), CALLERS_MISTAKE if isinstance(error.__cause__, _WRONG_PATH) else 1
     if isinstance(error, PermissionError) and error.filename is not None:
         path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
-        return f"{path}: {error.strerror}. Run as its owner, give this user the right, or set another state.dir.", 2
+        return (
+            f"{path}: {error.strerror}. Run as its owner, give this user the right, or set another state.dir.",
+            CALLERS_MISTAKE,
+        )
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text or 'no message'}. Run again with --traceback to see where.", 1
 

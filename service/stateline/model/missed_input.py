@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 from stateline.model.fed_parts import FedParts, Part, filled_through
 from stateline.model.reset_command import reset_command
-from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
@@ -85,18 +84,15 @@ def away_parts(
     first, end = bounds
     if note is None or next_offset > end:  # a group beyond the log's end begins anew
         return None
-    without = {store.name: store for store in subtopology.stores if not store.logged}
+    # A store of one's own has no Position: the note alone tells what it has seen.
+    without = {s.name: s.persistent for s in subtopology.stores if not s.logged and s.kind != "custom"}
     # Stores in memory without a changelog lack nothing that they would have.
-    kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and _is_kept(without.get(p.name)))]
+    kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and without.get(p.name, True))]
     away = {p.digest: at for p in kept if (at := note.left.get(p.digest)) is not None and at <= end}
     unlogged = frozenset(p for p in kept if p.kind == "store" and p.name in without and p.digest in note.has_all)
     left = {p: away.get(p.digest) for p in kept if p.digest not in note.has_all or p in unlogged}
     others = tuple(part for part in kept if part not in left)
     return AwayParts(source, first, next_offset, left, others, unlogged, note) if left else None
-
-
-def _is_kept(unlogged: StoreDefinition | None) -> bool:
-    return unlogged is None or unlogged.persistent
 
 
 def missed_input(
@@ -126,14 +122,14 @@ def missed_input(
             has_all.append(part)
     if not any(_stores_of(part, topology) for part in lacking):
         return None, new
-    why = ""
+    at = min(lacking.values())
     if has_all or len({*lacking.values()}) > 1:
         why = f"what else is made of {away.source.topic} has other offsets"
-    elif any(_was_fed_otherwise(part, at, away.note, topology) for part, at in lacking.items()):
+    elif any(_was_fed_otherwise(part, at, away.note, topology) for part in lacking):
         why = "these records have reached the store in another way since"
     else:
-        why = _other_effects(away, subtopology, min(lacking.values()), dead_letters=dead_letters)
-    reads_from = None if why else min(lacking.values())
+        why = _other_effects(away, subtopology, at, dead_letters=dead_letters)
+    reads_from = None if why else at
     return MissedInput(away.source, away.next_offset, lacking, reads_from, why, away.unlogged & lacking.keys()), new
 
 

@@ -194,7 +194,8 @@ class Serving:
         return [*reasons, *nodes.other_topologies(), *unreached]
 
     def _unfit_workers(self) -> list[str]:
-        """Of one that has ended nothing is said while there is no other node: what it committed is answered."""
+        """Say which workers of this node do not run their tasks. A node that is alone answers what an ended worker has
+        committed, so it says nothing of that worker."""
         alone = self.nodes is None or not self.nodes.others
         faults = self.workers.faults().items()
         return [

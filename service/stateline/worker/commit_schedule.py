@@ -1,8 +1,7 @@
 """When a worker commits, and which of its tasks: `commit_order` says how.
 
 A commit is due `commit.interval.ms` after the last one; it comes earlier when a function asks for it, to free memory,
-to give partitions back, to show that new code works, or while somebody asks before it would hold readers up
-(`write_stall`).
+to give partitions back, or while somebody asks before it would hold readers up (`write_stall`).
 In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads yet, or will read again when it
 has ended.
 """
@@ -24,7 +23,7 @@ from stateline.worker.task import Task
 from stateline.worker.tasks import Tasks
 from stateline.worker.topic_watch import TopicWatch
 from stateline.worker.work_trace import WorkTrace
-from stateline_store import RetryLaterError, TopicPartition
+from stateline_store import RetryLaterError
 
 # A commit that is to spare readers a longer one comes when at least so many times have passed as commits have to wait
 # for disks and the log: the least of the last few did. What one works is in proportion to its rows, and what it waits
@@ -58,7 +57,6 @@ class CommitSchedule:
         self._last_commit_s = time.monotonic()
         self._last_work_s = -math.inf  # when something was committed last
         self._waited_s = deque[float](maxlen=_LAST_FEW)
-        self._began_s, self._ends = -math.inf, dict[TopicPartition, int]()  # see `has_worked_since`
         self.trace = WorkTrace()
 
     def commit_if_due(self, consumer: Consumer) -> None:
@@ -67,12 +65,9 @@ class CommitSchedule:
         since_s = time.monotonic() - self._last_commit_s
         is_due = since_s >= self._interval_s or any(task.processing.commit_requested for task in self._tasks.running)
         if is_due or (since_s >= self._least_rest_s() and self._holds_up()):
-            self._look_and_commit(consumer)
-
-    def _look_and_commit(self, consumer: Consumer) -> None:
-        if self._topics.is_due and self._tasks.dirty():
-            self._topics.look(self._tasks.by_source, consumer)
-        self.commit(consumer)
+            if self._topics.is_due and self._tasks.dirty():
+                self._topics.look(self._tasks.by_source, consumer)
+            self.commit(consumer)
 
     def _least_rest_s(self) -> float:
         return _LEAST_REST * min(self._waited_s, default=0.0)
@@ -101,30 +96,12 @@ class CommitSchedule:
             self._last_commit_s = time.monotonic()
 
     def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
-        """Whether work since then (`time.monotonic`) has lasted: a commit came a whole interval later, or the input of
-        that time is read and committed. Commits early once that input is read.
-
-        A worker that ends at the same record again and again does neither: that record belongs to the input, and the
-        records before it take less than an interval."""
+        """Whether work since then (`time.monotonic`) has lasted: it was committed a whole interval later, or all input
+        is read and committed. A worker that ends at a record again and again commits nothing so late: it reads less
+        than an interval's records before that one."""
         if self._last_work_s >= began_s + self._interval_s:
             return True
-        if began_s != self._began_s:
-            self._began_s, self._ends = began_s, {}
-        processed, sources = self._tasks.next_offsets(), self._tasks.by_source
-        passed = {source: self._has_passed(source, processed.get(source), consumer) for source in sources}  # each one
-        if not all(passed.values()):
-            return False
-        if self._tasks.dirty():
-            self._look_and_commit(consumer)
-        return not self._tasks.dirty()
-
-    def _has_passed(self, source: TopicPartition, processed: int | None, consumer: Consumer) -> bool:
-        """Whether everything is processed that this partition had when the work began."""
-        lag, at = consumer.lag(source), consumer.next_offset(source)
-        if lag is None or at is None:
-            return False
-        end = self._ends.setdefault(source, at + lag)
-        return lag == 0 or (processed is not None and processed >= end)
+        return not self._tasks.dirty() and all(consumer.lag(source) == 0 for source in self._tasks.by_source)
 
     def commit_to_let_go(self, consumer: Consumer) -> None:
         """Commit before partitions are given back. Raises `RetryLaterError`, too, when they are taken in the middle of

@@ -15,6 +15,7 @@ from stateline.log.interface import Admin, OffsetNote, TopicInfo
 from stateline.model.fed_parts import FedParts, Part, PartKind
 from stateline.model.replay import written_by
 from stateline.model.reset_command import reset_command
+from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
 
@@ -57,10 +58,7 @@ def lost_changelogs(
     store, so an empty changelog would restore it without that input. `existing` are the topics there are. Pure."""
     reasons: dict[str, str] = {}
     missing = {
-        Part(store.name, kind).digest: store
-        for store in topology.stores.values()
-        if store.source is None and store.logged and store.changelog(topology.application_id) not in existing
-        for kind in _IN_STORE
+        Part(store.name, kind).digest: store for store in _without_changelog(topology, existing) for kind in _IN_STORE
     }
     for source, (at, note) in committed.items():
         fed = FedParts.decode(note.fed)
@@ -81,14 +79,21 @@ def lost_changelogs(
 def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo], admin: Admin) -> None:
     """Raise `StoresRefusedError` as `lost_changelogs` says it, before anybody creates a changelog again. Raises
     what the log raises."""
-    logged = [store for store in topology.stores.values() if store.source is None and store.logged]
-    if all(store.changelog(topology.application_id) in existing for store in logged):
+    if not _without_changelog(topology, existing):
         return
     sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
     places = [place for name in sources & existing.keys() for place in existing[name].places]
     committed = admin.committed_with_notes(topology.application_id, places)
     if reasons := lost_changelogs(topology, existing, committed, admin.bounds(committed)):
         raise StoresRefusedError(reasons)
+
+
+def _without_changelog(topology: Topology, existing: Container[str]) -> list[StoreDefinition]:
+    """The stores that should have a changelog, and have none among these topics."""
+    changelogs = [
+        (store, store.changelog(topology.application_id)) for store in topology.stores.values() if store.source is None
+    ]
+    return [store for store, topic in changelogs if topic is not None and topic not in existing]
 
 
 def _feeding(topology: Topology, subtopology: Subtopology, created: Collection[str]) -> list[Subtopology]:

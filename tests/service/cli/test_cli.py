@@ -555,7 +555,7 @@ def test_run_starts_everything_and_ctrl_c_ends_it_cleanly(project: Path) -> None
     while "Answering at " not in (seen or [""])[-1]:
         seen.append(process.stdout.readline())
         assert seen[-1], seen
-    address = seen[-1].split()[-1]
+    address = next(word for word in seen[-1].split() if word.startswith("http://"))
     eventually(lambda: is_ready(address) and Path(".stateline/flights/instances/worker-0.json").exists())
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=HANGING_S)

@@ -88,6 +88,7 @@ FIGURES = orjson.dumps(
         "standbys": {"0_1": {"records": 3, "ms": None}},
         "stores": {"0_0": {"totals": {"commit_rate": 0.5, "commit_latency_avg_s": None, "commit_latency_max_s": None,
                                       "uncommitted_bytes": 8}}},
+        "steps": {"count per_hour": {"taken": 9, "dropped": {"late": 1}}},
     },
     option=orjson.OPT_INDENT_2,
 )  # fmt: skip

@@ -190,7 +190,7 @@ def counting_starts(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.Monkey
     app = App(f"app-{uuid4().hex[:8]}")
     app.table(app.topic(topic, key=serdes.string, value=serdes.string), store="kept")
     guarded.deny(ResourceType.GROUP, app.application_id)
-    monkeypatch.setattr(Worker, "_start_over", lambda *_: pytest.fail("The worker tried again."))
+    monkeypatch.setattr(Worker, "start_over", lambda *_: pytest.fail("The worker tried again."))
     return Worker(app, configured(app, tmp_path), guarded.log(), instance="worker-0")
 
 

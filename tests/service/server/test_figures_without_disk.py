@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -25,6 +23,7 @@ from stateline.worker.registration import Registration
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import served_here
+from support.processes.small_disk import fill, free, new_small_disk
 
 DISK_MIB = 64
 TEXT: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
@@ -43,19 +42,8 @@ def metrics(client: httpx.Client) -> dict[str, float]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    where = tmp_path / "state"
-    where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(where)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
-
-
-def fill(disk: Path) -> None:
-    with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)) == 4096:
-            pass
+    with new_small_disk(tmp_path / "state", DISK_MIB) as disk:
+        yield disk
 
 
 def table() -> App:
@@ -87,7 +75,7 @@ def test_a_full_disk_does_not_blind_its_monitoring(small_disk: Path, tmp_path: P
             wait_until(is_newer)
             assert here.serving.workers.unwritten_figures().keys() == {"worker-0"}
             assert metrics(here.client)["stateline_state_disk_free_bytes"] == 0
-            (small_disk / "ballast").unlink()
+            free(small_disk)
             wait_until(lambda: metrics(here.client)["stateline_process_total"] >= 2)
             wait_until(lambda: not here.serving.workers.unwritten_figures())
 

@@ -94,19 +94,3 @@ def test_a_worker_whose_share_is_empty_says_that_it_is_ready(folder: Path, pipe:
     for process in processes:
         process.terminate()
         assert process.wait(HANGING_S) == 0
-
-
-def test_a_worker_says_that_it_is_ready_as_soon_as_the_input_of_its_start_is_read(
-    folder: Path, pipe: ReadyPipe
-) -> None:
-    never = 'App("waited-for", config={"commit.interval.ms": 3_600_000})'
-    (folder / "orders.py").write_text(APPLICATION.replace('App("waited-for")', never))
-    with closing(open_log(f"embedded:{folder / 'log.db'}", folder)) as log, closing(log.admin()) as admin:
-        admin.create_topics([NewTopic("orders", 1)])
-        with closing(log.producer()) as producer:
-            producer.produce("orders", b"a", b"1", timestamp_ms=0)
-            producer.flush()
-    process = started(folder, pipe)
-    wait_until(pipe.is_said)
-    process.terminate()
-    assert process.wait(HANGING_S) == 0

@@ -73,7 +73,7 @@ def test_a_deleted_changelog_is_refused_and_no_store_loses_anything(log: Embedde
     with closing(log.admin()) as admin:  # somebody deletes the changelog; the next start makes it anew, empty
         admin.delete_topics(["restores-counts-changelog"])
     config = configured(app, tmp_path / "state")
-    with pytest.raises(TopologyError, match=r"'counts' .* restores-counts-changelog-0 ends at 0"):
+    with pytest.raises(TopologyError, match="restores-counts-changelog is missing: the topic was deleted"):
         Worker(app, config, log, instance="one").run()
     with closing(Stores(app, config, tmp_path / "afterwards")) as found:
         assert found.rows("counts", 1) == rows == {b"k%d" % n: b"10" for n in range(5)}

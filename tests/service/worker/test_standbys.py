@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +50,7 @@ from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.processes.small_disk import fill, free, new_small_disk
 from support.run.length import every_pair
 from support.run.patience import HANGING_S
 
@@ -424,13 +422,8 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """The state directory of the node `two`, on a file system of its own."""
-    where = tmp_path / "two"
-    where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(where)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+    with new_small_disk(tmp_path / "two", _DISK_MIB) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2"], indirect=True)
@@ -448,22 +441,15 @@ def test_a_standby_on_a_full_disk_waits_until_there_is_room_and_the_owner_elsewh
         with group.worker("two"):
             eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it has all of two tasks")
             followed = [int(task.partition("_")[2]) for task in group.lags("two")]
-            fill(small_disk / "ballast")
+            fill(small_disk)
             while not any("is not followed for" in said and "No space left" in said for said in caplog.messages):
                 group.send()
                 eventually(group.is_whole("one"), "the owner goes on")
-            (small_disk / "ballast").unlink()
+            free(small_disk)
             group.send()
             eventually(lambda: all(group.has("two", n) for n in followed), "it goes on as well")
             group.check("one")
             assert has(one, PARTITIONS, 0)()
-
-
-def fill(ballast: Path) -> None:
-    """Use up every byte with this file."""
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(4096)) == 4096:
-            pass
 
 
 def lack_s(group: Group, node: str, seconds: float) -> bool:

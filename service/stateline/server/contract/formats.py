@@ -63,11 +63,11 @@ class Shape:
 WHOLE = Shape()
 
 
-def wanted_format(accept: str, shape: Shape, available: Iterable[str]) -> str:
+def wanted_format(request: Request, shape: Shape, *available: str) -> str:
     """The media type of the answer: that of `format`, or the first that `Accept` names, of those available. Of weights
     only 0 counts, which refuses a type. Raises `NotAcceptableError` when none of them will do.
     """
-    available = tuple(available)
+    accept = request.headers.get("accept", "")
     if shape.media_type is not None:
         wanted, refused = [shape.media_type], []
     else:
@@ -87,7 +87,7 @@ def wanted_format(accept: str, shape: Shape, available: Iterable[str]) -> str:
 
 def check_format(request: Request, media_type: str) -> None:
     """Raise `NotAcceptableError` unless the client takes this type, the only one."""
-    wanted_format(request.headers.get("accept", ""), WHOLE, (media_type,))
+    wanted_format(request, WHOLE, media_type)
 
 
 def accepted(header: str, *, refused: bool = False) -> list[str]:

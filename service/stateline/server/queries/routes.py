@@ -169,7 +169,7 @@ class QueryRoutes:
             return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
         if kind == "keys":
             read = self.requests.read(store, arguments)
-            media_type = wanted_format(request.headers.get("accept", ""), read.shape, (JSON, NDJSON, CSV))
+            media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV)
             keys = arguments.keys(store.definition.key, self.requests.limit_max)
             answer = partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
             return answer, arguments.key_bytes
@@ -192,7 +192,7 @@ class QueryRoutes:
         """What is demanded of an answer without entries, which is JSON."""
         read = self.requests.read(store, arguments)
         read.shape.check_columns(columns_of(word, store.definition))
-        wanted_format(request.headers.get("accept", ""), read.shape, (JSON,))
+        wanted_format(request, read.shape, JSON)
         return read
 
     def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
@@ -215,8 +215,9 @@ class QueryRoutes:
         self, read: ReadRequest, media_type: str, keys: tuple[bytes, ...], as_of: int | None
     ) -> Response:
         definition, shape = read.store.definition, read.shape
-        columns = shape.columns or columns_of("keys", definition)
-        shape.check_columns(columns_of("keys", definition))
+        known = columns_of("keys", definition)
+        shape.check_columns(known)
+        columns = shape.columns or known
         found, outcomes = await self._find(read.from_now(), keys, as_of)
         if refused := refusal(read, outcomes):
             return refused
@@ -246,13 +247,13 @@ class QueryRoutes:
             if more := arguments.names() - {"type", "format", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
             limit = self.requests.limit(arguments) if "limit" in arguments else None
-            wanted_format(request.headers.get("accept", ""), Shape.read(arguments), (JSON,))
+            wanted_format(request, Shape.read(arguments), JSON)
             return partial(self._scans.follow, request, store, token, limit)
         limit = self.requests.limit(arguments)
         query = scan_query(kind, key, store.definition, arguments)
         read = self.requests.read(store, arguments)
         read.shape.check_columns(columns_of(kind, store.definition))
-        media_type = wanted_format(request.headers.get("accept", ""), read.shape, (JSON, NDJSON, CSV, ARROW))
+        media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV, ARROW)
         if media_type == ARROW:
             row_columns(store.definition, read.shape.columns)  # raises for one that Arrow does not have
         read = replace(read, shape=replace(read.shape, media_type=media_type))

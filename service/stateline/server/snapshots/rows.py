@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import reduce
 
 import orjson
@@ -58,7 +59,6 @@ _INT64 = pa.int64()
 _FALSE = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\0")])[0]  # not `pa.scalar`, which imports pandas
 
 Columns = dict[str, pa.Array]
-Scanned = Callable[[Iterable[KeyRange]], Generator[StoredRows, None, None]]
 
 
 def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection) -> pa.Schema:
@@ -73,6 +73,23 @@ def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Ro
     if definition.retention_ms:
         more[b"stateline.retention_ms"] = str(definition.retention_ms).encode()
     return schema.with_metadata({**schema.metadata, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """The rows of one checkpoint that are wanted, and the schema of their batches. A batch is made of at most
+    `most_rows()` stored rows."""
+
+    checkpoint: Checkpoint
+    definition: StoreDefinition
+    wanted: RowSelection
+    store: StoreSchema
+    schema: pa.Schema
+    most_rows: Callable[[], int]
+
+    def scanned(self, keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
+        """The stored rows of these ranges."""
+        return bounded(_chunks(self.checkpoint, keys), lambda: min(self.most_rows(), BATCH_ROWS), BATCH_BYTES)
 
 
 def batches(
@@ -90,18 +107,8 @@ def batches(
     if wanted.is_nothing:
         return
     store = store_schema(definition, checkpoint.layout)
-    decoders: dict[str, Callable[..., Generator[pa.RecordBatch, None, None]]] = {
-        "key_value": _entries,
-        "window": _windows,
-        "session": _sessions,
-        "versioned": _versions,
-    }
-
-    def scanned(keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
-        return bounded(_chunks(checkpoint, keys), lambda: min(most_rows(), BATCH_ROWS), BATCH_BYTES)
-
-    found = decoders[store.kind](scanned, checkpoint, definition, store, wanted, schema)
-    with closing(found):
+    decoders = {"key_value": _entries, "window": _windows, "session": _sessions, "versioned": _versions}
+    with closing(decoders[store.kind](_Selected(checkpoint, definition, wanted, store, schema, most_rows))) as found:
         yield from _without_first(found, wanted.skip)
 
 
@@ -112,75 +119,47 @@ def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.Re
         yield rest
 
 
-def _entries(
-    scanned: Scanned,
-    checkpoint: Checkpoint,
-    definition: StoreDefinition,
-    store: StoreSchema,
-    wanted: RowSelection,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, None]:
-    needed = _needed(schema, times=("timestamp",) if _has_times(wanted) else ())
-    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
+def _entries(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
+    needed = _needed(of.schema, times=("timestamp",) if _has_times(of.wanted) else ())
+    for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
         columns = {"key": binary_array(rows.names, rows.name_lengths)} if "key" in needed else {}
-        columns |= _values(definition, rows, needed)
-        masks = _between(columns["timestamp"], wanted.from_ms, wanted.to_ms) if _has_times(wanted) else []
-        yield typed_batch(definition, _kept(columns, masks), schema)
+        columns |= _values(of.definition, rows, needed)
+        masks = _between(columns["timestamp"], of.wanted.from_ms, of.wanted.to_ms) if _has_times(of.wanted) else []
+        yield typed_batch(of.definition, _kept(columns, masks), of.schema)
 
 
-def _windows(
-    scanned: Scanned,
-    checkpoint: Checkpoint,
-    definition: StoreDefinition,
-    store: StoreSchema,
-    wanted: RowSelection,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, None]:
-    first, last = readable_times(checkpoint, store, wanted)
-    needed = _needed(schema)
-    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
-        names = _names(definition, rows, WINDOW_SUFFIX.size)
+def _windows(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
+    first, last = readable_times(of.checkpoint, of.store, of.wanted)
+    needed = _needed(of.schema)
+    for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
+        names = _names(of.definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
-        columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, store.window_size_ms)}
-        columns |= _values(definition, rows, needed)
-        masks = [*_between(start, first, last), *_inside(columns["key"], wanted)]
-        yield typed_batch(definition, _kept(columns, masks), schema)
+        columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, of.store.window_size_ms)}
+        columns |= _values(of.definition, rows, needed)
+        masks = [*_between(start, first, last), *_inside(columns["key"], of.wanted)]
+        yield typed_batch(of.definition, _kept(columns, masks), of.schema)
 
 
-def _sessions(
-    scanned: Scanned,
-    checkpoint: Checkpoint,
-    definition: StoreDefinition,
-    store: StoreSchema,
-    wanted: RowSelection,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, None]:
-    first, last = readable_times(checkpoint, store, wanted)
-    needed = _needed(schema)
-    for rows in scanned(stored_ranges(checkpoint, store, wanted)):
-        names = _names(definition, rows, SESSION_SUFFIX.size)
+def _sessions(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
+    first, last = readable_times(of.checkpoint, of.store, of.wanted)
+    needed = _needed(of.schema)
+    for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
+        names = _names(of.definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
         columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
-        columns |= _values(definition, rows, needed)
-        masks = [*_between(end, first, last), *_between(start, None, wanted.to_ms)]
-        yield typed_batch(definition, _kept(columns, [*masks, *_inside(columns["key"], wanted)]), schema)
+        columns |= _values(of.definition, rows, needed)
+        masks = [*_between(end, first, last), *_between(start, None, of.wanted.to_ms)]
+        yield typed_batch(of.definition, _kept(columns, [*masks, *_inside(columns["key"], of.wanted)]), of.schema)
 
 
-def _versions(
-    scanned: Scanned,
-    checkpoint: Checkpoint,
-    definition: StoreDefinition,
-    store: StoreSchema,
-    wanted: RowSelection,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, None]:
-    since_ms, until_ms = readable_times(checkpoint, store, wanted)
-    for rows in scanned(history_ranges(checkpoint, store, wanted)):
-        yield from _history(definition, rows, since_ms, until_ms, schema)
-    for rows in scanned(latest_ranges(wanted)):
+def _versions(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
+    since_ms, until_ms = readable_times(of.checkpoint, of.store, of.wanted)
+    for rows in of.scanned(history_ranges(of.checkpoint, of.store, of.wanted)):
+        yield from _history(of.definition, rows, since_ms, until_ms, of.schema)
+    for rows in of.scanned(latest_ranges(of.wanted)):
         stored = binary_array(rows.values, rows.value_lengths)
-        columns = _latest(definition, _names(definition, rows, 0), stored)
-        yield typed_batch(definition, _kept(columns, _between(columns["timestamp"], None, until_ms)), schema)
+        columns = _latest(of.definition, _names(of.definition, rows, 0), stored)
+        yield typed_batch(of.definition, _kept(columns, _between(columns["timestamp"], None, until_ms)), of.schema)
 
 
 def _latest(definition: StoreDefinition, names: pa.Array, stored: pa.Array) -> Columns:

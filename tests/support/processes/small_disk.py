@@ -1,0 +1,47 @@
+"""A small file system for a directory, which a test can fill. Mounting takes root's rights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+_BALLAST = "ballast"
+
+
+@contextmanager
+def small_disk(where: Path, mib: int) -> Iterator[bool]:
+    """Mount a file system of this size on the directory for the block. Yields whether that was allowed."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(where)]
+    allowed = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield allowed
+    finally:
+        if allowed:  # lazy: a test that failed has files open
+            subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@contextmanager
+def new_small_disk(where: Path, mib: int) -> Iterator[Path]:
+    """Make the directory, on a small file system. Skips the test where that is not allowed."""
+    where.mkdir()
+    with small_disk(where, mib) as allowed:
+        if not allowed:
+            pytest.skip("a tmpfs can only be mounted by root, where mounting is allowed")
+        yield where
+
+
+def fill(disk: Path) -> None:
+    """Use up every byte, until `free`."""
+    with (disk / _BALLAST).open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)) == 4096:
+            pass
+
+
+def free(disk: Path) -> None:
+    """Delete what `fill` has written."""
+    (disk / _BALLAST).unlink()
