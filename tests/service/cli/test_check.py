@@ -28,7 +28,7 @@ from stateline.log.interface import Admin, NewTopic
 from stateline.model.graph import Drawn, Part, graph_of
 from stateline.serde.plain import Serde
 from stateline.worker.worker import Worker
-from stateline_store import InvalidArgumentError, StatelineError
+from stateline_store import InvalidArgumentError, StatelineError, TopicPartition
 from support.apps.counting_app import PARTITIONS, counting
 from support.processes.running_worker import configured, create, eventually, produce, running
 
@@ -36,12 +36,25 @@ EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
 
 
 def run_once(app: App, config: Config, log: Log) -> None:
-    """A worker that has read thirty records, and is gone."""
+    """A worker that has read thirty records, also of repartition topics, and is gone."""
     create(log, {f"{app.application_id}-in": PARTITIONS, f"{app.application_id}-alone": 1})
     end = produce(log, f"{app.application_id}-in", [(b"k%d" % (n % 7), b"v%d" % (n % 3), n) for n in range(30)])
     with running(app, config, log), closing(log.admin()) as admin:
         wanted = {place: offset + 1 for place, offset in end.items()}
         eventually(lambda: admin.committed(app.application_id, wanted) == wanted, "the worker has read all")
+        again = [
+            TopicPartition(name, n)
+            for name, info in admin.topics().items()
+            if name.startswith(app.application_id) and name.endswith("-repartition")
+            for n in range(info.partitions)
+        ]
+        eventually(
+            lambda: (
+                admin.committed(app.application_id, again).keys()
+                == {place for place, end in admin.committed_ends(again).items() if end}
+            ),
+            "the worker has read it again",
+        )
 
 
 def said(report: Report, level: str) -> list[str]:

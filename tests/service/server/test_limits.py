@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from stateline.config.loading import load_config
+from stateline.server.contract.formats import ARROW
 from stateline.server.guard import limits as limits_module
 from stateline.server.guard.limits import Limits, RateLimit
 from stateline_store import TooManyRequestsError
@@ -226,16 +227,14 @@ def check_refusal(refused: httpx.Response) -> None:
     assert "server.rate.limit" in refused.json()["detail"]
 
 
-@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-def test_over_http_a_caller_beyond_its_share_of_scans_is_refused_and_another_is_answered(
-    tmp_path: Path, accept: str
-) -> None:
+def test_over_http_a_caller_beyond_its_share_of_scans_is_refused_and_another_is_answered(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
     with served_here(tmp_path, "server.scans.max=100") as here, from_another_address(here.client) as another:
         snapshot = here.client.post("/v1/snapshots", json={"stores": ["aircraft"]}).json()
-        paths = ["/v1/stores/aircraft/range", snapshot["stores"]["aircraft"]["0"]["path"]]
+        pages, rows = "/v1/stores/aircraft/range", snapshot["stores"]["aircraft"]["0"]["path"]
+        asked = ((pages, "application/json"), (pages, "application/x-ndjson"), (rows, ARROW))
         here.limits._scans["127.0.0.1"] += 50  # scans of this address that never end
-        for path in paths:
+        for path, accept in asked:
             refused = here.client.get(path, headers={"Accept": accept})
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert "server.caller.share.percent" in refused.json()["detail"]
