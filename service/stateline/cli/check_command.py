@@ -1,4 +1,4 @@
-"""The command that says what a start would do."""
+"""The command that checks a start."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def check(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    dot: Annotated[bool, typer.Option("--dot", help="The topology alone, for Graphviz.")] = False,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="The topology alone, as a Mermaid flowchart.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print only the topology, for Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print only the topology, for Mermaid.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a start would find, before it.
+    """Check a start of the application without starting it.
 
-    Draws the topology; says which topics are missing or have other settings or partitions, which stores have changed
-    against this disk and their changelogs, and what would be restored. It only reads, workers running or not. Exit
-    code 0: a start would work; 1: it would not, or the log does not answer.
+    It draws the topology. It lists missing topics, topics with other settings or partitions, changed stores, and the
+    restores that a start needs. It only reads, and may run beside workers. Exit code 1: the start would fail, or the
+    log does not answer.
 
     Example: stateline check flights:app --mermaid
     """
     if dot + mermaid + as_json > 1:
-        raise InvalidArgumentError("--dot, --mermaid and --json: give one of the three.")
+        raise InvalidArgumentError("--dot, --mermaid and --json exclude each other. Give one of them.")
     app, config = loaded(target, config_file, settings)
     if dot or mermaid:
         from stateline.cli.check.drawings import as_dot, as_mermaid

@@ -1,4 +1,4 @@
-"""How the command line's help looks."""
+"""How the help of the command line looks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-FLAGS = "Everywhere: -v says more, -q says less, --traceback shows where an error arose."
+FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows where an error arose)."
 
 
 class PlainHelp(TyperCommand):
-    """Typer puts Python's type behind every argument; the argument's own help says more."""
+    """Leaves out the Python type that Typer puts behind every argument."""
 
     def get_help(self, ctx: Any) -> str:  # a Context of the click inside Typer, which does not export it
         return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))

@@ -32,8 +32,8 @@ _COMMANDS = (
 
 cli = typer.Typer(
     name="stateline",
-    help="Interactive queries for stream state: topics in, stores kept, questions answered over HTTP.",
-    epilog=f"{FLAGS} Settings are Kafka Streams'; `stateline config MODULE:APP` lists them.",
+    help="Interactive queries for stream state: Kafka topics in stores, answered over HTTP.",
+    epilog=f"{FLAGS} `stateline config MODULE:APP` lists the settings.",
     add_completion=False,
     rich_markup_mode=None,  # plain text, and rich need not be loaded
 )

@@ -18,11 +18,13 @@ _OTHER_NAMES = {"module.py": "{name}.py", "test_module.py": "test_{name}.py", "g
 _TAKEN = {"sitecustomize", "usercustomize", "conftest", "__init__", "__main__", "pytest"}
 
 
-def new(name: Annotated[str, typer.Argument(metavar="NAME", help="Of the module, the App, and the folder.")]) -> None:
-    """Begin an application.
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the module, the App and the folder.")],
+) -> None:
+    """Make a new application.
 
-    Writes the folder NAME: a module, its tests, settings, a Dockerfile, a Compose file with a broker. It has to be new,
-    or empty.
+    It writes the folder NAME: a module, its tests, settings, a Dockerfile and a Compose file with a broker. The folder
+    must be new or empty.
 
     Example: stateline new flights
     """

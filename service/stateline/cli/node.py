@@ -16,7 +16,7 @@ from stateline_store.errors import InvalidArgumentError
 
 commands = typer.Typer(
     name="node",
-    help="Machines that answer as one.\n\nExample: stateline node certificate machine-1",
+    help="Manage the nodes of an application.\n\nExample: stateline node certificate machine-1",
     epilog=FLAGS,
     rich_markup_mode=None,
 )
@@ -26,16 +26,17 @@ commands = typer.Typer(
 def certificate(
     name: Annotated[str, typer.Argument(metavar="NODE", help="The node's name (node.name).")],
     hosts: Annotated[
-        list[str] | None, typer.Option("--host", metavar="HOST", help="One more name or address; may be repeated.")
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="One more name or address in the certificate. Repeatable."),
     ] = None,
     directory: Annotated[
-        Path, typer.Option("--directory", metavar="DIR", help="Where the authority is, and what it signs.")
+        Path, typer.Option("--directory", metavar="DIR", help="The folder of the authority and the certificates.")
     ] = Path("nodes-tls"),
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate expires.")] = 365,
 ) -> None:
-    """Make a certificate by which other nodes know this one.
+    """Make a certificate that shows other nodes who this node is.
 
-    Signed by an authority of your own, ca.pem and ca.key in DIR, made with the first certificate.
+    Your own authority signs it: ca.pem and ca.key in DIR. The first certificate makes the authority too.
 
     Example: stateline node certificate machine-1 --host machine-1.example
     """
@@ -68,10 +69,10 @@ def forget(
     settings: Settings = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Have the others forget a node that is gone for good.
+    """Remove a dead node from the list of nodes.
 
-    For one that died and will not come back; one that is stopped in order needs no such word. Refused while
-    it answers, or a worker of it is in the group. Nothing but its entry is deleted.
+    Use it for a node that died and does not come back. A node that stops in order removes itself. It is refused while
+    the node answers, or while a worker of the node is in the group. It deletes only the entry.
 
     Example: stateline node forget flights:app machine-3
     """
@@ -84,10 +85,10 @@ def forget(
 
 @commands.command("list", cls=PlainHelp, epilog=FLAGS)
 def list_(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the nodes, and which versions they run.
+    """List the nodes and their versions.
 
-    Each is there from when it has said that it comes until it says that it leaves; whether it lives says GET
-    /v1/nodes of any other. WIRE are the versions of what nodes say to each other that it understands.
+    A node is listed from its first start until it leaves. GET /v1/nodes of another node says whether it lives. WIRE
+    lists the versions of the protocol between nodes that the node understands.
 
     Example: stateline node list flights:app
     """
@@ -103,14 +104,13 @@ def drain(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="How many seconds to wait for it.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for it.")] = 60.0,
 ) -> None:
-    """Have this node hand over its tasks, before it is stopped.
+    """Hand this node's tasks over, before a stop.
 
-    Its workers commit and leave their group for good, so that others have the tasks at once; without it
-    they wait for the node's session to end. Its pipelines stop, and another node goes on with them where
-    pipeline.checkpoint.location is set. The server goes on and asks the other nodes. Started anew, the
-    node takes tasks again.
+    Its workers commit and leave their group, so other nodes get the tasks at once. Without it, the tasks wait until
+    the node's session ends. Its pipelines stop. With pipeline.checkpoint.location, another node continues them. The
+    server keeps answering, from the other nodes. After a restart, the node takes tasks again.
 
     Example: stateline node drain flights:app
     """

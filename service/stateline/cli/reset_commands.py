@@ -14,45 +14,47 @@ from stateline_store.errors import InvalidArgumentError
 def reset(
     target: Target,
     subtopologies: Annotated[
-        list[int] | None, typer.Option("--subtopology", metavar="N", help="This part alone. Repeatable.")
+        list[int] | None, typer.Option("--subtopology", metavar="N", help="Only this subtopology. Repeatable.")
     ] = None,
     stores: Annotated[
-        list[str] | None, typer.Option("--store", metavar="NAME", help="This store alone. Repeatable.")
+        list[str] | None, typer.Option("--store", metavar="NAME", help="Only this store. Repeatable.")
     ] = None,
     pipelines: Annotated[
-        list[str] | None, typer.Option("--pipeline", metavar="NAME", help="This pipeline alone. Repeatable.")
+        list[str] | None, typer.Option("--pipeline", metavar="NAME", help="Only this pipeline. Repeatable.")
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="From the first record; the default.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="From what comes from now on.")] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Read from the first record: the default.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Read only new records.")] = False,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, metavar="N", help="From this offset of each partition.")
+        int | None, typer.Option("--to-offset", min=0, metavar="N", help="Read from this offset of each partition.")
     ] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="From this time: ISO 8601, or ms.")
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="Read from this time: ISO 8601, or ms.")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PT1H", help="From so long ago: ISO 8601.")
+        str | None, typer.Option("--by-duration", metavar="PT1H", help="Read from so long ago: an ISO 8601 duration.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="By so many offsets; back if negative.")
+        int | None, typer.Option("--shift-by", metavar="N", help="Move the offsets by N. A negative N moves them back.")
     ] = None,
     internal_topics: Annotated[
-        list[str] | None, typer.Option("--internal-topics", metavar="TOPIC", help="Delete this one, too. Repeatable.")
+        list[str] | None, typer.Option("--internal-topics", metavar="TOPIC", help="Delete this topic too. Repeatable.")
     ] = None,
     delete_results: Annotated[
-        bool, typer.Option("--delete-results", help="Delete the topics that the pipelines write, too.")
+        bool, typer.Option("--delete-results", help="Delete the topics that the pipelines write too.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Complete one that was interrupted.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete an interrupted reset.")] = False,
     settings: Settings = None,
     config_file: ConfigFile = None,
 ) -> int:
     """Start over: read topics again, into empty stores.
 
-    The whole application, or what is named: changelogs, internal topics, offsets, state and checkpoints go
-    together. Prints what it does, and asks. Refused while anything runs. State on other machines is
-    deleted there, at the next start. Topics that are not Stateline's own stay.
+    It resets the whole application, or the named parts: changelogs, internal topics, offsets, state and checkpoints.
+    It prints the plan, and asks. It is refused while any process of the application runs. Other machines delete their
+    state at their next start. Your own topics stay.
 
     Example: stateline reset flights:app --by-duration P1D --dry-run
     """
@@ -99,18 +101,17 @@ def reset(
 def status(
     target: Target,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="Wait until it has read what is there. 1 when it has not in time.")
+        bool, typer.Option("--until-caught-up", help="Wait until it has read its topics. Exit code 1 after S seconds.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, metavar="S", help="How many seconds to wait for it.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(min=0.0, metavar="S", help="Seconds to wait for it.")] = 3600.0,
     settings: Settings = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say how far an application is behind its topics.
+    """Show how far an application is behind its topics.
 
-    As its commits show it. Of pipelines as their drivers on this machine say it. Records that steps have dropped
-    are shown by reason, as the workers on this machine count them since their start. An application that was
-    started beside an old one is ready to be asked when it has caught up.
+    The lag comes from its commits, and for pipelines from their drivers on this machine. Dropped records are shown by
+    step and reason, as counted by the workers on this machine since their start.
 
     Example: stateline status flights:app --until-caught-up --timeout 600
     """

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from stateline.processes.child import Child
     from stateline.processes.run_plan import RunPlan
 
-PlanFile = Annotated[Path | None, typer.Option("--plan", hidden=True, help="Start nothing; write what would be here.")]
-Fixed = Annotated[str | None, typer.Option("--fixed", hidden=True, help="What the plan cannot change, as JSON.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", hidden=True, help="Write the plan here. Start nothing.")]
+Fixed = Annotated[
+    str | None, typer.Option("--fixed", hidden=True, help="Settings that the plan cannot change, as JSON.")
+]
 
 _NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
 
@@ -36,16 +38,16 @@ def run(
     settings: Settings = None,
     config_file: ConfigFile = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="While developing: take over code and settings when they change.")
+        bool, typer.Option("--reload", help="For development: load code and settings again when they change.")
     ] = False,
     plan: PlanFile = None,
     fixed: Fixed = None,
 ) -> None:
     """Run a whole application on this machine.
 
-    Its pipelines, workers and server are a process each, started again when one ends. Ctrl-C stops all in
-    order, a second Ctrl-C at once. SIGHUP takes over changed code: the workers start anew one after the
-    other, and a new server is ready before the old one goes. --reload does that at each change.
+    It runs pipelines, workers and a server, each in a process, and restarts them if they end. Ctrl-C stops all of
+    them in order. A second Ctrl-C stops them at once. SIGHUP loads changed code: the workers restart one after the
+    other, and a new server is ready before the old one ends.
 
     Example: stateline run flights:app --set num.workers=2
     """
@@ -143,14 +145,12 @@ def worker(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    instance: Annotated[
-        str, typer.Option(help="This worker's name; each worker of a state directory needs another.")
-    ] = "worker-0",
+    instance: Annotated[str, typer.Option(help="The worker's name. It is unique in a state directory.")] = "worker-0",
 ) -> None:
     """Run one worker, which keeps the stores.
 
-    It reads the topics and runs the processors, sharing the tasks with the application's other workers.
-    SIGTERM makes it commit and stop.
+    It reads the topics and runs the processors. It shares the tasks with the other workers of the application. At
+    SIGTERM it commits and stops.
 
     Example: stateline worker flights:app --instance worker-1
     """
@@ -168,14 +168,14 @@ def serve(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    process: Annotated[int | None, typer.Option(hidden=True, help="Set by server.processes: which one.")] = None,
-    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where.")] = None,
-    for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by who has it: where nodes ask.")] = None,
+    process: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: this process's number.")] = None,
+    listener: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: its socket.")] = None,
+    for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: its socket for nodes.")] = None,
     plan: PlanFile = None,
 ) -> None:
     """Answer queries over HTTP.
 
-    The server reads the stores that workers keep in the same state directory. /docs shows all it can do.
+    The server reads the stores of the workers in the same state directory. Its page /docs lists all requests.
 
     Example: stateline serve flights:app --set server.port=8080
     """
@@ -210,20 +210,20 @@ def serve(
 def pipeline(
     target: Target,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Some of its pipelines.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="The pipelines to run. All by default.", show_default=False),
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Stop when all that is there now has been read.")
+        bool, typer.Option("--available-now", help="Process the present records, then end.")
     ] = False,
 ) -> None:
-    """Run the application's Spark pipelines, or those named.
+    """Run the application's Spark pipelines, or some of them.
 
-    One runs in this process. Several run in a process each, or with pipeline.drivers=one in this one; one that fails
-    is started again. --available-now reads what is there now, in this process, and ends. Of several nodes one runs
-    them: that of pipeline.node, or else the first that has started any. With pipeline.checkpoint.location any of them
-    does, and another one when that is lost.
+    A single pipeline runs in this process. Several pipelines run in a process each, or in this process with
+    pipeline.drivers=one. A failed pipeline restarts. With several nodes, one node runs the pipelines: pipeline.node,
+    or the first that started one. With pipeline.checkpoint.location, another node takes over if it is lost.
 
     Example: stateline pipeline flights:app delays
     """

@@ -1,4 +1,4 @@
-"""The commands that show what an application keeps."""
+"""The commands that show settings and stores."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ def stores(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
     delete: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Delete the files of this store, which the App does not declare.")
+        str | None, typer.Option(metavar="NAME", help="Delete the files of a store that the App does not declare.")
     ] = None,
 ) -> None:
     """List the application's stores.
 
-    Shows what was committed of each in this machine's state directory, and names stores there that the App does not
-    declare. It only reads, workers running or not.
-
-    --delete frees the space of one that the App does not declare, once the workers of this machine are stopped.
+    It shows the committed state of each store in this machine's state directory, and names stores there that the App
+    does not declare. It only reads, and may run beside workers. Before --delete, stop the workers of this machine.
 
     Example: stateline stores flights:app --json
     """
@@ -43,7 +41,8 @@ def stores(
 def config(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List every setting and where it was set.
 
-    Later sources win: defaults, the App, ./stateline.toml or --config, STATELINE_… variables, --set.
+    A later source overrides an earlier one: defaults, the App, ./stateline.toml or --config, STATELINE_… variables,
+    --set.
 
     Example: stateline config flights:app --set processing.guarantee=exactly_once_v2
     """
@@ -55,26 +54,26 @@ def config(target: Target, settings: Settings = None, config_file: ConfigFile = 
 
 def inspect(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A state directory, an application's in it, or a task's.")
+        Path, typer.Argument(metavar="DIR", help="A state directory, an application in it, or a task.")
     ],
-    store: Annotated[str | None, typer.Option(metavar="NAME", help="This store alone.")] = None,
-    task: Annotated[str | None, typer.Option(metavar="TASK", help="This task alone, as in 0_3.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="K", help="The entries of this key.")] = None,
-    lower: Annotated[str | None, typer.Option("--from", metavar="K", help="The entries from this key on.")] = None,
-    upper: Annotated[str | None, typer.Option("--to", metavar="K", help="The entries up to this key.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="NAME", help="Only this store.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="TASK", help="Only this task, such as 0_3.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="K", help="Only entries of this key.")] = None,
+    lower: Annotated[str | None, typer.Option("--from", metavar="K", help="Entries from this key on.")] = None,
+    upper: Annotated[str | None, typer.Option("--to", metavar="K", help="Entries up to this key.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, help="Entries to show at most; 100 unless given.")
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Show at most so many entries. 100 by default.")
     ] = None,
     key_type: Annotated[
         str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")
     ] = None,
-    value_type: Annotated[str | None, typer.Option(metavar="TYPE", help="The same for values.")] = None,
+    value_type: Annotated[str | None, typer.Option(metavar="TYPE", help="The same types, for values.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Look into a state directory.
+    """Show the content of a state directory, offline.
 
-    Lists tasks, stores, what was committed and what is damaged; or entries of a store. Needs no application, writes
-    nothing, and may run beside workers.
+    It lists tasks and stores, their commits and their damages, or the entries of a store. It needs no application,
+    only reads, and may run beside workers.
 
     Example: stateline inspect .stateline --store totals --key Ada --value-type int64
     """
@@ -91,26 +90,27 @@ def snapshot(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or arrow.")] = "parquet",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")] = Path("snapshot"),
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The server.", show_default="http://127.0.0.1:8000")
+        str | None, typer.Option(metavar="URL", help="The address of the server.", show_default="http://127.0.0.1:8000")
     ] = None,
     application: Annotated[
-        str | None, typer.Option("--app", metavar="MODULE:APP", help="The server that this App's settings say.")
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="The server in the settings of this App, instead of --url."),
     ] = None,
     config_file: ConfigFile = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="These columns alone.")] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="K", help="Keys that begin so.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="K", help="Only keys with this beginning.")] = None,
     as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of versioned stores what was valid then: ISO 8601, or ms.")
+        str | None, typer.Option(metavar="TIME", help="In versioned stores: the versions valid then. ISO 8601, or ms.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A token; else STATELINE_TOKEN has one.")
+        Path | None, typer.Option(metavar="FILE", help="A file with a token. STATELINE_TOKEN by default.")
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Who signed the server's certificate.")] = None,
-    ttl: Annotated[int, typer.Option(metavar="S", min=1, help="The lease, renewed while this runs.")] = 300,
+    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's authority, as PEM.")] = None,
+    ttl: Annotated[int, typer.Option(metavar="S", min=1, help="The lease in seconds, renewed while this runs.")] = 300,
 ) -> None:
-    """Write stores of a running server to files.
+    """Export stores of a running server to files.
 
-    All of them as they were at one moment, a file per partition. DIR/_SUCCESS comes last.
+    All stores are of one moment. Each partition is a file. The file DIR/_SUCCESS is written last.
 
     Example: stateline snapshot flights delays --to parquet --out today
     """

@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in commit.interval.ms=100. Repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as commit.interval.ms=100. Repeatable."),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML settings instead of ./stateline.toml."),
+    typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def loaded(

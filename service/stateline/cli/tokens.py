@@ -33,12 +33,12 @@ _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(day
 
 commands = typer.Typer(
     name="token",
-    help="Say who may ask the server what.\n\nTokens are in a file (server.tokens.file), as hashes. A running server "
-    "sees each change at once.\n\nExample: stateline token add dashboard --stores orders,totals --expires 90d",
+    help="Manage the tokens of a server.\n\nA file has their hashes (server.tokens.file). A running server takes "
+    "each change at once.\n\nExample: stateline token add dashboard --stores orders,totals --expires 90d",
     epilog=FLAGS,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for listings and logs.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name for listings and logs.")]
 TokensPath = Annotated[
     Path | None,
     typer.Option(
@@ -46,7 +46,7 @@ TokensPath = Annotated[
         metavar="FILE",
         envvar=VARIABLE,
         show_envvar=False,
-        help=f"The tokens file; else {SETTING} of the environment or of ./{SETTINGS_FILE}.",
+        help=f"The tokens file. {SETTING} of the environment or of ./{SETTINGS_FILE} by default.",
     ),
 ]
 
@@ -55,19 +55,20 @@ TokensPath = Annotated[
 def add(
     name: Name,
     role: Annotated[
-        Role, typer.Option(help="An admin reads every store, those to come included, and changes all snapshots.")
+        Role, typer.Option(help="read, or admin: reads every store, also new stores, and changes all snapshots.")
     ] = "read",
     stores: Annotated[
-        str | None, typer.Option(metavar="A,B", help="The stores that it may read.", show_default="all")
+        str | None, typer.Option(metavar="A,B", help="The stores that the token may read.", show_default="all")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="In 30m, 12h, 90d or 8w, or a time as in 2027-01-31T12:00Z.")
+        str | None,
+        typer.Option(metavar="WHEN", help="After 30m, 12h, 90d or 8w, or at a time such as 2027-01-31T12:00Z."),
     ] = None,
     file: TokensPath = None,
 ) -> None:
-    """Make a token and print it, this once.
+    """Make a token and print it once.
 
-    The file, made if need be, keeps only its hash.
+    The file keeps only its hash. If there is no file, the command makes it.
 
     Example: stateline token add dashboard --stores orders,totals --expires 90d
     """
@@ -85,9 +86,9 @@ def add(
 @commands.command("list", cls=PlainHelp, epilog=FLAGS)
 def list_tokens(
     file: TokensPath = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List whose tokens there are and what they may do.
+    """List the tokens and their rights.
 
     Example: stateline token list --json
     """
@@ -113,7 +114,7 @@ def list_tokens(
 def remove(name: Name, file: TokensPath = None) -> None:
     """Make a token invalid.
 
-    Requests that send it are refused from now on, and its streams are cut off.
+    The server refuses requests with it from now on, and ends its streams.
 
     Example: stateline token remove dashboard
     """

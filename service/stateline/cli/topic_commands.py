@@ -15,25 +15,24 @@ def topics(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the source topics that are missing.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the missing topics that are yours.")] = False,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of each topic that --create creates.", show_default="4")
+        int | None, typer.Option(min=1, help="Partitions of the topics that --create creates.", show_default="4")
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Delete this topic with all that is in it; can be repeated."),
+        typer.Option(metavar="TOPIC", help="Delete this topic with all its records. Repeatable."),
     ] = None,
     count: Annotated[
-        bool, typer.Option("--count", help="Count the records of each: reads all of them, so it takes its time.")
+        bool, typer.Option("--count", help="Count the committed records. This reads all of them.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the application's topics, create missing ones, delete some.
+    """List the application's topics, create missing topics, delete topics.
 
-    Shows what each is for, its partitions, and how many offsets it has: on Kafka transactions take some, too, so
-    --count tells how many records there are. Stateline creates its own topics when it starts;
-    source topics are yours, and --create creates them for you. `stateline reset` starts over what is
-    made of them.
+    The list has each topic's role, its partitions and its offsets. On Kafka, transactions take offsets too, so
+    --count counts the records. Stateline creates its own topics at a start. Source topics are yours: --create
+    creates them for you.
 
     Example: stateline topics flights:app --create --partitions 8
     """
@@ -48,29 +47,32 @@ def topics(
 
 def produce(
     target: Target,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="One that the application reads.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that the application reads.")],
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Else standard input, as for -.", show_default=False)
+        list[str] | None, typer.Argument(metavar="FILE", help="- or none: standard input.", show_default=False)
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
     format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or jsonl.")] = "text",
     timestamp: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of records without one: ms, or ISO 8601.", show_default="now")
+        str | None,
+        typer.Option(metavar="TIME", help="For records without a timestamp: ms, or ISO 8601.", show_default="now"),
     ] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of every record. Repeatable.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record. Repeatable.")
+    ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Of records without one.", show_default="by the key")
+        int | None, typer.Option(min=0, metavar="N", help="For records without a partition.", show_default="by the key")
     ] = None,
     on_error: Annotated[
-        str, typer.Option(metavar="WHAT", help="stop: one wrong line and nothing is written; or skip.")
+        str, typer.Option(metavar="WHAT", help="stop: a wrong line, and nothing is written. skip: leave it out.")
     ] = "stop",
 ) -> None:
     """Write records to a topic.
 
-    Of text each line is a key, a tab, a value; a key, a tab and nothing deletes the key. Of jsonl it is an object
-    with key, value and, if you like, timestamp, headers and partition. Prints the Position written, which a query
-    can wait for.
+    A line of text is a key, a tab and a value. A key, a tab and nothing else deletes the key. A line of jsonl is an
+    object with key, value and, optionally, timestamp, headers and partition. The command prints the Position that it
+    wrote. A query can wait for it.
 
     Example: stateline produce hello:app people people.tsv
     """
@@ -88,7 +90,7 @@ def produce(
 def consume(
     target: Target,
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Any of the log's.", show_default=False)
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics of the log.", show_default=False)
     ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
@@ -97,11 +99,12 @@ def consume(
         str, typer.Option("--from", metavar="PLACE", help="earliest, latest, an offset, a time, or -15m.")
     ] = "earliest",
     until: Annotated[
-        str | None, typer.Option("--to", metavar="PLACE", help="Before this.", show_default="the end as it is now")
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="End before this place.", show_default="the end as it is now"),
     ] = None,
-    most: Annotated[int | None, typer.Option("--max", min=0, metavar="N", help="Records at most.")] = None,
-    partition: Annotated[list[int] | None, typer.Option(metavar="N", help="This partition alone. Repeatable.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as records come, until Ctrl-C.")] = False,
+    most: Annotated[int | None, typer.Option("--max", min=0, metavar="N", help="Show at most so many records.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(metavar="N", help="Only this partition. Repeatable.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for new records, until Ctrl-C.")] = False,
     isolation_level: Annotated[
         str, typer.Option(metavar="LEVEL", help="read_committed or read_uncommitted.")
     ] = "read_committed",
@@ -109,8 +112,8 @@ def consume(
 ) -> int:
     """Show records of topics.
 
-    With the application's types; what has none is text, or base64. Joins no group and commits nothing. What is
-    written as jsonl, produce writes again.
+    Keys and values have the application's types. Without a type they are text, or base64. The command joins no group
+    and commits nothing. `stateline produce` can write its jsonl again.
 
     Example: stateline consume hello:app orders --from -15m --follow
     """

@@ -82,14 +82,14 @@ OPERATIONS = (
     *QUERIES,
     *SNAPSHOTS,
     *CHANGES,
-    Operation("/v1/stores", "get", "Every store.", problems=(422, 500)),
+    Operation("/v1/stores", "get", "All stores.", problems=(422, 500)),
     Operation(STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
-    Operation("/v1/topology", "get", "Subtopologies, topics, stores, pipelines.", problems=(422, 500)),
-    Operation("/v1/instances", "get", "Which worker runs what.", problems=(422, 500, 503)),
-    Operation("/v1/nodes", "get", "Every node, and who has which task.", problems=(422, 500)),
-    Operation("/healthz", "get", "This process is alive.", problems=()),
-    Operation("/readyz", "get", "Every store can be queried; else the reasons.", problems=(503,)),
-    Operation("/metrics", "get", "Prometheus metrics.", problems=(), media_type="text/plain"),
+    Operation("/v1/topology", "get", "Subtopologies, topics, stores and pipelines.", problems=(422, 500)),
+    Operation("/v1/instances", "get", "The workers of this node and their tasks.", problems=(422, 500, 503)),
+    Operation("/v1/nodes", "get", "All nodes and their tasks.", problems=(422, 500)),
+    Operation("/healthz", "get", "200 while the process lives.", problems=()),
+    Operation("/readyz", "get", "200 if every store can be queried. Else 503 with the reasons.", problems=(503,)),
+    Operation("/metrics", "get", "Metrics, as Prometheus text.", problems=(), media_type="text/plain"),
 )
 
 # A server that starts looks for other nodes for so long before it answers.

@@ -48,7 +48,7 @@ OPERATIONS = (
     Operation(
         PATH,
         "get",
-        "Committed changes as Server-Sent Events: those after a position, then live.",
+        "Committed changes as Server-Sent Events: from a position on, then live.",
         ("changes.from", "partition", "changes.isolation_level"),
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         media_type=MEDIA_TYPE,
@@ -56,7 +56,7 @@ OPERATIONS = (
     Operation(
         PATH,
         "post",
-        "The same as a body, for a position that is too long for a URL.",
+        "The same with a JSON body, for a position that is too long for a URL.",
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         members=dict.fromkeys(("changes.from", "partition", "changes.isolation_level"), False),
         media_type=MEDIA_TYPE,

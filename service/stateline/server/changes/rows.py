@@ -77,7 +77,7 @@ OPERATIONS = (
     Operation(
         OFFSETS,
         "get",
-        "Where the committed changes of each partition end, and where a reader begins.",
+        "The end of each partition's committed changes, and the offsets where a reader begins.",
         ("offsets.from",),
         problems=_PROBLEMS,
         answer=_ANSWER,

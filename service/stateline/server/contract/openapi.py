@@ -15,7 +15,7 @@ _ANY = {"description": "Any JSON value, in the store's type."}
 _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _MILLISECONDS = {
     "type": ["integer", "null"],
-    "description": "Milliseconds since the epoch; null when unknown.",
+    "description": "Milliseconds since the epoch. null: not known.",
 }
 _POSITION = {"$ref": "#/components/schemas/Position"}
 _FAILURES = {"type": "object", "additionalProperties": {"type": "object"}}
@@ -27,15 +27,21 @@ _ENVELOPE: dict[str, Any] = {
     "position": _POSITION,
     "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
     "failures": _FAILURES,
-    "stopped": {"type": "string", "description": "Why no worker runs the store any more; left out while one may."},
+    "stopped": {
+        "type": "string",
+        "description": "Why no worker runs the store any more. Absent while a worker may run it.",
+    },
 }
-_KEY_TEXT = {"type": "string", "description": "The key as a URL has it; there where `key` does not find it again."}
+_KEY_TEXT = {
+    "type": "string",
+    "description": "The key as the text of a URL. Present if `key` does not find the entry again.",
+}
 _ENTRY = {"key": _ANY, "key_text": _KEY_TEXT, "value": _ANY, "timestamp": _MILLISECONDS}
-_VALID_TO = {"type": ["integer", "null"], "description": "When the version's validity ended; null: it has not."}
+_VALID_TO = {"type": ["integer", "null"], "description": "The end of the version's validity. null: it is still valid."}
 _FOUND = {"found": _BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
 _WINDOW = {**_ENTRY, "start": _INTEGER, "end": _INTEGER}
 _VERSION = {"value": _ANY, "timestamp": _INTEGER, "valid_to": _VALID_TO}
-_CURSOR = {"type": "string", "description": "Of the next page; left out when this is the last."}
+_CURSOR = {"type": "string", "description": "The cursor of the next page. Absent on the last page."}
 
 
 def _entries(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +52,7 @@ _BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
 RESULTS: dict[str, dict[str, Any]] = {
     "key": _FOUND,
     "keys": {"entries": _entries(_FOUND)},
-    "custom": {"results": {"type": "object", "description": "Partition → what the store's method has returned."}},
+    "custom": {"results": {"type": "object", "description": "Partition → the return value of the store's method."}},
     "range": {"entries": _entries(_ENTRY | {"valid_to": _VALID_TO}), "cursor": _CURSOR},
     "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
     "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
@@ -123,7 +129,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    about = "Percent-encoded text of the key." if name == "key" else f"The {name}'s name."
+    about = "The key, percent-encoded." if name == "key" else f"The name of the {name}."
     return {"name": name, "in": "path", "required": True, "schema": _STRING, "description": about}
 
 
@@ -182,7 +188,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     if operation.result == "key" or operation.body is not None:
-        responses["404"]["description"] += " Or: the key is absent, the ordinary answer with found false."
+        responses["404"]["description"] += " Or the key is absent: the ordinary answer, with found false."
         responses["404"]["content"] |= _json({"$ref": "#/components/schemas/KeyAnswer"})
     return responses
 
@@ -204,7 +210,7 @@ def _schemas() -> dict[str, Any]:
     schemas["Position"] = {
         "type": "object",
         "additionalProperties": offsets,
-        "description": "Topic → partition → offset of the input that an answer reflects.",
+        "description": "Topic → partition → offset of the input that the answer includes.",
     }
     schemas["Partition"] = _object(
         {

@@ -1,4 +1,4 @@
-"""Every parameter of a request, as the OpenAPI document shows it; `arguments` reads what is given for them."""
+"""Every parameter of a request, as the OpenAPI document and the reference show it. `arguments` reads them."""
 
 from __future__ import annotations
 
@@ -24,117 +24,113 @@ _POSITION_SCHEMA = {
         "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     },
 }
-_KEY = {"description": "As the store's key type is written.", "not": {"type": "null"}}
+_KEY = {"description": "A key, written as the store's key type.", "not": {"type": "null"}}
 _TIME = {
     "type": ["integer", "string"],
-    "description": "Milliseconds since the epoch, in a body as a number; or ISO 8601 as a text (UTC unless it says).",
+    "description": "Milliseconds since the epoch, or ISO 8601. A time without a zone is UTC.",
 }
 
 SPLIT_BYTES = 128 * 1024 * 1024
 PARAMETERS: dict[str, Parameter] = {
     "isolation_level": Parameter(
         {"type": "string", "enum": [level.value for level in IsolationLevel]},
-        "Which records may be seen; the store's default otherwise.",
+        "Which rows are visible. The setting default.state.isolation.level by default.",
     ),
-    "position_bound": Parameter(_POSITION_SCHEMA, "The least position accepted: JSON, topic → partition → offset."),
+    "position_bound": Parameter(_POSITION_SCHEMA, "The least Position accepted: JSON, topic → partition → offset."),
     "wait_ms": Parameter(
         {"type": "integer", "minimum": 0, "default": 0},
-        "How long to wait for the bound, in milliseconds; at most the setting server.wait.max.ms.",
+        "How long to wait for the bound or a copy, in milliseconds. At most the setting server.wait.max.ms.",
     ),
     "require_active": Parameter(
-        {"type": "boolean", "default": False}, "Accept only an active copy, not a standby or restoring one."
+        {"type": "boolean", "default": False}, "Accept only the owner's copy, no standby or restoring copy."
     ),
     "max_staleness_ms": Parameter(
         {"type": "integer", "minimum": 0},
-        "Accept a copy whose owner cannot be reached when its lag_ms is at most this.",
+        "Accept a copy whose owner cannot be reached, if its lag_ms is at most this.",
     ),
     "partition": Parameter(
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-        "Ask only these partitions: repeated, or separated by commas.",
+        "Ask only these partitions. Repeat the parameter, or separate numbers with commas.",
     ),
     "allow_partial": Parameter(
         {"type": "boolean", "default": False},
-        "Answer 200 when some partitions fail, with the failures beside.",
+        "Answer 200 if some partitions fail. The answer then has `failures`.",
     ),
     "limit": Parameter(
         {"type": "integer", "minimum": 1},
-        "The most entries of an answer; the settings server.limit.default and server.limit.max apply.",
+        "Entries of a page, at most. The settings server.limit.default and server.limit.max apply.",
     ),
     "order": Parameter(
         {"type": "string", "enum": ["asc", "desc"]},
-        "Up or down, by serialized key or by time; versions come the newest first unless told, all else up.",
+        "By serialized key or by time. Versions are desc by default, everything else is asc.",
     ),
-    "lower": Parameter(_KEY, "The first key, inclusive; open when left out."),
-    "upper": Parameter(_KEY, "The last key, inclusive; open when left out."),
-    "prefix": Parameter(_KEY, "What keys begin with; instead of lower and upper."),
+    "lower": Parameter(_KEY, "The first key, inclusive. Without it, the range is open at this end."),
+    "upper": Parameter(_KEY, "The last key, inclusive. Without it, the range is open at this end."),
+    "prefix": Parameter(_KEY, "The beginning of the keys. Excludes lower and upper."),
     "key": Parameter(_KEY, "The key to look up."),
-    "query": Parameter({}, "What the store's method `query` is asked: any JSON value."),
+    "query": Parameter({}, "The argument of the store's method `query`: any JSON value."),
     "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
     "keys_as": Parameter(
         {"type": "string", "enum": ["json", "text"], "default": "json"},
-        "How this body has keys: as JSON, or each as the text that a URL would have, such as the `key_text` of an "
-        "answer.",
+        "How the body writes keys: as JSON, or as the text of a URL, such as the `key_text` of an answer.",
     ),
-    "from": Parameter(
-        _TIME, "The first time, inclusive; open when left out. Of windows their start, of sessions the end."
-    ),
+    "from": Parameter(_TIME, "The first time, inclusive: the start of windows, the end of sessions. Open without it."),
     "to": Parameter(
         _TIME,
-        "The last time, inclusive, open when left out. Of windows their start, of the sessions of a key, too; of the "
-        "sessions of all keys the end.",
+        "The last time, inclusive: the start of windows and of a key's sessions, the end of sessions of all keys. "
+        "Open without it.",
     ),
-    "as_of": Parameter(_TIME, "A time in the past: versioned stores only, other kinds answer UNKNOWN_QUERY_TYPE."),
-    "exact": Parameter(
-        {"type": "boolean", "default": False}, "Count the entries, which reads all of them, instead of an estimate."
-    ),
+    "as_of": Parameter(_TIME, "The versions that were valid at this time. Versioned stores only."),
+    "exact": Parameter({"type": "boolean", "default": False}, "Read and count all entries, instead of an estimate."),
     "cursor": Parameter(
         {"type": "string"},
-        "The next page, of the state that the first one showed: the `cursor` of an answer, alone or with a limit.",
+        "The next page of the same state: the `cursor` of an answer, alone or with a limit.",
     ),
     "format": Parameter(
         {"type": "string", "enum": list(FORMATS)},
-        "The answer's format; that of Accept otherwise. Answers without entries are JSON; many keys are not Arrow.",
+        "The format of the answer. By default the one of Accept. Answers without entries are JSON only.",
     ),
     "details": Parameter(
         {"type": "string", "enum": ["all", "none"], "default": "all"}, "none leaves out position and partitions."
     ),
-    "type": Parameter({"type": "string"}, "The kind of query."),
+    "type": Parameter({"type": "string"}, "The name of the query."),
     "changes.from": Parameter(
         {"type": ["string", "object"], "default": "latest"},
-        "Where to begin: earliest, latest, an event's id, or the position of an answer. Last-Event-ID goes before.",
+        "The beginning: earliest, latest, an event's id, or the position of an answer. Last-Event-ID overrides it.",
     ),
     "changes.isolation_level": Parameter(
-        {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "There are changes of committed state only."
+        {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "A change feed has committed changes only."
     ),
     "offsets.from": Parameter(
         {"type": "string"},
-        "Where to begin: earliest, latest, an event's id, or the position of an answer; without it there is no begin.",
+        "The beginning: earliest, latest, an event's id, or the position of an answer.",
     ),
-    "rows.partition": Parameter({"type": "integer", "minimum": 0}, "The partition; it has to be there."),
-    "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset that is wanted; it has to be there."),
-    "end": Parameter({"type": "integer", "minimum": 0}, "The offset after the last one; it has to be there."),
-    "topic_id": Parameter({"type": "string"}, "The id of the topic that the offsets are of; it has to be there."),
+    "rows.partition": Parameter({"type": "integer", "minimum": 0}, "The partition. Required."),
+    "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset. Required."),
+    "end": Parameter({"type": "integer", "minimum": 0}, "The offset after the last one. Required."),
+    "topic_id": Parameter({"type": "string"}, "The id of the topic of these offsets. Required."),
     "columns": Parameter(
-        {"type": "string"}, "Members of the answer, or of its entries, separated by commas; all when left out."
+        {"type": "string"},
+        "Only these members of each entry, separated by commas. Without entries: members of the answer.",
     ),
-    "after": Parameter(_KEY, "Read on behind this key: key-value stores only, where rows come by key."),
+    "after": Parameter(_KEY, "Only rows after this key. Key-value stores only."),
     "skip": Parameter(
         {"type": "integer", "minimum": 0, "default": 0},
-        "Leave out so many of the rows, from the first on: those that a stream had before it broke off.",
+        "Rows to leave out at the beginning, such as the rows that a broken stream delivered.",
     ),
-    "split": Parameter({"type": "string"}, "Only the rows of this part of the partition: one that …/splits gives."),
+    "split": Parameter({"type": "string"}, "Only the rows of this part of the partition, as …/splits lists it."),
     "size_bytes": Parameter(
         {"type": "integer", "minimum": 1, "default": SPLIT_BYTES},
         "About how many bytes on disk the rows of a split have.",
     ),
     "pin": Parameter(
         {"type": "string", "minLength": 1, "maxLength": 64},
-        "What you call this snapshot: asked for again, of the same stores, it is the same one.",
+        "Your name for this snapshot. The same name and stores return the same snapshot.",
     ),
-    "stores": Parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}, "The stores' names."),
+    "stores": Parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}, "The names of the stores."),
     "ttl_s": Parameter(
         {"type": "integer", "minimum": 1},
-        "For how many seconds from now; 300 unless given, at most the setting server.snapshot.ttl.max.ms.",
+        "The lease in seconds, from now. 300 by default. At most the setting server.snapshot.ttl.max.ms.",
     ),
 }
 

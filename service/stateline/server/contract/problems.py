@@ -53,21 +53,21 @@ class Problem(NamedTuple):
 # An error has the line of its nearest class here; whatever else happens is a STORE_EXCEPTION.
 PROBLEMS: dict[type[Exception], Problem] = {
     UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
-    InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "A parameter or the body cannot be read."),
-    NotAcceptableError: Problem("NOT_ACCEPTABLE", 406, "The answer cannot be had in the format that is asked for."),
-    UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "No valid token."),
+    InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."),
+    NotAcceptableError: Problem("NOT_ACCEPTABLE", 406, "This query does not have the requested format."),
+    UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "The request has no valid token."),
     ForbiddenError: Problem("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
-    DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "No such store or partition."),
-    CursorExpiredError: Problem("CURSOR_EXPIRED", 410, "The state behind a cursor or a snapshot is gone."),
-    NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "Still behind `position_bound` when `wait_ms` ran out."),
-    NotPresentError: Problem("NOT_PRESENT", 421, "That partition is not here and its `owner` cannot be reached."),
-    TooManyRequestsError: Problem(
-        "TOO_MANY_REQUESTS", 429, "A limit was reached; `Retry-After` says when to come again."
+    DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "There is no such store, partition, cursor, snapshot or path."),
+    CursorExpiredError: Problem(
+        "CURSOR_EXPIRED", 410, "The state behind a cursor, a snapshot or a place in a change feed is gone."
     ),
-    NotActiveError: Problem("NOT_ACTIVE", 503, "Only the owner may answer, and here is a standby or restoring copy."),
-    NotReadyError: Problem("NOT_READY", 503, "Starting, shutting down, or the state cannot be read now."),
-    NewerFormatError: Problem("NOT_READY", 503, "A newer version wrote the state: run that one."),
-    Exception: Problem("STORE_EXCEPTION", 500, "An error while executing."),
+    NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "The copy was still behind `position_bound` after `wait_ms`."),
+    NotPresentError: Problem("NOT_PRESENT", 421, "No machine that answers has the partition."),
+    TooManyRequestsError: Problem("TOO_MANY_REQUESTS", 429, "The request reached a limit."),
+    NotActiveError: Problem("NOT_ACTIVE", 503, "Only the owner may answer, and here is no active copy."),
+    NotReadyError: Problem("NOT_READY", 503, "The server starts or stops, or cannot read the state."),
+    NewerFormatError: Problem("NOT_READY", 503, "A newer version of Stateline wrote the state."),
+    Exception: Problem("STORE_EXCEPTION", 500, "Something unexpected failed. See the server's log."),
 }
 
 

@@ -17,13 +17,13 @@ _STREAMS = (NDJSON, CSV, ARROW)
 _TIMES = (*TIME_PARAMETERS, *COMMON)
 
 OPERATIONS = (
-    Operation(KEY, "get", "The value of one key, or what it was.", ("as_of", *COMMON), "key", _OF_KINDS),
+    Operation(KEY, "get", "The value of a key, now or at a time.", ("as_of", *COMMON), "key", _OF_KINDS),
     Operation(f"{KEY}/windows", "get", "The windows of a key, by start.", _TIMES, "windows", _PAGED, streams=_STREAMS),
     Operation(f"{KEY}/sessions", "get", "The sessions of a key, by end.", _TIMES, "sessions", _PAGED, streams=_STREAMS),
     Operation(
         f"{KEY}/versions",
         "get",
-        "The versions of a key that were valid at some time from `from` to `to`.",
+        "The versions of a key that were valid at some time between `from` and `to`.",
         _TIMES,
         "versions",
         _PAGED,
@@ -32,8 +32,7 @@ OPERATIONS = (
     Operation(
         f"{STORE}/range",
         "get",
-        "Entries from lower to upper, both inclusive, or of a prefix, in the order of serialized keys; of a versioned "
-        "store those of now or of a time.",
+        "Entries of a range of keys or of a prefix, by serialized key. In a versioned store, now or at a time.",
         (*RANGE_PARAMETERS, *COMMON),
         "range",
         _PAGED,
@@ -42,7 +41,7 @@ OPERATIONS = (
     Operation(
         f"{STORE}/windows",
         "get",
-        "The windows of all keys: segment by segment of time, by key and start within one.",
+        "The windows of all keys, segment by segment of time. Within a segment by key and start.",
         _TIMES,
         "windows",
         _PAGED,
@@ -51,7 +50,7 @@ OPERATIONS = (
     Operation(
         f"{STORE}/sessions",
         "get",
-        "The sessions of all keys that end from `from` to `to`, by serialized key, then end.",
+        "The sessions of all keys that end between `from` and `to`, by serialized key, then end.",
         _TIMES,
         "sessions",
         _PAGED,
@@ -60,16 +59,16 @@ OPERATIONS = (
     Operation(
         f"{STORE}/count",
         "get",
-        "How many entries there are, counted or estimated.",
+        "The number of entries, counted or estimated.",
         ("exact", *COMMON),
         "count",
         _PROBLEMS,
     ),
-    Operation(f"{STORE}/position", "get", "How far each partition has come.", COMMON, "position", _PROBLEMS),
+    Operation(f"{STORE}/position", "get", "The Position of each partition.", COMMON, "position", _PROBLEMS),
     Operation(
         f"{STORE}/query",
         "post",
-        "Any query as a body.",
+        "Any query, as a JSON body.",
         problems=_PAGED,
         body={kind: (*names, *COMMON) for kind, names in BODY_PARAMETERS.items()},
         streams=_STREAMS,

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of `/v1/snapshots`."""
+"""The requests of `/v1/snapshots`, as the OpenAPI document shows them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PART = {
     "type": "object",
     "properties": {
         "path": {"type": "string"},
-        "node": {"type": "string", "description": "Which node keeps it, where there are several."},
-        "url": {"type": "string", "description": "The whole address at that node, if it is known."},
+        "node": {"type": "string", "description": "The node that keeps it, with several nodes."},
+        "url": {"type": "string", "description": "The whole address at that node, if known."},
         "position": {"$ref": "#/components/schemas/Position"},
         "commit": {"type": "integer"},
         "committed_at_ms": {"type": "integer"},
@@ -47,8 +47,8 @@ _SPLITS = {
             "items": {
                 "type": "object",
                 "properties": {
-                    "split": {"type": "string", "description": "What the parameter `split` of the rows takes."},
-                    "bytes": {"type": "integer", "description": "About how many its rows have on disk."},
+                    "split": {"type": "string", "description": "The value of the parameter `split` of the rows."},
+                    "bytes": {"type": "integer", "description": "About how many bytes its rows have on disk."},
                 },
                 "required": ["split", "bytes"],
             },
@@ -60,36 +60,40 @@ OPERATIONS = (
     Operation(
         PATH,
         "post",
-        "Keep the committed state of these stores: all that one worker has, at one of its commits; over all nodes.",
+        "Make a snapshot of these stores on all nodes. Stores of one worker are at the same commit.",
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
         members={"stores": True, "ttl_s": False, "pin": False},
         answer=_SNAPSHOT,
         success=201,
         other_success=200,
     ),
-    Operation(PATH, "get", "The snapshots that there are, of all nodes.", problems=(422, 500, 503), answer=_LIST),
+    Operation(PATH, "get", "List the snapshots of all nodes.", problems=(422, 500, 503), answer=_LIST),
     Operation(
         ONE,
         "get",
-        "One snapshot, and until when it is kept.",
+        "One snapshot and the end of its lease.",
         problems=(404, 410, 421, 422, 500, 503),
         answer=_SNAPSHOT,
     ),
     Operation(
         ONE,
         "patch",
-        "Keep it so long from now.",
+        "Renew the lease.",
         problems=(404, 410, 421, 422, 429, 500, 503),
         members={"ttl_s": False},
         answer=_SNAPSHOT,
     ),
     Operation(
-        ONE, "delete", "Release it; who reads it reads on.", problems=(404, 410, 421, 422, 500, 503), success=204
+        ONE,
+        "delete",
+        "Release the snapshot. Open streams of rows are completed.",
+        problems=(404, 410, 421, 422, 500, 503),
+        success=204,
     ),
     Operation(
         ROWS,
         "get",
-        "The rows of one partition as an Arrow stream.",
+        "The rows of a partition, as an Arrow stream.",
         PARAMETERS,
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         media_type=MEDIA_TYPE,
@@ -97,7 +101,7 @@ OPERATIONS = (
     Operation(
         ROWS,
         "post",
-        "The same as a body; of `keys`, where there are any, those that are there, in the order of all rows.",
+        "The same with a JSON body. With `keys`, only the rows of these keys, in the order of all rows.",
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         members=dict.fromkeys(("keys", "keys_as", *PARAMETERS), False),
         media_type=MEDIA_TYPE,
@@ -105,7 +109,7 @@ OPERATIONS = (
     Operation(
         SPLITS,
         "get",
-        "In which parts the rows may be read, each row in one: those with rows that the parameters ask for.",
+        "Disjoint parts of the rows, to read in parallel. Parts without a requested row are left out.",
         SPLIT_PARAMETERS,
         problems=(400, 404, 410, 421, 422, 429, 500, 503),
         answer=_SPLITS,

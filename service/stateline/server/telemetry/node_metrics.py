@@ -28,15 +28,15 @@ class NodeCounts:
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"stateline_node_{name}", about, ("node", *labels), registry=registry)
 
-        self._forwards = counter("forwards", "Requests that another node was asked.", "outcome")
-        about = "How long the other node took to answer, waiting for a bound included."
+        self._forwards = counter("forwards", "Requests sent to the node.", "outcome")
+        about = "Time until the node answers, including the wait for a bound."
         self._latency = Histogram(
             "stateline_node_forward_seconds", about, ("node",), registry=registry, buckets=BUCKETS_S
         )
-        self._answers = counter("answers", "Requests of another node that were answered here.", "outcome")
-        self._dials = counter("dial_failures", "Attempts to link with another node that came to nothing.")
+        self._answers = counter("answers", "Requests of the node that were answered here.", "outcome")
+        self._dials = counter("dial_failures", "Failed attempts to link with the node.")
         self._copied = counter(
-            "copied_bytes", "Bytes of stores' files that were sent to or received from it.", "direction"
+            "copied_bytes", "Bytes of stores' files sent to or received from the node, for new standbys.", "direction"
         )
 
     def take(self, traffic: Traffic) -> None:
@@ -87,9 +87,7 @@ def seen_links(serving: Serving) -> Links:
     return Links(links, Counts("left" if task in left else held.role for task, held in own.tasks.items()))
 
 
-_TASKS = (
-    "Tasks that this node has in this role (left: copies that nobody follows); absent while there is no other node."
-)
+_TASKS = "Tasks of this node in a role. Role left: no worker keeps the copy up to date."
 
 
 class LinkCollector(Collector):
@@ -99,8 +97,8 @@ class LinkCollector(Collector):
         self.seen = Links()
 
     def collect(self) -> Iterator[Metric]:
-        up = _gauge("link_up", "1 while the other node is linked with and heard.", "node")
-        silent = _gauge("link_silent_seconds", "For how long a node that is linked with has said nothing.", "node")
+        up = _gauge("link_up", "1 while the other node is linked and heard.", "node")
+        silent = _gauge("link_silent_seconds", "For how long a linked node has been silent.", "node")
         tasks = _gauge("tasks", _TASKS, "role")
         for link in self.seen.others:
             up.add_metric([link.node], float(link.up))

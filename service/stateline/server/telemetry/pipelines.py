@@ -43,7 +43,7 @@ _Statuses = Mapping[str, Mapping[str, Any]]
 
 
 def _state(found: Mapping[str, Mapping[str, Any] | None]) -> Metric:
-    about = "0 not running, 1 starting, 2 running, 3 waiting for records, 4 failed and starts again, 5 failed."
+    about = "0 not running, 1 starting, 2 running, 3 waiting for records, 4 failed and restarting, 5 failed."
     gauge = _gauge("state", about)
     for name, status in found.items():
         gauge.add_metric([name], _STATES.get(status["state"], 0) if status is not None else 0)
@@ -52,9 +52,9 @@ def _state(found: Mapping[str, Mapping[str, Any] | None]) -> Metric:
 
 _GAUGES = {
     "batch_id": ("batch_id", 1, "Number of the newest micro-batch."),
-    "batch_seconds": ("duration_ms", 1000, "How long the newest micro-batch took."),
-    "watermark_seconds": ("watermark_ms", 1000, "Its watermark, in seconds since the epoch."),
-    "restarts": ("restarts", 1, "How often it was started again since it was last stopped in order."),
+    "batch_seconds": ("duration_ms", 1000, "Duration of the newest micro-batch."),
+    "watermark_seconds": ("watermark_ms", 1000, "The pipeline's watermark, in seconds since the epoch."),
+    "restarts": ("restarts", 1, "Restarts since the last stop in order."),
 }
 
 
@@ -65,12 +65,12 @@ def _gauges(written: _Statuses) -> Iterator[Metric]:
             if status[member] is not None:
                 gauge.add_metric([name], status[member] / divisor)
         yield gauge
-    age = _gauge("last_batch_age_seconds", "How long ago the newest micro-batch ended.")
+    age = _gauge("last_batch_age_seconds", "Time since the end of the newest micro-batch.")
     for name, status in written.items():
         if status["batch_at_ms"] is not None:
             age.add_metric([name], max(0.0, time.time() - status["batch_at_ms"] / 1000))
     yield age
-    lag = _gauge("lag_records", "Offsets of a topic behind the newest micro-batch.", "topic")
+    lag = _gauge("lag_records", "Offsets of a topic that the newest micro-batch had left, at its end.", "topic")
     for name, status in written.items():
         for topic, records in (status["lag_by_topic"] or {}).items():
             lag.add_metric([name, topic], records)
@@ -78,7 +78,7 @@ def _gauges(written: _Statuses) -> Iterator[Metric]:
 
 
 def _steps(written: _Statuses) -> Metric:
-    gauge = _gauge("step_seconds", "How long a step of the newest micro-batch took.", "step")
+    gauge = _gauge("step_seconds", "Duration of a step of the newest micro-batch.", "step")
     for name, status in written.items():
         for step, duration_ms in (status["steps_ms"] or {}).items():
             gauge.add_metric([name, step], duration_ms / 1000)
@@ -86,12 +86,12 @@ def _steps(written: _Statuses) -> Metric:
 
 
 _COUNTERS = {
-    "batches": "Micro-batches since its driver started.",
-    "rows_in": "Records that they read.",
-    "rows_out": "Records that they wrote, tombstones included.",
-    "tombstones": "Of these, tombstones.",
+    "batches": "Micro-batches since the driver started.",
+    "rows_in": "Records read since the driver started.",
+    "rows_out": "Records written, including tombstones.",
+    "tombstones": "Tombstones written.",
     "skipped": "Records left out because they could not be read.",
-    "dead_lettered": "Records that went to the dead-letter topic.",
+    "dead_lettered": "Records sent to the dead-letter topic.",
 }
 
 

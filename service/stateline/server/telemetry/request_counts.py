@@ -41,10 +41,10 @@ class RequestCounts:
             return Counter(f"stateline_{name}", about, labels, registry=registry)
 
         self._requests = counter("http_requests", "Requests answered.", "route", "level", "outcome")
-        about = "Time to answer, waiting for a bound included."
+        about = "Time to answer, including the wait for a bound."
         # Without outcomes: each of its series is seventeen.
         self._latency = Histogram(LATENCY, about, ("route", "level"), registry=registry, buckets=BUCKETS_S)
-        self._of_store = counter("store_requests", "Requests answered, by the store asked.", "store", "outcome")
+        self._of_store = counter("store_requests", "Requests answered, by store.", "store", "outcome")
         self._size = counter("http_response_bytes", "Bytes of bodies.", "store")
         self._rows = counter("http_response_rows", "Entries answered.", "store")
         self._series: dict[Answered, _Series] = {}

@@ -70,16 +70,14 @@ class StoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         gauges = {
-            "committed_at_ms": _gauge("committed_at_ms", "Time of the newest commit, ms since the epoch."),
+            "committed_at_ms": _gauge("committed_at_ms", "Time of the newest commit, in ms since the epoch."),
             "commit_number": _gauge("commit_number", "Number of the newest commit."),
-            "staged_records": _gauge("staged_records", "Records staged and not committed."),
-            "staged_bytes": _gauge("staged_bytes", "Bytes staged and not committed."),
-            "restore_remaining": _gauge(
-                "restore_remaining", "Offsets of the changelog that a restore still has to read."
-            ),
+            "staged_records": _gauge("staged_records", "Records that are staged and not committed."),
+            "staged_bytes": _gauge("staged_bytes", "About how many bytes are staged and not committed."),
+            "restore_remaining": _gauge("restore_remaining", "Offsets of the changelog that a restore has left."),
             "state": _gauge("state", "0 closed, 1 restoring, 2 active, 3 standby."),
         }
-        age = _gauge("commit_age_seconds", "How long ago the newest commit was made; absent before the first.")
+        age = _gauge("commit_age_seconds", "Age of the newest commit. Absent before the first commit.")
         for task_id, store, number, status in shown_partitions(self.seen):
             figures = {"commit_number": number, "state": status.state_number, **status._asdict()}
             for name, gauge in gauges.items():
@@ -88,7 +86,7 @@ class StoreCollector(Collector):
                 age.add_metric([task_id, store], max(0.0, time.time() - status.committed_at_ms / 1000))
         yield from gauges.values()
         yield age
-        ready = GaugeMetricFamily("stateline_server_ready", "1 when /readyz answers 200.")
+        ready = GaugeMetricFamily("stateline_server_ready", "1 if /readyz answers 200.")
         ready.add_metric([], float(self.ready))
         yield ready
 

@@ -23,11 +23,11 @@ class WorkerLives(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily(
             "stateline_worker_up",
-            "Whether the worker's process lives: one that does now, or did since this server started.",
+            "1 while the worker's process lives, else 0.",
             labels=("worker",),
         )
         started = CounterMetricFamily(
-            "stateline_worker_starts", "How often a worker of this name was started here.", labels=("worker",)
+            "stateline_worker_starts", "Starts of workers of this name in this state directory.", labels=("worker",)
         )
         alive = 0
         for name in locked_instances(self._application):
@@ -41,7 +41,7 @@ class WorkerLives(Collector):
                 started.add_metric((name,), times)
         yield up
         yield started
-        yield GaugeMetricFamily("stateline_workers", "Workers of this state directory that live.", value=alive)
+        yield GaugeMetricFamily("stateline_workers", "Live workers of the server's state directory.", value=alive)
 
     def describe(self) -> Iterable[Metric]:
         return ()  # registering asks for nothing

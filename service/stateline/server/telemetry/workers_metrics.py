@@ -75,56 +75,56 @@ class _Of(NamedTuple):
 
 _COUNTERS = (
     _Of("totals.commits", "commit", "Commits since the worker started."),
-    _Of("totals.forced_commits", "forced_commits", "Of these, those before their time, to free memory."),
-    _Of("totals.commit_seconds", "commit_seconds", "How long they took."),
+    _Of("totals.forced_commits", "forced_commits", "Commits before their time, to free memory."),
+    _Of("totals.commit_seconds", "commit_seconds", "Time spent in commits."),
     _Of("totals.processed", "process", "Records processed since the worker started."),
-    _Of("totals.process_seconds", "process_seconds", "How long that took."),
+    _Of("totals.process_seconds", "process_seconds", "Time spent in processing."),
     _Of("totals.restored", "restore", "Changelog records read since the worker started."),
     _Of("totals.followed", "standby_records", "Changelog records read for standbys since the worker started."),
-    _Of("totals.follow_seconds", "standby_seconds", "How long it took to read and apply them."),
-    _Of("totals.promotions", "promotions", "Standbys that have taken their tasks over since the worker started."),
-    _Of("totals.promotion_seconds", "promotion_seconds", "How long it took until they ran."),
+    _Of("totals.follow_seconds", "standby_seconds", "Time spent on changelog records of standbys."),
+    _Of("totals.promotions", "promotions", "Standbys that took their tasks over since the worker started."),
+    _Of("totals.promotion_seconds", "promotion_seconds", "Time until promoted standbys ran, from their assignment."),
     _Of("skipped", "skipped_records", "Records left out by a policy."),
     _Of("dead_lettered", "dead_lettered_records", "Records sent to the dead-letter topic."),
     _Of(
         "dropped_by_operators",
         "operators_dropped_records",
-        "Records that operators left out: late, or without a key.",
+        "Records that operators of streams dropped.",
     ),
 )
 _GAUGES = (
-    _Of("rates.commits", "commit_rate", "Commits per second, of the last 30 s."),
-    _Of("commit_latency.avg_s", "commit_latency_avg_seconds", "How long a commit took, of the last 30 s."),
-    _Of("commit_latency.max_s", "commit_latency_max_seconds", "The slowest commit of the last 30 s."),
-    _Of("ratios.commit", "commit_ratio", "Share of the time that went to commits, of the last 30 s."),
-    _Of("rates.processed", "process_rate", "Records processed per second, of the last 30 s."),
-    _Of("ratios.process", "process_ratio", "Share of the time that went to processing, of the last 30 s."),
-    _Of("rates.restored", "restore_rate", "Changelog records read per second, of the last 30 s."),
-    _Of("rates.followed", "standby_rate", "Changelog records read for standbys per second, of the last 30 s."),
-    _Of("uncommitted_bytes", "uncommitted_bytes", "About how much the next commit frees."),
-    _Of("uncommitted_max_bytes", "uncommitted_max_bytes", "The worker's share of the limit; -1 for none."),
-    _Of("block_cache_usage", "rocksdb_block_cache_usage_bytes", "What its stores have in RocksDB's block cache."),
+    _Of("rates.commits", "commit_rate", "Commits per second, in the last 30 s."),
+    _Of("commit_latency.avg_s", "commit_latency_avg_seconds", "Mean time of a commit in the last 30 s."),
+    _Of("commit_latency.max_s", "commit_latency_max_seconds", "Longest commit in the last 30 s."),
+    _Of("ratios.commit", "commit_ratio", "Share of the time spent in commits, in the last 30 s."),
+    _Of("rates.processed", "process_rate", "Records processed per second, in the last 30 s."),
+    _Of("ratios.process", "process_ratio", "Share of the time spent in processing, in the last 30 s."),
+    _Of("rates.restored", "restore_rate", "Changelog records read per second, in the last 30 s."),
+    _Of("rates.followed", "standby_rate", "Changelog records read for standbys per second, in the last 30 s."),
+    _Of("uncommitted_bytes", "uncommitted_bytes", "About how many bytes the next commit frees."),
+    _Of("uncommitted_max_bytes", "uncommitted_max_bytes", "The worker's share of the limit. -1: no limit."),
+    _Of("block_cache_usage", "rocksdb_block_cache_usage_bytes", "Bytes of its stores in RocksDB's block cache."),
 )
 # RocksDB's property → metric and what it is, summed over the partitions of a store that the worker has.
 PROPERTIES = {
     "num-entries-active-mem-table": ("num_entries_active_mem_table", "Entries in the active memtable."),
-    "num-deletes-active-mem-table": ("num_deletes_active_mem_table", "Of these, deletes."),
-    "num-entries-imm-mem-tables": ("num_entries_imm_mem_tables", "Entries in memtables that wait to be flushed."),
-    "num-deletes-imm-mem-tables": ("num_deletes_imm_mem_tables", "Of these, deletes."),
-    "num-immutable-mem-table": ("num_immutable_mem_table", "Memtables that wait to be flushed."),
+    "num-deletes-active-mem-table": ("num_deletes_active_mem_table", "Deletes in the active memtable."),
+    "num-entries-imm-mem-tables": ("num_entries_imm_mem_tables", "Entries in memtables that wait for a flush."),
+    "num-deletes-imm-mem-tables": ("num_deletes_imm_mem_tables", "Deletes in memtables that wait for a flush."),
+    "num-immutable-mem-table": ("num_immutable_mem_table", "Memtables that wait for a flush."),
     "cur-size-active-mem-table": ("cur_size_active_mem_table_bytes", "Size of the active memtable."),
     "cur-size-all-mem-tables": ("cur_size_all_mem_tables_bytes", "Size of memtables that are not flushed."),
-    "size-all-mem-tables": ("size_all_mem_tables_bytes", "Size of memtables, those that readers pin included."),
+    "size-all-mem-tables": ("size_all_mem_tables_bytes", "Size of all memtables, pinned ones included."),
     "mem-table-flush-pending": ("mem_table_flush_pending", "Partitions where a flush waits."),
-    "num-running-flushes": ("num_running_flushes", "Flushes that run."),
+    "num-running-flushes": ("num_running_flushes", "Running flushes."),
     "compaction-pending": ("compaction_pending", "Partitions where a compaction waits."),
-    "num-running-compactions": ("num_running_compactions", "Compactions that run."),
-    "estimate-pending-compaction-bytes": ("estimate_pending_compaction_bytes", "What compactions have to rewrite."),
-    "total-sst-files-size": ("total_sst_files_size_bytes", "Size of table files, those that snapshots keep included."),
+    "num-running-compactions": ("num_running_compactions", "Running compactions."),
+    "estimate-pending-compaction-bytes": ("estimate_pending_compaction_bytes", "Bytes that compactions must rewrite."),
+    "total-sst-files-size": ("total_sst_files_size_bytes", "Size of table files, those of snapshots included."),
     "live-sst-files-size": ("live_sst_files_size_bytes", "Size of the table files in use."),
-    "num-live-versions": ("num_live_versions", "Versions of the list of files that are in use."),
+    "num-live-versions": ("num_live_versions", "Versions of the list of files in use."),
     "estimate-num-keys": ("estimate_num_keys", "RocksDB's estimate of stored rows."),
-    "estimate-table-readers-mem": ("estimate_table_readers_mem_bytes", "Memory of table readers, block cache aside."),
+    "estimate-table-readers-mem": ("estimate_table_readers_mem_bytes", "Memory of table readers, without the cache."),
     "background-errors": ("background_errors", "Background errors since the store was opened."),
     "is-write-stopped": ("is_write_stopped", "Partitions where RocksDB takes no writes."),
 }
@@ -161,7 +161,7 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, fou
 
 
 def _age(found: _FiguresByWorker) -> Metric:
-    gauge = _gauge("worker_figures_age_seconds", "How long ago the worker told its figures; it does so every second.")
+    gauge = _gauge("worker_figures_age_seconds", "Age of the worker's figures, which it writes every second.")
     for worker, figures in found.items():
         gauge.add_metric([worker], max(0.0, time.time() - figures.updated_at_ms / 1000))
     return gauge
@@ -178,7 +178,7 @@ def _lag(found: _FiguresByWorker) -> Metric:
 
 def _standbys(found: _FiguresByWorker) -> Iterator[Metric]:
     records = _gauge("standby_lag_records", "Offsets of its changelogs that a standby lacks.", "task")
-    seconds = _gauge("standby_lag_seconds", "For how long a standby has lacked some.", "task")
+    seconds = _gauge("standby_lag_seconds", "For how long a standby has lacked offsets.", "task")
     for worker, figures in found.items():
         for task, lag in figures.standbys.items():
             if lag.records is not None:
@@ -190,7 +190,7 @@ def _standbys(found: _FiguresByWorker) -> Iterator[Metric]:
 
 
 def _dropped(found: _FiguresByWorker) -> Metric:
-    counter = _counter("dropped_records", "Puts that came too late for their store.", "task")
+    counter = _counter("dropped_records", "Puts that were too late for their store.", "task")
     for worker, figures in found.items():
         for task, dropped in figures.dropped.items():
             counter.add_metric([worker, task], dropped)
@@ -199,7 +199,7 @@ def _dropped(found: _FiguresByWorker) -> Metric:
 
 def _steps(found: _FiguresByWorker) -> Iterator[Metric]:
     taken = _counter("step_records", "Records that a step was given.", "step")
-    dropped = _counter("step_dropped_records", "Of these, those that it dropped, by reason.", "step", "reason")
+    dropped = _counter("step_dropped_records", "Records that a step dropped, by reason.", "step", "reason")
     for worker, figures in found.items():
         for name, step in figures.steps.items():
             taken.add_metric([worker, name], step.taken)
@@ -219,10 +219,10 @@ def _stores(found: _FiguresByWorker) -> Iterator[Metric]:
     ]
     if len(figures) > MAX_PARTITIONS:
         figures = _by_store(figures)
-    rate = _gauge("store_commit_rate", "Commits of a store per second, of the last 30 s.", "task", "store")
-    average = _gauge("store_commit_latency_avg_seconds", "How long one took, of the last 30 s.", "task", "store")
-    slowest = _gauge("store_commit_latency_max_seconds", "The slowest one of the last 30 s.", "task", "store")
-    uncommitted = _gauge("store_uncommitted_bytes", "About how much the store's next commit frees.", "task", "store")
+    rate = _gauge("store_commit_rate", "Commits of a store per second, in the last 30 s.", "task", "store")
+    average = _gauge("store_commit_latency_avg_seconds", "Mean time of a commit in the last 30 s.", "task", "store")
+    slowest = _gauge("store_commit_latency_max_seconds", "Longest commit in the last 30 s.", "task", "store")
+    uncommitted = _gauge("store_uncommitted_bytes", "About how many bytes its next commit frees.", "task", "store")
     for worker, task, store, each in figures:
         rate.add_metric([worker, task, store], each.commit_rate)
         uncommitted.add_metric([worker, task, store], each.uncommitted_bytes)
