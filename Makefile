@@ -3,7 +3,7 @@
 # make test    the tests, six at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
-# make check   lint, formatting, types, who imports whom
+# make check   lint, formatting, types, who imports whom, stale pages, prose
 # make wheel   dist/: the wheel and the source distribution
 # make docs    dist/site: the documentation as a site, with a reference of the Python API
 # make bench   the benchmarks (BENCH=name for one)
@@ -51,6 +51,8 @@ check: $(INSTALLED)
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python tests/prose.py --quiet
 
 wheel: $(INSTALLED)
 	@rm -f dist/stateline-*

@@ -1,7 +1,8 @@
 """Measure how easy the documentation is to read: `python tests/prose.py [FILE ...]`.
 
 It reads README.md, CONTRIBUTING.md and every page of docs/, without code, tables and headings. It prints one line per
-page and the totals, and exits with 1 if a total misses its target. `--long` lists the sentences over 30 words.
+page and the totals, and exits with 1 if a total misses its target. `--long` lists sentences over 30 words. `--quiet`
+prints only missed targets.
 """
 
 from __future__ import annotations
@@ -107,17 +108,19 @@ def _line(name: str, prose: Prose) -> str:
 def main(arguments: list[str]) -> int:
     """Print the figures of these files, or of all pages; 1 if a total misses its target."""
     files = [Path(each).resolve() for each in arguments if not each.startswith("--")] or pages()
-    everything = Prose()
-    print(f"{'page':<34} {'words':>7}  " + "  ".join(f"{name}" for name in TARGETS))
+    everything, shown = Prose(), list[str]()
+    shown.append(f"{'page':<34} {'words':>7}  " + "  ".join(f"{name}" for name in TARGETS))
     for path in files:
         prose = prose_of(path.read_text(encoding="utf-8"))
         everything.paragraphs += prose.paragraphs
-        print(_line(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path), prose))
+        shown.append(_line(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path), prose))
         if "--long" in arguments:
             for sentence in prose.sentences:
                 if len(sentence) > LONG_SENTENCE_WORDS:
-                    print(f"    {len(sentence)}: {' '.join(sentence)}")
-    print(_line("all", everything))
+                    shown.append(f"    {len(sentence)}: {' '.join(sentence)}")
+    shown.append(_line("all", everything))
+    if "--quiet" not in arguments:
+        print("\n".join(shown))
     missed = [name for name, value in everything.figures().items() if round(value, 1) > TARGETS[name]]
     if missed:
         print(f"Over the target: {', '.join(f'{name} (at most {TARGETS[name]:g})' for name in missed)}.")

@@ -46,7 +46,6 @@ from stateline.log.embedded_file import (
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler
 from stateline.server.contract.openapi import RESULTS
-from stateline.server.contract.parameters import COMMON, PARAMETERS
 from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
 from stateline_store import (
@@ -80,8 +79,9 @@ def document(name: str) -> str:
 
 
 def http_pages() -> str:
-    """The pages of docs/http, in one text."""
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/http").glob("*.md")))
+    """The pages of docs/http and of the errors, in one text."""
+    pages = [*sorted((ROOT / "docs/http").glob("*.md")), ROOT / "docs/reference/errors.md"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in pages)
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -309,52 +309,32 @@ def test_commands_that_the_documents_name_exist() -> None:
     for path in DOCUMENTS:
         named = set(re.findall(r"(?:`|\$ |^    )stateline ([a-z]+)\b", path.read_text(encoding="utf-8"), re.MULTILINE))
         assert named <= commands, f"{path.name}: {named - commands}"
-    listed = {plain(row[0]).split()[1] for row in rows(document("docs/operations/commands.md"), "## Commands")}
-    assert listed == commands
 
 
-def test_every_option_of_a_command_stands_in_its_row_of_the_table_or_on_the_page_that_this_names() -> None:
-    text = document("docs/operations/commands.md")
-    told = {plain(cells[0]).split()[1]: " ".join(cells) for cells in rows(text, "## Commands")}
-    of_all = {"--set", "--config", "--json", "--help"}
-    for name, command in getattr(get_command(cli), "commands", {}).items():
-        pages = re.findall(r"\]\(([^)#]*)", told[name])
-        there = told[name] + "".join(document(f"docs/operations/{page}") if page else text for page in pages)
-        for each in getattr(command, "commands", {"": command}).values():
-            options = {option for p in each.params if not getattr(p, "hidden", False) for option in p.opts}
-            missing = {o for o in options - of_all if o.startswith("--") and o not in there}
-            assert not missing, f"{name}: {missing}"
+def test_the_parts_of_pages_that_the_code_knows_are_as_the_code_has_them() -> None:
+    checked = subprocess.run(
+        [sys.executable, ROOT / "docs/generate.py", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=HANGING_S,
+        check=False,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
 
 
-# ---- docs/configuration.md
-
-
-def settings_table() -> list[str]:
-    """The table of settings as docs/configuration.md shows it."""
-    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for row in load_config("x").describe():
-        default = f"`{row.value}`" if row.origin == "default" and row.value else "none"
-        about = re.sub(r"<[^>]+>(/<[^>]+>)*", lambda found: f"`{found[0]}`", row.description)
-        lines.append(f"| `{row.name}` | {default} | {row.allowed} | {about} |")
-    return lines
-
-
-def test_the_settings_are_those_of_the_code() -> None:
-    text = document("docs/configuration.md")
-    table = settings_table()
-    missing = [line for line in table if line not in text]
-    assert not missing, "put these lines into docs/configuration.md:\n" + "\n".join(table)
-    assert len(rows(text, "## Settings")) == len(table) - 2
+# ---- docs/reference/settings.md
 
 
 def test_the_prefixes_of_settings_that_are_passed_on_are_those_of_the_code() -> None:
-    prefixes = {plain(row[0]).removesuffix(".…") for row in rows(document("docs/configuration.md"), "## Passed on")}
+    prefixes = {
+        plain(row[0]).removesuffix(".…") for row in rows(document("docs/reference/settings.md"), "## Passed on")
+    }
     fields_of_dicts = {dotted_name(name) for name, info in Config.model_fields.items() if info.default_factory is dict}
     assert prefixes == fields_of_dicts
 
 
 def test_the_example_of_a_settings_file_is_accepted() -> None:
-    (toml,) = blocks(document("docs/configuration.md"), "toml")
+    (toml,) = blocks(document("docs/reference/settings.md"), "toml")
     config = load_config("hello", file=tomllib.loads(toml))
     assert (config.commit_interval_ms, config.consumer) == (500, {"fetch.min.bytes": "1000"})
 
@@ -369,13 +349,6 @@ def test_the_requests_are_those_of_the_code() -> None:
     assert shown - {("GET", "/openapi.json")} == declared
 
 
-def test_the_parameters_are_those_of_the_code() -> None:
-    text = http_pages()
-    common = {plain(row[0]) for row in rows(text, "## Parameters of every query")}
-    assert common == set(COMMON)
-    assert all(f"`{name.rpartition('.')[2]}`" in text for name in PARAMETERS)
-
-
 def test_the_results_are_those_of_the_code() -> None:
     shown: dict[str, set[str]] = {}
     kind = ""
@@ -386,21 +359,19 @@ def test_the_results_are_those_of_the_code() -> None:
         assert members.keys() <= shown[kind], kind
 
 
-def test_the_problems_are_those_of_the_code() -> None:
-    text = document("docs/http/errors.md")
-    shown = {(re.findall(r"`(\w+)`", row[0])[0], int(row[1])) for row in rows(text, "## Reasons")}
-    assert shown == {(problem.reason, problem.status) for problem in PROBLEMS.values()}
-    assert {reason for reason, _ in shown} == set(re.findall(r"^### ([A-Z_]+)$", text, re.MULTILINE))
+def test_every_reason_is_explained() -> None:
+    explained = re.findall(r"^### ([A-Z_]+)$", document("docs/reference/errors.md"), re.MULTILINE)
+    assert explained == list(dict.fromkeys(problem.reason for problem in PROBLEMS.values()))
 
 
-# ---- docs/operations
+# ---- docs/reference/metrics.md
 
 
 def test_the_metrics_are_those_of_the_server(hello: Hello) -> None:
     text = httpx.get(f"{hello.url}/metrics", timeout=HANGING_S).text
     kinds = dict(re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", text, re.MULTILINE))
     served = {name for name in kinds if not name.endswith("_created")}
-    shown = re.findall(r"^\| `(stateline_\w+)` \|", document("docs/operations/metrics.md"), re.MULTILINE)
+    shown = re.findall(r"^\| `(stateline_\w+)` \|", document("docs/reference/metrics.md"), re.MULTILINE)
     assert sorted(shown) == sorted(served)
 
 

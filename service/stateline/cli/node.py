@@ -32,7 +32,7 @@ def certificate(
     directory: Annotated[
         Path, typer.Option("--directory", metavar="DIR", help="The folder of the authority and the certificates.")
     ] = Path("nodes-tls"),
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate expires.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="Days until the certificate expires.")] = 365,
 ) -> None:
     """Make a certificate that shows other nodes who this node is.
 
@@ -104,7 +104,7 @@ def drain(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for it.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds to wait for it.")] = 60.0,
 ) -> None:
     """Hand this node's tasks over, before a stop.
 

@@ -145,7 +145,9 @@ def worker(
     target: Target,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    instance: Annotated[str, typer.Option(help="The worker's name. It is unique in a state directory.")] = "worker-0",
+    instance: Annotated[
+        str, typer.Option(metavar="NAME", help="The worker's name, unique in a state directory.")
+    ] = "worker-0",
 ) -> None:
     """Run one worker, which keeps the stores.
 

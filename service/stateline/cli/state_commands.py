@@ -62,7 +62,7 @@ def inspect(
     lower: Annotated[str | None, typer.Option("--from", metavar="K", help="Entries from this key on.")] = None,
     upper: Annotated[str | None, typer.Option("--to", metavar="K", help="Entries up to this key.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, help="Show at most so many entries. 100 by default.")
+        int | None, typer.Option(min=1, max=2**31 - 1, metavar="N", help="Entries to show, at most. 100 by default.")
     ] = None,
     key_type: Annotated[
         str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")

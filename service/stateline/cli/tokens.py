@@ -55,7 +55,10 @@ TokensPath = Annotated[
 def add(
     name: Name,
     role: Annotated[
-        Role, typer.Option(help="read, or admin: reads every store, also new stores, and changes all snapshots.")
+        Role,
+        typer.Option(
+            metavar="ROLE", help="read, or admin: reads all stores, also new ones, and changes all snapshots."
+        ),
     ] = "read",
     stores: Annotated[
         str | None, typer.Option(metavar="A,B", help="The stores that the token may read.", show_default="all")

@@ -17,7 +17,7 @@ def topics(
     config_file: ConfigFile = None,
     create: Annotated[bool, typer.Option("--create", help="Create the missing topics that are yours.")] = False,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Partitions of the topics that --create creates.", show_default="4")
+        int | None, typer.Option(min=1, metavar="N", help="Partitions of the created topics.", show_default="4")
     ] = None,
     delete: Annotated[
         list[str] | None,

@@ -175,10 +175,7 @@ Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
 OptionalSharedLocation = Annotated[
     Annotated[str, AfterValidator(_location)] | None,
     BeforeValidator(_not_empty),
-    Allowed(
-        "the absolute path of a directory that all nodes have mounted there (without file:), or a URL of a file system "
-        "that they share, as hdfs://namenode/stateline"
-    ),
+    Allowed("an absolute path that all nodes have mounted (without file:), or a URL such as hdfs://namenode/stateline"),
 ]
 OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]

@@ -75,7 +75,7 @@ class Metrics:
         self._serving = serving
         self._counted = CollectorRegistry()
         self.requests = RequestCounts(self._counted)
-        self._load = _Load(self._counted)
+        self._load = Load(self._counted)
         self._nodes = NodeCounts(self._counted)
         shared = os.environ.get(SHARED_DIRECTORY)
         self._sources = [CollectorRegistry() if shared else self._counted, CollectorRegistry()]
@@ -152,8 +152,8 @@ class Metrics:
         return self._serving
 
 
-class _Load:
-    """How this process stands at the moment. Read when asked, so that requests pay nothing for it."""
+class Load:
+    """The gauges and counters of this process. They are read when asked, so requests pay nothing for them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, about: str, mode: Literal["sum", "max"] = "sum") -> Gauge:
