@@ -241,9 +241,9 @@ def _read_topics(path: Path) -> dict[str, str]:
     try:
         topics = json.loads(path.read_bytes())
     except ValueError as error:
-        raise DamagedDataError(f"{path} is no JSON: {error}. Delete it: the worker writes it anew.") from error
+        raise DamagedDataError(f"{path} is not JSON: {error}. Delete it: the worker writes it again.") from error
     if not isinstance(topics, dict) or not all(isinstance(topic_id, str) for topic_id in topics.values()):
-        raise DamagedDataError(f"{path} does not map topics to topic ids. Delete it: the worker writes it anew.")
+        raise DamagedDataError(f"{path} does not map topics to topic ids. Delete it: the worker writes it again.")
     return topics
 
 

@@ -61,8 +61,8 @@ class Layout:
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
                 f"{directory} holds a {stored.declared_kind} store, but the application declares a "
-                f"{self.declared_kind} store of that name: declare it as it was, or give the store another name or the "
-                "application another application.id. There it begins anew; nothing was changed here."
+                f"{self.declared_kind} store of that name. Declare it as it was, or give the store another name or the "
+                "application another application.id. Nothing was changed. Under another name it starts empty."
             )
         if stored.retain_duplicates != self.retain_duplicates:
             raise TopologyError(
@@ -121,8 +121,8 @@ class StoreTypes:
         if changed:
             raise TopologyError(
                 f"{where} holds {stored._in_words(changed)}, and is declared with {self._in_words(changed)}: "
-                "declare it as it was, or give the store another name or the application another application.id. There "
-                "it begins anew; nothing was changed here."
+                "declare it as it was, or give the store another name or the application another application.id. "
+                "Nothing was changed. Under another name it starts empty."
             )
 
     def __str__(self) -> str:

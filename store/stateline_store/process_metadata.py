@@ -57,7 +57,7 @@ def _read(path: Path, *, warn: bool = False) -> UUID | None:
         return UUID(document["processId"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         if warn:
-            _log.warning("%s holds no process id (%r) and is made anew: %r", path, error, content[:200])
+            _log.warning("%s holds no process id (%r) and is written again: %r", path, error, content[:200])
         return None
 
 

@@ -190,7 +190,7 @@ def _relocate(directory: StateDirectory, moves: Sequence[Move]) -> None:
         listing = read_listing(directory)  # again: an owner may have come and gone before the locks were taken
         for move in moves:
             if not listing[move.source] & _rows_of(move.store):
-                raise RetryLaterError(f"{move.store!r} has left {directory.task(move.source)}: plan the moves anew.")
+                raise RetryLaterError(f"{move.store!r} has left {directory.task(move.source)}. Plan the moves again.")
             _check_free(directory, listing, move)
         carry_out(directory, write_journal(directory, moves))
 

@@ -122,7 +122,7 @@ def _read_ahead(source: Source, ahead: list[list[Row]]) -> Generator[list[Row], 
 def _checked(source: Source) -> Generator[list[Any], None, None]:
     yield from source.chunks
     if source.was_cut:
-        raise StoreClosedError("The store was closed while this iterator was open: open the store, then scan anew.")
+        raise StoreClosedError("The store was closed while this iterator was open. Open the store, then scan again.")
 
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.

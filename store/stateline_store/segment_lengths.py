@@ -41,9 +41,9 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
             size += len(key) + len(value)
             if size > MOST_BYTES:
                 _log.warning(
-                    "%s keeps segments of %d ms, from a shorter retention, because it has more than %d MiB. With the "
-                    "retention of now %d ms would be right: reads of the history of a key get slow, and late records "
-                    "with them. A store of another name begins anew, with these.",
+                    "%s keeps segments of %d ms, from a shorter retention, because it has more than %d MiB. Segments "
+                    "of %d ms suit the new retention. Reads of a key's history and late records stay slow. To rebuild "
+                    "the store, give it another name.",
                     *(database.directory, stored_ms, MOST_BYTES >> 20, wanted_ms),
                 )
                 return

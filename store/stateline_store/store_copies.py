@@ -103,7 +103,7 @@ class StoreCopy:
         names = {name: directory_name(name, timestamped=stamped) for name, stamped in wanted.items()}
         expected = {(name, partition, f"{task_id}/{folder}") for name, folder in names.items()}
         if not told or not expected.issuperset(told) or len({*told}) != len(told):
-            raise DamagedDataError(f"What is sent is {told!r:.200}, and not of {expected!r:.200}.")
+            raise DamagedDataError(f"The other node sends {told!r:.200}, not {expected!r:.200}.")
 
 
 class Declared(NamedTuple):

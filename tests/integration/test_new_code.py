@@ -187,7 +187,7 @@ def test_with_reload_a_change_runs_when_it_is_saved_and_a_mistake_leaves_what_ru
     run.write(2 * KEYS)
     wait_until(run.has(2 * KEYS, 2 * KEYS * 10))
     run.write_code(factor="100", value="float64")  # what is on disk means something else now
-    wait_until(run.says("What runs goes on as it was: ", times=2))
+    wait_until(run.says("Nothing was replaced: ", times=2))
     assert (run.folder / "log").read_text().count("worker-0 stopped") == 1, "the good worker was stopped for it"
     run.write(3 * KEYS)
     wait_until(run.has(3 * KEYS, 3 * KEYS * 10))

@@ -152,7 +152,7 @@ def test_a_pipeline_goes_on_elsewhere_when_its_node_is_frozen_killed_or_drained_
             ledger.add()
             wait_until(lambda: ledger.is_counted, HANGING_S)
             wait_until(lambda: one.status().get("node") == "two", HANGING_S)
-            assert one.said("takes no part until its driver is started anew")
+            assert one.said("takes no part until its driver restarts")
         assert Counter(ledger.written()) == ledger.wanted()
         assert not two.said("Another driver")
         if "://" not in location:

@@ -144,4 +144,4 @@ def test_a_store_that_is_too_large_keeps_its_segments_and_says_so(
         longer.init(context)
         assert longer.segments.interval_ms == S
         assert longer.get_as_of(b"k", 15) == (b"15", 15, 20)
-    assert "A store of another name begins anew" in caplog.text
+    assert "give it another name" in caplog.text

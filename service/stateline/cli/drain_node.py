@@ -55,8 +55,8 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
             return
         if time.monotonic() > deadline_s:
             raise RetryLaterError(
-                f"{', '.join(left)} has not handed over within {timeout_s:g} s, and goes on with it: ask "
-                "again, or look at its log."
+                f"{', '.join(left)} has not handed over within {timeout_s:g} s, and continues. Run the "
+                "command again, or read the worker's log."
             )
         time.sleep(_LOOK_INTERVAL_S)
 

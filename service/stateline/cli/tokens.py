@@ -170,7 +170,7 @@ def new_entry(
             expires_at=None if expires is None else expiry(expires, now),
         )
     except ValidationError as error:
-        raise InvalidArgumentError(f"That makes no token: {described_error(error)}.") from error
+        raise InvalidArgumentError(f"The token is not valid: {described_error(error)}.") from error
 
 
 def expiry(text: str, now: datetime) -> datetime:

@@ -148,8 +148,8 @@ def _missing(topology: Topology, dead_letters: Iterable[str], existing: Containe
 
 _IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s. To change them: %s"
 _LOSES_ROWS = (
-    "Topic %s deletes old records (%s), and a table is kept of it: what was deleted is missing when the table is made "
-    "anew, as after a lost disk. Let it keep them: %s"
+    "Topic %s deletes old records (%s), but a table is made from it. If the table is rebuilt, for example after the "
+    "loss of a disk, it lacks the deleted records. Let the topic keep them: %s"
 )
 _DOES_NOT_FIT = (
     "Topic %s has other settings than Kafka Streams gives the changelog of such a store as is declared: %s. Unless "

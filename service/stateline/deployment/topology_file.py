@@ -193,7 +193,7 @@ def read_topology(application: Path) -> PublishedTopology:
     except OSError as error:
         raise unreadable(path, error) from error
     except DamagedDataError as error:
-        raise NotReadyError(f"{path} cannot be read ({error}): restart a worker, it writes it anew.") from error
+        raise NotReadyError(f"{path} cannot be read ({error}). Restart a worker: it writes the file again.") from error
 
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
@@ -218,7 +218,7 @@ def read_counted(application: Path) -> dict[str, TopicInfo]:
         ) from error
     except orjson.JSONDecodeError as error:
         _log.warning(
-            "%s cannot be read and is written anew (%s). Were partitions added to a table's topic since the last "
+            "%s cannot be read and is written again (%s). Were partitions added to a table's topic since the last "
             "start? Then stop the workers, and start under a new application.id.",
             path, error,
         )  # fmt: skip
@@ -277,7 +277,7 @@ def _read(application: Path) -> PublishedTopology | None:
     except FileNotFoundError:
         return None
     except (OSError, DamagedDataError) as error:
-        _log.warning("%s cannot be read and is written anew: %s", path, error)
+        _log.warning("%s cannot be read and is written again: %s", path, error)
         return None
 
 

@@ -163,7 +163,7 @@ class WorkerEntries:
             try:
                 records = self._consumer.poll(1000, 0.0 if self._own_at is None else 0.1)
             except DoesNotExistError as error:
-                _log.warning("What other workers are is not known: %s", error)
+                _log.warning("The other workers are not known: %s", error)
                 self.close()
                 return {}
             for record in records:

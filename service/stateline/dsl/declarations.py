@@ -135,8 +135,8 @@ class Declarations:
         """Raise `TopologyError` if a stream goes through this topic already: the rows of both would mix there."""
         if topic.name in self._roots:
             raise TopologyError(
-                f"A stream is repartitioned through {topic.name!r} in {self._names.place('topic', topic.name)}, "
-                "already: give this one another name, or go on with what that `repartition` or `group_by` returned."
+                f"A stream is already repartitioned through {topic.name!r} in {self._names.place('topic', topic.name)}."
+                " Give this one another name, or use the stream that the `repartition` or `group_by` there returned."
             )
 
     def claim_outputs(self, writer: str, topics: Iterable[Topic]) -> None:

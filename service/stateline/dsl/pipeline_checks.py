@@ -43,8 +43,8 @@ def refuse_shared_results(pipeline: Pipeline, others: Mapping[str, Pipeline]) ->
     for described, other in others.items():
         if shared := sorted(results.intersection(topic.name for topic in other.results)):
             raise TopologyError(
-                f"{described} and {pipeline.name!r} both write to {shared[0]!r}: give each a result topic of its own. "
-                "Who wants the rows of both in one place can merge them: app.stream(…).merge(…)."
+                f"{described} and {pipeline.name!r} both write to {shared[0]!r}. Give each its own result topic. "
+                "To have the rows of both in one place, merge them: app.stream(…).merge(…)."
             )
 
 

@@ -587,8 +587,8 @@ class Table:
     def _refuse_windows(self, what: str) -> None:
         if self.store.kind != "timestamped_key_value":
             raise TopologyError(
-                f"{what}: {self.store.name!r} is a {self.store.plain_kind} store, and only tables of the newest value "
-                "of each key can be taken: go on with .to_stream()."
+                f"{what}: {self.store.name!r} is a {self.store.plain_kind} store. Only tables of the newest value "
+                "of each key can be used here. Use .to_stream()."
             )
 
 

@@ -107,7 +107,7 @@ class EmbeddedConsumer:
         if self._group is None:
             raise InvalidArgumentError("subscribe needs a group: make the consumer with one, or use assign.")
         if self._membership is not None or self._places:
-            raise InvalidArgumentError("This consumer already reads: make another one to subscribe anew.")
+            raise InvalidArgumentError("This consumer already reads. To subscribe again, make another consumer.")
         self._subscription = _Subscription(tuple(topics), on_assigned, on_revoked)
 
     @property

@@ -258,7 +258,7 @@ class LogFile:
             if _is_busy(error):
                 raise
             raise InDoubtError(
-                f"Whether the last transaction reached {self.path} is unknown ({error}): start anew and read it."
+                f"Whether the last transaction reached {self.path} is unknown ({error}). Restart and read the file."
             ) from error
 
     def _roll_back(self) -> None:

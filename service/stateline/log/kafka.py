@@ -157,9 +157,9 @@ class KafkaLog:
     def _refused(self, client: str, error: KafkaException) -> ConfigurationError:
         given = ", ".join(f"{client}.{name}" for name in self._given[client]) or "none"
         return ConfigurationError(
-            f"librdkafka refuses a setting of its {client}: {kafka_error(error).str().strip().rstrip('.')}. Of those "
-            f"that are passed on to it ({given}) correct the one, or leave it out: librdkafka's CONFIGURATION.md says "
-            "what it may be, and by which other name it goes."
+            f"librdkafka refuses a setting of its {client}: {kafka_error(error).str().strip().rstrip('.')}. "
+            f"Correct the setting, or remove it. These are passed on: {given}. librdkafka's CONFIGURATION.md has the "
+            "allowed values and other names."
         )
 
     def close(self) -> None:

@@ -225,7 +225,9 @@ class KafkaConsumer:
             if offset is None:
                 self._deferred.append(LogUnavailableError(f"{partition} is to be read, and nothing comes of it."))
                 continue
-            LOGGER.warning("Nothing has come of %s for %.0f s: it is sought anew.", partition, SILENCE_S)
+            LOGGER.warning(
+                "No record of %s has come for %.0f s. The consumer seeks its position again.", partition, SILENCE_S
+            )
             self.pause([partition])
             self.resume([partition])
             if offset >= 0:
@@ -269,8 +271,8 @@ class KafkaConsumer:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._deferred.append(
                 RetryLaterError(
-                    f"What comes next of {message.topic()}-{message.partition()}, at offset {message.offset()}, was "
-                    "deleted meanwhile: begin again where the topic begins now."
+                    f"The next record of {message.topic()}-{message.partition()}, at offset {message.offset()}, was "
+                    "deleted meanwhile. Begin at the first record of the topic."
                 )
             )
         elif error.code() in _HARMLESS:

@@ -34,7 +34,7 @@ def says_how_to_begin_anew(topology: Topology) -> Iterator[None]:
     except TopologyError as error:
         if error.of_store is not None:
             command = reset_command(topology, [error.of_store])
-            error.args = (f"{error} Or begin anew without its data, the application stopped: {command}",)
+            error.args = (f"{error} Or stop the application, and start over without its data: {command}",)
         raise
 
 

@@ -36,9 +36,9 @@ def taken_over(topology: Topology, before: Mapping[str, str], created: Collectio
         changelog = topology.stores[store].changelog(topology.application_id)
         if before.get(store, path) != path and changelog not in created:
             yield (
-                f"Store {store!r} has a generated name, and was made of `{before[store]}`, now of `{path}`: it goes on "
-                "with the rows that it has. Were stores without a name declared, or removed, before it, then these are "
-                "another's: stop the application everywhere, begin anew "
+                f"Store {store!r} has a generated name, and was made of `{before[store]}`, now of `{path}`. It keeps "
+                "its rows. If you declared or removed stores without a name before it, these rows belong to another "
+                "store: stop the application everywhere, start over "
                 f"({reset_command(topology, [store])}), and give it a name."
             )
 

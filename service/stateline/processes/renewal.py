@@ -75,7 +75,7 @@ class Renewal:
         """Begin, or as soon as the one that is under way is through."""
         self._is_wanted = True
         self._supervisor.outlive_mistakes()
-        self._supervisor.say(f"{why}: loading the code anew.")
+        self._supervisor.say(f"{why}: loading the code again.")
 
     def advance(self) -> None:
         """Go on, as far as that goes at once."""
@@ -103,7 +103,7 @@ class Renewal:
         if why:
             if self._sources is not None:
                 self._sources.watch(self._files, with_new=True)
-            return f"What runs goes on as it was: {why}"
+            return f"Nothing was replaced: {why}"
         (new,) = found
         self.watch(new.files)
         names = {child.name for child in new.children}
@@ -116,7 +116,7 @@ class Renewal:
         for child in order:
             why = yield from self._replaced(child, settles_s, started)
             if why:
-                return f"{why} What was not started anew goes on as it was. Mend it, and do this again."
+                return f"{why} Everything that was not replaced yet keeps the old code. Mend it, and do this again."
         if ended := [each.one for each in started if each.has_ended]:
             return f"{_has_ended(ended[0])} Mend it, and do this again."
         if late := [each.one.child.name for each in started if not each.one.is_ready]:

@@ -93,7 +93,7 @@ class OpenScans(Generic[ScanT]):
         """The one of this number, which is the last to make room now. Raises `CursorExpiredError` when it is gone."""
         kept = self._of(client, number)
         if kept is None:
-            raise CursorExpiredError("The scan is kept no more: begin anew, without the cursor.")
+            raise CursorExpiredError("The scan is not kept any more. Start over, without the cursor.")
         self._kept[number] = self._kept.pop(number)
         kept.wanted_at_s = time.monotonic()
         return kept

@@ -27,8 +27,8 @@ def refuse_connect(settings: Mapping[str, str]) -> None:
         )
     if named:
         raise ConfigurationError(
-            f"Pipelines run in Spark's classic session, and {named[0]} has Spark use Spark Connect: unset it for them. "
-            'What Spark Connect can do is read stores: format("stateline") and stateline.spark.cut.'
+            f"Pipelines run in Spark's classic session, but {named[0]} selects Spark Connect. Unset it for pipelines. "
+            'Spark Connect can read stores: format("stateline") and stateline.spark.cut.'
         )
 
 
@@ -36,6 +36,6 @@ def require_classic(session: SparkSession) -> None:
     """Raise `ConfigurationError` for a session of Spark Connect."""
     if not isinstance(session, SparkSession):
         raise ConfigurationError(
-            "Pipelines run in Spark's classic session, and this one is of Spark Connect: leave it out, and they start "
-            'one of their own. What Spark Connect can do is read stores: format("stateline") and stateline.spark.cut.'
+            "Pipelines run in Spark's classic session, but this session is of Spark Connect. Leave it out: they "
+            'start their own. Spark Connect can read stores: format("stateline") and stateline.spark.cut.'
         )

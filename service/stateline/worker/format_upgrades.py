@@ -116,7 +116,7 @@ class FormatUpgrades:
         try:
             store.init(build.context)
         except DamagedDataError as error:
-            logger.warning("What was built of %s of task %s is deleted and built anew: %s", name, task.id, error)
+            logger.warning("The new files of %s of task %s are deleted and built again: %s", name, task.id, error)
             _begin_anew(build)
         if changelog.topic in task.recreated:
             _begin_anew(build)
@@ -137,7 +137,7 @@ class FormatUpgrades:
             offset, first, forgets=build.keeps_rows, has_markers=build.has_markers, has_all_input=False
         )
         if offset is not None and (start.anew or (start.at > end and start.at > self._admin.log_end(changelog))):
-            logger.warning("What was built of %s stands at offset %d, and %s holds %d to %d: it is built anew",
+            logger.warning("The new files of %s are at offset %d, but %s holds %d to %d: they are built again",
                            store.name, offset, changelog, first, end - 1)  # fmt: skip
             _begin_anew(build)
             start = RestoreStart(first)

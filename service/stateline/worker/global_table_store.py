@@ -60,7 +60,7 @@ class GlobalTableStore:
         except DamagedDataError as error:
             self._empty(f"it is damaged: {error}")
         if is_anew:
-            self._empty("the topic was created anew")
+            self._empty("the topic was created again")
         for source, (_, end) in bounds.items():
             offset = store.committed_offset(source)
             if offset is not None and offset + 1 > end:
@@ -114,7 +114,7 @@ class GlobalTableStore:
 
     def _empty(self, why: str) -> None:
         name = self.store.name
-        logger.warning("Global table %s is emptied and read anew from %s: %s", name, self.topic.name, why)
+        logger.warning("Global table %s is emptied and read again from %s: %s", name, self.topic.name, why)
         self.store.close()
         self.store.wipe()
         self.store.init(self._context)

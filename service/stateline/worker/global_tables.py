@@ -243,7 +243,7 @@ class GlobalTables:
         with closing(self._log.admin()) as admin:
             there = admin.topics()
         if other := [n for n, topic_id in self._ids.items() if n not in there or there[n].topic_id != topic_id]:
-            raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted, or created anew.")
+            raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted, or created again.")
         self._ids_look_s, self._read_at_look = now_s + _IDS_LOOK_S, self._read
 
     def _is_full(self) -> bool:

@@ -127,8 +127,8 @@ class GroupMember:
         except FencedError as error:
             # Two that take the same identity from each other would go on for ever: this one ends.
             raise LockedError(
-                "Another worker took over this one's identity, so this one stops. Of workers that run at once each "
-                f"needs a group.instance.id of its own: {error}"
+                "Another worker took over this one's identity, so this one stops. Each running worker "
+                f"needs its own group.instance.id: {error}"
             ) from error
         if self.failed is not None:
             raise self.failed

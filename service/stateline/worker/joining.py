@@ -114,7 +114,7 @@ class Joining:
         try:
             self._say(self._entries)
         except (RetryLaterError, DoesNotExistError) as error:
-            _log.debug("What this worker is cannot be said again now: %s", error)
+            _log.debug("This worker cannot announce itself again now: %s", error)
 
     def _say(self, entries: WorkerEntries) -> None:
         topic_id = nodes_topic_id(self._group, self._admin)
@@ -134,8 +134,8 @@ class Joining:
         refuse_unfinished(reset, self._group)
         if reset is not None and reset.epoch > self._deployment.followed_epoch():
             raise LockedError(
-                f"{self._group!r} was started over while this worker was out of its group, so its state is of before: "
-                "start it again, and it begins anew."
+                f"{self._group!r} was reset while this worker was out of its group, so its state is out of date. "
+                "Restart it: it begins without state."
             )
         members = self._admin.members(self._group)
         if len(members) < 2:
@@ -152,8 +152,7 @@ class Joining:
             return ""
         return (
             f"Another directory has a worker named {self._name!r} in this group: waiting until it has left, or its "
-            "session has ended. Of workers that run at once each needs a name of its own (node.name, "
-            "group.instance.id)."
+            "session has ended. Each running worker needs its own name (node.name, group.instance.id)."
         )
 
     def _of_another_topology(self, members: Collection[GroupMember], known: Known) -> list[str]:

@@ -47,6 +47,6 @@ class LostTransactions:
                 for name in sorted(lost):
                     with closing(self._log.producer(transactional_id(self._application_id, name))) as producer:
                         producer.init_transactions()
-                    _log.info("What %s, which is lost, has left open is aborted", name)
+                    _log.info("The open transaction of %s, which is lost, is aborted", name)
             except StatelineError as error:
-                _log.warning("What lost workers have left open ends when transaction.timeout.ms is over: %s", error)
+                _log.warning("Open transactions of lost workers end after transaction.timeout.ms: %s", error)

@@ -318,7 +318,7 @@ class QuerySocket:
             rows = scan.rows(max(1, limit))
         except StoreClosedError as error:
             self._scans.drop(client, number)
-            raise CursorExpiredError("The worker closed the store that was scanned: begin anew.") from error
+            raise CursorExpiredError("The worker closed the store of this scan. Start over.") from error
         except BaseException:
             self._scans.drop(client, number)
             raise

@@ -288,7 +288,7 @@ def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) 
 
 def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) -> int:
     logger.warning(
-        "Store %s of task %s stands at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
+        "Store %s of task %s is at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
         store, task.id, task.stores.offsets.committed(store), log, first, end - 1,
     )  # fmt: skip
     task.stores.rebuild(store)

@@ -204,7 +204,7 @@ class StandbyTasks:
             for store in found.stores:
                 store.let_go()
         except StatelineError as error:  # it is opened anew, as any other
-            _log.warning("What was read for %s last cannot be committed: %s", task_id, error)
+            _log.warning("The newest changes of standby %s cannot be committed: %s", task_id, error)
             found.task.close()
             return None
         if not found.is_upgraded and found.task.stores.formats.may_serve_plain:
@@ -232,7 +232,7 @@ class StandbyTasks:
             self._reads_s = time.monotonic() + _RETRY_S
             self._give_up_consumer()
         except (RetryLaterError, DoesNotExistError) as error:
-            _log.info("Standbys are planned anew: %s", error)
+            _log.info("Standbys are planned again: %s", error)
             self._add_anew(list(self._by_id))
         self._ended_s = time.monotonic()
         self._took_s = self._ended_s - now_s

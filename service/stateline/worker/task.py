@@ -156,7 +156,7 @@ class Task:
             fed = self.topology.fed_by[topic]
             tables = [name for name in fed if self.topology.definitions[name].source is not None]
             rebuilt = f": task {self.id} rebuilds {', '.join(tables)}" if tables else ""
-            logger.warning("Topic %s was created anew%s", topic, rebuilt)
+            logger.warning("Topic %s was created again%s", topic, rebuilt)
             for name in fed:
                 if name in tables:
                     self.stores.rebuild(name)

@@ -39,7 +39,7 @@ def known(directory: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except orjson.JSONDecodeError as error:
-        logger.warning("%s cannot be read and is written anew: %s", directory / _NAME, error)
+        logger.warning("%s cannot be read and is written again: %s", directory / _NAME, error)
         return {}
     return found
 

@@ -103,7 +103,7 @@ class TopicWatch:
         # Read up to here of the old topic: the new one's records before it were passed over.
         unread = {tp: at for tp, at in firsts.items() if tp in seen_to_begin or at < self._read_up_to.get(tp, 0)}
         consumer.commit(unread)
-        raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted and created anew.")
+        raise LogUnavailableError(f"{', '.join(sorted(other))}: deleted and created again.")
 
     def refuse_to_go_back(
         self,

@@ -99,7 +99,7 @@ def test_a_global_table_whose_topic_was_made_anew_is_read_from_the_beginning(con
     create(log, {"codes": 2})
     produce(log, "codes", [(b"k1", b"v", 1)])
     anew = row(build(), config)
-    assert (anew["begins"], anew["records"]) == ("anew: it is emptied first, on each worker", 1)
+    assert (anew["begins"], anew["records"]) == ("from the beginning: it is emptied first, on each worker", 1)
 
 
 def test_a_join_is_drawn_with_its_global_table_once(config: Config) -> None:

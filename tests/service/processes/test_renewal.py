@@ -115,7 +115,7 @@ def test_workers_end_before_they_start_anew_one_after_the_other_and_a_server_end
 
 def test_what_runs_goes_on_when_the_code_cannot_be_loaded(scene: Scene) -> None:
     before = scene.supervisor.processes
-    assert scene.renew([], FAILS) == ["stateline | What runs goes on as it was: it has a mistake in line 3"]
+    assert scene.renew([], FAILS) == ["stateline | Nothing was replaced: it has a mistake in line 3"]
     assert scene.supervisor.processes == before
 
 
@@ -125,7 +125,7 @@ def test_what_the_supervisor_cannot_take_over_is_said_and_changes_nothing(scene:
 
     before, renewal = scene.supervisor.processes, Renewal(scene.supervisor, LOADS, refused)
     renewal.begin("SIGHUP")
-    scene.until(renewal, lambda: scene.said("What runs goes on as it was: server.port = 2") == 1)
+    scene.until(renewal, lambda: scene.said("Nothing was replaced: server.port = 2") == 1)
     assert scene.supervisor.processes == before
 
 
@@ -148,7 +148,9 @@ def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_wit
     before = scene.supervisor.processes
     said = scene.renew([worker("worker-0", script), worker("worker-1"), server()])
     assert "stateline | worker-0 ended (exit code 1); it starts again in 0.5 s." in said
-    assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column. What was not")
+    assert said[-1].startswith(
+        "stateline | worker-0 has ended with the new code: no such column. Everything that was not"
+    )
     after = scene.supervisor.processes
     assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
 
@@ -159,7 +161,9 @@ def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_s
 ) -> None:
     before = scene.supervisor.processes
     said = scene.renew([worker("worker-0"), worker("worker-1", script), server()])
-    assert said[-1].startswith("stateline | worker-1 has ended with the new code: no such column. What was not")
+    assert said[-1].startswith(
+        "stateline | worker-1 has ended with the new code: no such column. Everything that was not"
+    )
     assert scene.supervisor.processes["server"] == before["server"]
 
 
@@ -275,7 +279,7 @@ def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_not
     try:
         renewal = Renewal(scene.supervisor, FAILS, lambda _: NewCode([], ()))
         renewal.begin("SIGHUP")
-        scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+        scene.until(renewal, lambda: scene.said("Nothing was replaced") == 1)
         (tmp_path / "mistaken").touch()
         scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
         assert set(scene.supervisor.processes) == {"server"}
@@ -293,10 +297,10 @@ def test_after_a_mistake_a_module_that_was_missing_is_enough_to_load_the_code_an
     renewal = Renewal(scene.supervisor, load, lambda _: NewCode(children, [code]), SourceFiles())
     renewal.watch([code])
     code.write_text("import helpers")
-    scene.until(renewal, lambda: scene.said("What runs goes on as it was") == 1)
+    scene.until(renewal, lambda: scene.said("Nothing was replaced") == 1)
     missing.touch()
     scene.until(renewal, lambda: scene.said("Everything runs the new code.") == 1)
-    assert scene.said("helpers.py changed: loading the code anew.") == 1
+    assert scene.said("helpers.py changed: loading the code again.") == 1
 
 
 LOADS_FOR_EVER = """

@@ -457,10 +457,10 @@ def test_an_idle_stream_asks_seldom(served: Served) -> None:
 def test_offsets_of_another_topic_end_the_query(served: Served) -> None:
     changes = reader(served, "counts")
     for member in ("id", "topic"):
-        with pytest.raises(CursorExpiredError, match="made anew"):
+        with pytest.raises(CursorExpiredError, match="created again"):
             changes.latestOffset(changes.initialOffset() | {member: "another"}, ReadAllAvailable())
     end = changes.latestOffset(changes.initialOffset(), ReadAllAvailable()) | {"id": "another"}
-    with pytest.raises(CursorExpiredError, match="made anew"):
+    with pytest.raises(CursorExpiredError, match="created again"):
         rows_of(changes, changes.initialOffset(), end)
 
 

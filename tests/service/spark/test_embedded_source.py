@@ -92,7 +92,7 @@ def test_a_topic_that_was_made_anew_ends_the_query_however_long_it_is(
     read = reader.latestOffset({}, ALL)
     make_anew(bench, topic, *written)
     for ask in (lambda: reader.latestOffset(read, ALL), lambda: reader.partitions({}, read)):
-        with pytest.raises(DoesNotExistError, match=rf"{topic}.*made anew.*delete the pipeline's checkpoint"):
+        with pytest.raises(DoesNotExistError, match=rf"{topic}.*created again.*delete the pipeline's checkpoint"):
             ask()
 
 

@@ -498,7 +498,7 @@ def test_a_result_topic_made_anew_is_refused(make: Make, bench: Bench) -> None:
     make(bench.log, topic).write(0, ("a", "1", 7))
     bench.admin.delete_topics([topic])
     bench.topic()
-    with pytest.raises(TopologyError, match=r"deleted and made anew.*written again, delete the checkpoint"):
+    with pytest.raises(TopologyError, match=r"deleted and created again.*written again, delete the checkpoint"):
         make(bench.log, topic)
 
 

@@ -161,7 +161,7 @@ def test_windows_that_lack_a_deleted_commit_keep_their_rows_and_it_is_said(
         "windows",
         "sessions",
     ]
-    assert "Store counts of task 0_0 stands at offset" in caplog.text
+    assert "Store counts of task 0_0 is at offset" in caplog.text
 
 
 @pytest.mark.parametrize("scene", ["embedded"], indirect=True)

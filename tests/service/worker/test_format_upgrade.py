@@ -437,7 +437,7 @@ def test_what_was_built_and_is_damaged_is_built_anew(place: Place, caplog: pytes
     place.worker(timestamped, config).reach(lambda: is_ready(caplog))
     (files(config, timestamped=True) / "CURRENT").write_text("damaged")
     place.worker(timestamped, config).reach(lambda: is_ready(caplog, 2))
-    assert "is deleted and built anew" in caplog.text
+    assert "are deleted and built again" in caplog.text
     assert stamped(config, "key_value") == changelog(place)
 
 
@@ -453,7 +453,7 @@ def test_what_was_built_is_built_anew_when_the_changelog_has_lost_what_comes_nex
     place.work_off(plain, place.config(plain), 59, "s")
     place.delete(CHANGELOG.topic, 0, place.admin.watermarks(CHANGELOG)[1] - 3)
     place.worker(timestamped, config).reach(lambda: is_ready(caplog, 2))
-    assert "it is built anew" in caplog.text
+    assert "they are built again" in caplog.text
     kept = stamped(config, "key_value")
     assert kept == changelog(place)
     assert len(kept) <= 2

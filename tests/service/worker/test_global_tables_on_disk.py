@@ -159,7 +159,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning_also_when_it_is_l
     scene.send("codes", codes(10, 90, "two"))
     assert ask(scene, 1, "c1", "c11") == ["c1|None", "c11|two-11"]
     assert reads == [30, 80]
-    assert "codes is emptied and read anew from codes: the topic was created anew" in caplog.text
+    assert "codes is emptied and read again from codes: the topic was created again" in caplog.text
     assert len(rows(scene.config)) == 80
 
 

@@ -123,7 +123,7 @@ def test_a_topic_with_another_id_is_read_anew_on_the_embedded_log_too(
                 rename(place, whole.topic)
                 whole.send("more", 1)
                 renamed.append(whole.topic)
-            return "is emptied and read anew" in caplog.text and len(keys(worker)) == 11
+            return "is emptied and read again" in caplog.text and len(keys(worker)) == 11
 
         worker.reach(noticed)
 

@@ -276,7 +276,7 @@ class TestALogThatLostItsEnd:
         place.send(entries("b"))
         place.commit_once(app, config, 3)
         assert place.stores(app, config).rows("counts", 1) == {b"a": b"1", b"b": b"2"}
-        assert "Store counts of task 0_0 stands at offset" in caplog.text
+        assert "Store counts of task 0_0 is at offset" in caplog.text
 
     def test_a_changelog_that_alone_lost_its_end_is_refused_and_the_store_keeps_its_data(self, place: Place) -> None:
         app = counting()

@@ -659,5 +659,5 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each has what it had")
-    assert "Standbys are planned anew" in caplog.text
+    assert "Standbys are planned again" in caplog.text
     assert "it is deleted and rebuilt from there" in caplog.text

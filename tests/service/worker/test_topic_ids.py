@@ -74,4 +74,4 @@ def test_what_is_said_of_a_topic_that_was_created_anew_names_the_tables_that_are
     scene.create(topic)
     scene.send("in", [("a", "x", 2)])
     scene.work_off()
-    assert f"Topic {topic} was created anew{rebuilt}" in caplog.messages
+    assert f"Topic {topic} was created again{rebuilt}" in caplog.messages

@@ -17,9 +17,9 @@ from support.processes.running_worker import configured, create, eventually, run
 pytestmark = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
 STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000000"
 SAID = (
-    f"Store {STORE!r} has a generated name, and was made of `{{}}`, now of `{{}}`: it goes on with the rows that it "
-    "has. Were stores without a name declared, or removed, before it, then these are another's: stop the application "
-    f"everywhere, begin anew (stateline reset MODULE:APP --store {STORE}), and give it a name."
+    f"Store {STORE!r} has a generated name, and was made of `{{}}`, now of `{{}}`. It keeps its rows. If you declared "
+    "or removed stores without a name before it, these rows belong to another store: stop the application everywhere, "
+    f"start over (stateline reset MODULE:APP --store {STORE}), and give it a name."
 )
 
 

@@ -457,7 +457,7 @@ class TestTopicsThatWereDeleted:
                 rename(place, "in")
                 with running(app, config, place.log, "second"):
                     eventually(lambda: bool(seen), "a partition moves")
-        assert seen[0] == ("in: deleted and created anew.", {})
+        assert seen[0] == ("in: deleted and created again.", {})
 
     def test_a_position_that_the_changelog_remembers_of_a_topic_that_is_shorter_now_is_dropped(
         self, place: Place

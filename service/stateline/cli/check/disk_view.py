@@ -137,7 +137,7 @@ def _of_other_files(store: StoreDefinition, task: str, changelog: str | None) ->
     if changelog is None:
         advice = "declare it as it was, or under another name"
         return Finding("refused", f"{where}, and has no changelog to be built {wanted} them from: {advice}.")
-    return Finding("note", f"{where}, and is declared {wanted} them: it is built anew from {changelog}.")
+    return Finding("note", f"{where}, and is declared {wanted} them: it is rebuilt from {changelog}.")
 
 
 def _opened(store: StoreDefinition, task: Path, database: Path, changelog: str | None) -> StoredPart:

@@ -140,7 +140,7 @@ def _findings(
                 "refused",
                 f"Store {store.name!r} has changelog offset {offset}, but {place} "
                 f"{f'ends at {end}' if changelog in log.topics else 'is missing'}: the topic was deleted, or this is "
-                "another cluster. Bring the topic back; or begin anew without the store's data: "
+                "another cluster. Bring the topic back. Or start over without the store's data: "
                 f"{reset_command(topology, [store.name])}",
             )
         yield from _of_types(topology, store, place, log)
@@ -183,7 +183,7 @@ def _begins(reads: list[_Read], records: int) -> str:
     if not reads:
         return "not restored: it has no changelog"
     if any(read.start.anew for read in reads):
-        return "anew: it is emptied first"
+        return "from the beginning: it is emptied first"
     kept = sum(read.is_stored for read in reads)
     whence = "from where it is" if kept else "from the beginning"
     if 0 < kept < len(reads):

@@ -126,7 +126,7 @@ def _steps(work: ResetWork, found: Found, offsets: Mapping[TopicPartition, int])
 def _notes(topology: Topology, scope: Scope, asked: Asked, found: Found, others: list[str]) -> Iterator[str]:
     tables = sorted(store.name for store in scope.stores if store.source is not None)
     if tables and asked.to.kind != "earliest":
-        yield f"tables are what their topics say, and are made anew from the beginning: {', '.join(tables)}"
+        yield f"tables are rebuilt from the beginning of their topics: {', '.join(tables)}"
     results = {topic for p in scope.pipelines for topic in results_of(p)} & found.with_records
     if results and not asked.delete_results:
         yield (

@@ -89,8 +89,7 @@ def scope_of(topology: Topology, asked: Asked) -> Scope:
     tables = [stores[name] for name in asked.stores if stores[name].source is not None]
     if asked.to.kind != "earliest" and tables and not replayed:
         raise InvalidArgumentError(
-            f"Table {tables[0].name!r} is what its topic says: it is always made anew from the topic's beginning. "
-            "Leave out where to."
+            f"Table {tables[0].name!r} is always rebuilt from the beginning of its topic. Leave out the option --to-…."
         )
     pipelines = tuple(topology.pipelines[name] for name in dict.fromkeys(asked.pipelines))
     _refuse_late_pipelines(topology, pipelines, asked.to)

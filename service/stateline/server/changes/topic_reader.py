@@ -252,14 +252,14 @@ def beyond(partition: TopicPartition, offset: int, end: int) -> CursorExpiredErr
     """What to say to a position that the log has not reached: `end` is the offset after its last record."""
     last = f"the last offset of {partition} is {end - 1}" if end else f"{partition} is empty"
     return CursorExpiredError(
-        f"The position is at offset {offset}, and {last}: the topic was deleted, made anew, or has lost its end. Start "
-        "over: read the store (a snapshot, or range), then its changes from the position of that answer."
+        f"The position is at offset {offset}, and {last}. The topic was deleted, created again, or has lost its end. "
+        "Start over: read the store (a snapshot, or range), then its changes from the position of that answer."
     )
 
 
 def recreated(topic: str) -> CursorExpiredError:
     """What to say when a position is of another topic of the same name."""
     return CursorExpiredError(
-        f"{topic!r} is not the topic that this position is of: it was deleted, made anew, or has lost its end. Start "
-        "over: read the store (a snapshot, or range), then its changes from the position of that answer."
+        f"{topic!r} is not the topic of this position any more: it was deleted, created again, or has lost its end. "
+        "Start over: read the store (a snapshot, or range), then its changes from the position of that answer."
     )

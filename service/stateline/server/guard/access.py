@@ -96,7 +96,7 @@ def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str
 
 def _of_no_page(guard: Callable[[Scope, str], str], scope: Scope, store: str) -> str:
     if any(name == b"origin" for name, _ in scope["headers"]):
-        raise ForbiddenError("What a page may do is the middleware's to say.")
+        raise ForbiddenError("The middleware decides about requests of pages.")
     return guard(scope, store)
 
 

@@ -290,7 +290,7 @@ class Nodes:
                 try:
                     self.say()
                 except Exception:  # noqa: BLE001 - a defect; without heartbeats no other node would ask this one
-                    _log.exception("What this node has could not be said")
+                    _log.exception("This node could not announce its stores")
                 await asyncio.sleep(HEARTBEAT_S)
         finally:
             running = [task for other in self.others.values() if (task := other.dialing) is not None]

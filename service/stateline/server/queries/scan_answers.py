@@ -215,7 +215,7 @@ class ScanAnswers:
         assert self._serving.nodes is not None, "cursors of other nodes come from there"
         link = self._serving.nodes.link(node)
         handed_on = came_over_link(request) or self._serving.siblings.was_handed_on(request)
-        gone = CursorExpiredError(f"Node {node!r}, which has this cursor, cannot be reached: begin anew without it.")
+        gone = CursorExpiredError(f"Node {node!r}, which has this cursor, cannot be reached. Start over without it.")
         if link is None or handed_on:
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"

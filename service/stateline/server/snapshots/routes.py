@@ -194,7 +194,7 @@ class SnapshotRoutes:
             )
         if holder.node == self._nodes.own:
             return CursorExpiredError(
-                f"What was kept here of the snapshot {found.snapshot.id} is gone: make a new one."
+                f"This node's part of the snapshot {found.snapshot.id} is gone. Make another snapshot."
             )
         url = self._nodes.url(holder.node)
         where = f"node {holder.node!r}" if url is None else f"node {holder.node!r}, at {url}"

@@ -84,7 +84,7 @@ def _mac(key: bytes, body: bytes) -> bytes:
 
 def never_given(text: str) -> DoesNotExistError:
     """What to say to a cursor that is none."""
-    return DoesNotExistError(f"cursor={shown(text)} is none that was given: begin anew without it.")
+    return DoesNotExistError(f"cursor={shown(text)} is not known. Start over without it.")
 
 
 def _decoded(text: str) -> bytes | None:

@@ -150,11 +150,11 @@ class Cursors:
         page, `InvalidArgumentError` when it is of another store."""
         cursor = self._open.get(token.cursor)
         if cursor is None or token.process != self.process:
-            raise CursorExpiredError("This cursor is gone, or was read to its end: begin anew without it.")
+            raise CursorExpiredError("This cursor has expired, or was read to its end. Start over without it.")
         if cursor.store.name != store.name:
             raise InvalidArgumentError(f"The cursor is of another store than {store.name!r}: send it to its own.")
         if token.page not in (cursor.page - 1, cursor.page):
-            raise CursorExpiredError("The page of this cursor was given long ago: begin anew without it.")
+            raise CursorExpiredError("The page of this cursor is too old. Start over without it.")
         return cursor
 
     async def follow(self, token: Token, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:

@@ -233,7 +233,7 @@ class GroupWatch:
                 self._alone_since_ms = look.at_ms
                 self._on_change()
         except StatelineError as error:  # this directory's own id cannot be read now
-            _log.warning("Who is a worker of this directory cannot be told now: %s", error)
+            _log.warning("The workers of this directory are not known now: %s", error)
 
     def _note_others(self, look: Look) -> None:
         for source, client_id in look.committed_by.items():

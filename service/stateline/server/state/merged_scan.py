@@ -113,7 +113,7 @@ class MergedScan:
     def _require_open(self) -> None:
         if self._closed:  # what is left of it would look like its end
             self.close()
-            raise CursorExpiredError("The state that was read is gone: begin anew, without the cursor.")
+            raise CursorExpiredError("The state of this scan is gone. Start over, without the cursor.")
 
     def _merged(self) -> list[Entry]:
         """The next entries that can be put in order without reading on; none at the end."""

@@ -62,7 +62,7 @@ class Siblings:
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
         """What that process answers to a GET, or HEAD, of `url`. Raises `CursorExpiredError` when it is gone."""
         path = self._folder / f"{process.hex()}.sock"
-        gone = CursorExpiredError("The server process that had this cursor is gone: begin anew without it.")
+        gone = CursorExpiredError("The server process that had this cursor has ended. Start over without it.")
         if self.was_handed_on(request) or not path.exists():
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"

@@ -44,7 +44,7 @@ class ScansElsewhere:
             reply = await self._exchange.request(message, self._timeout_s)
         except NotPresentError as error:
             raise CursorExpiredError(
-                f"{self._exchange.who} was read from, and is gone: begin anew, without the cursor."
+                f"{self._exchange.who}, which had this scan, is gone. Start over, without the cursor."
             ) from error
         if "rows" in reply:
             return decode_rows(reply["rows"], self._rest)
@@ -87,7 +87,7 @@ class RestElsewhere:
     async def more(self, limit: int) -> Rows:
         """The next entries; the `Rest` of them is another one."""
         if self._scan is None:
-            raise CursorExpiredError("This scan was closed: begin anew.")
+            raise CursorExpiredError("This scan was closed. Start over.")
         scan, self._scan = self._scan, None
         try:
             return await self._scans.more(scan, limit)

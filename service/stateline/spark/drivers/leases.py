@@ -67,7 +67,7 @@ def _wait(lease: PipelineLease, config: Config, name: str, stopping: Stopping, *
         if not told and lease.owner not in (None, config.node):
             told = True
             drained = pipeline_drain_path(pipeline_directory(config, name)).exists()
-            then = "takes no part until its driver is started anew" if drained else "takes over when that is lost"
+            then = "takes no part until its driver restarts" if drained else "takes over when that is lost"
             _logger.info("pipeline %s runs on node %r; this one %s", name, lease.owner, then)
             _forget_status(config, name)
         if available_now and time.monotonic() > deadline_s:

@@ -122,7 +122,7 @@ def _left_by_another(directory: Path) -> PipelineStatus | None:
     try:
         return read_status(directory)
     except DamagedDataError as error:
-        _logger.warning("%s cannot be read and is written anew: %s", status_path(directory), error)
+        _logger.warning("%s cannot be read and is written again: %s", status_path(directory), error)
         return None
 
 

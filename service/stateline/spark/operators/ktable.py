@@ -129,7 +129,9 @@ class KTable:
         types = [[field.dataType.simpleString() for field in table.key_schema] for table in (self, other)]
         if types[0] != types[1]:
             shown = " and ".join(", ".join(side) for side in types)
-            raise TopologyError(f"Tables are joined by their keys, and these are {shown}: group one of them anew.")
+            raise TopologyError(
+                f"Tables are joined by their keys, and these are {shown}. Group one of the tables again."
+            )
         taken = {name.lower() for name in (*self.columns, *self.key)}  # as Spark compares names
         if name := next((name for name in other.columns if name.lower() in taken), None):
             raise TopologyError(f"Both tables have a column {name!r}: rename one with map_values.")

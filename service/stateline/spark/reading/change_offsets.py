@@ -117,8 +117,8 @@ def refuse_another(read: OffsetsJson, topic: str, topic_id: str) -> None:
     if (read["topic"], read["id"]) != (topic, topic_id):
         raise CursorExpiredError(
             f"The checkpoint is of the topic {read['topic']!r} with the id {read['id']}, and the store's changes are "
-            f"in {topic!r} with the id {topic_id} now: it was made anew, or the query asks for another store. Start "
-            "over with a new checkpoint, from a snapshot and the changes after its position."
+            f"in {topic!r} with the id {topic_id} now. It was created again, or the query asks for another store. "
+            "Start over with a new checkpoint, from a snapshot and the changes after its position."
         )
 
 

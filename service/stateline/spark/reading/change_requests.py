@@ -99,7 +99,7 @@ def batches(options: ChangeOptions, span: Span, columns: tuple[str, ...]) -> Gen
             return
         except CursorExpiredError as error:
             raise CursorExpiredError(
-                f"The changes that this query reads next are gone: {error} Go on with a new checkpoint."
+                f"The changes that this query reads next are gone: {error} Start over with a new checkpoint."
             ) from error
         except (*LOST, pa.ArrowInvalid) as error:
             failover.pause(error)

@@ -111,8 +111,8 @@ class Identity:
         raise TopologyError(
             f"Pipeline {self.pipeline.name!r} has written {self._results} up to micro-batch {marker.batch_id} of query "
             f"{marker.query_id}, but the checkpoint {self.checkpoint} {found}: it was deleted or exchanged, or another "
-            "driver has written them, with another state.dir. Starting over would write every result a second time. Go "
-            f"on with that driver, or restore the checkpoint; or, to start over, {self._start_over}."
+            "driver has written them, with another state.dir. Starting over would write every result a second time. "
+            f"Continue with that driver, or restore the checkpoint. Or, to start over, {self._start_over}."
         )
 
     def _check_finished(self, marker: EpochMarker | None, finished: int) -> None:
@@ -122,7 +122,7 @@ class Identity:
         says = f"no micro-batch of it is in {self._epochs}" if marker is None else f"{self._epochs} ends with {written}"
         raise TopologyError(
             f"The checkpoint {self.checkpoint} of pipeline {self.pipeline.name!r} has finished micro-batch {finished}, "
-            f"but {says}: that topic was deleted or made anew, or the checkpoint is a copy of another one, and the "
+            f"but {says}: that topic was deleted or created again, or the checkpoint is a copy of another one, and the "
             "results in between would be missing. Bring back what belongs together; or, to start over, "
             f"{self._start_over}."
         )
@@ -143,7 +143,7 @@ class Identity:
         for topic, topic_id in topic_ids.items():
             if marker.topic_ids.get(topic, topic_id) != topic_id:
                 raise TopologyError(
-                    f"The topic {topic!r} was deleted and made anew since pipeline {self.pipeline.name!r} wrote "
+                    f"The topic {topic!r} was deleted and created again since pipeline {self.pipeline.name!r} wrote "
                     f"micro-batch {marker.batch_id} to it: going on, it would have no results from before. To have "
                     f"them all written again, {self._start_over}."
                 )
@@ -157,7 +157,7 @@ class Identity:
         if in_use and (changes := differences(was, now)):
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
-                f"What it keeps there, and has written, is of the old code, and would be mixed with the new. "
+                f"Its state there and its results are of the old code. The new code would mix with them. "
                 f"{self.after_a_change}"
             )
         refuse_grown(self.pipeline, counted, topics, self._start_over)
@@ -184,7 +184,7 @@ class Identity:
         if marker.rows is not None and batch.rows != marker.rows:
             _logger.warning(
                 "pipeline %s: micro-batch %d is written with %d rows, and computed again has %s: what its function "
-                "looks up besides its input (static topics, the time) has changed. What was written counts.",
+                "looks up besides its input (static topics, the time) has changed. The written rows count.",
                 self.pipeline.name, batch.batch_id, marker.rows, batch.rows,
             )  # fmt: skip
 

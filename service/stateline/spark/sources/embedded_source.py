@@ -142,7 +142,7 @@ class _Topics:
                 continue
             raise DoesNotExistError(
                 f"{partition} was read up to offset {offset}, and in {self.path} it now {seen}: the topic was deleted "
-                "or made anew. Restore it; or, to start over with the new one, delete the pipeline's checkpoint "
+                "or created again. Restore it; or, to start over with the new one, delete the pipeline's checkpoint "
                 "together with its result and epochs topics."
             )
 

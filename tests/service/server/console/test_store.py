@@ -205,7 +205,7 @@ def test_a_page_whose_state_is_gone_says_to_ask_anew(page: Console, served: Serv
         client.get("/v1/stores/hourly/windows?limit=2")  # the only one that is kept
         page.page.goto(f"{url}/stores/aircraft?cursor={first}&limit=2")
         page.page.locator(".problem", has_text="CURSOR_EXPIRED").wait_for()
-        page.page.get_by_role("button", name="Ask anew").click()
+        page.page.get_by_role("button", name="Ask again").click()
         page.page.locator(".tabulator-row").first.wait_for()
         assert "cursor" not in query_of(page)
         page.complaints.clear()  # another server than that of the other tests

@@ -76,7 +76,9 @@ def test_two_streams_do_not_mix_in_one_repartition_topic() -> None:
     grouped = orders.group_by(lambda key, value: value, name="by-value")
     grouped.count("one")
     grouped.count("two")  # the same rows once more
-    with pytest.raises(TopologyError, match=r"'app-by-value-repartition' .* already: give this one another name"):
+    with pytest.raises(
+        TopologyError, match=r"already repartitioned through 'app-by-value-repartition' .* Give this one another name"
+    ):
         clicks.group_by(lambda key, value: value, name="by-value")
 
 

@@ -35,7 +35,7 @@ export function Entries({ store, query }) {
       <h2 id="answer-title">Answer</h2>
       ${!wantsAll && html`<${Summary} seen=${seen} everyS=${everyS} isComplete=${complete} />`}
       ${wantsAll && html`<${Progress} all=${all} onBack=${() => setQuery({ rows: null })} />`}
-      ${seen.failure?.body && query.cursor && html`<button type="button" onClick=${() => onAsk(question)}>Ask anew</button>`}
+      ${seen.failure?.body && query.cursor && html`<button type="button" onClick=${() => onAsk(question)}>Ask again</button>`}
       <div class="buttons">
         ${!wantsAll && html`<${Watch} everyS=${everyS} onChange=${(every) => setQuery({ every, cursor: null, page: null })} />`}
         ${!wantsAll && isPaged(question) && html`<${Pages} seen=${seen} question=${question} query=${query} onAnew=${() => onAsk(question)} />`}
