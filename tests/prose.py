@@ -63,12 +63,16 @@ class Prose:
 def prose_of(text: str) -> Prose:
     """Return the prose of a Markdown text: no code, tables, headings, HTML or indented blocks."""
     found = Prose()
-    for paragraph in _paragraphs(text.splitlines()):
-        plain = _LINK.sub(r"\1", _CODE.sub("code", paragraph))
+    for plain in paragraphs(text):
         sentences = [_WORD.findall(s) for s in _SENTENCE_END.split(_ABBREVIATIONS.sub(r"\1", plain))]
         if kept := [sentence for sentence in sentences if sentence]:
             found.paragraphs.append(kept)
     return found
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs and items of lists, with `code` for each code, and links without their targets."""
+    return [_LINK.sub(r"\1", _CODE.sub("code", each)) for each in _paragraphs(text.splitlines())]
 
 
 def pages() -> list[Path]:

@@ -37,7 +37,7 @@ from stateline_store.rocksdb_options import secondary_options
 from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
-from stateline_store.splits import Split, Table, splits
+from stateline_store.splits import Split, TableFile, splits
 from stateline_store.steps import reached
 from stateline_store.write_ahead_logs import refuse_holes
 
@@ -156,7 +156,7 @@ class Checkpoint:
     def splits(self, size: int) -> list[Split]:
         """The stored keys in ranges of about so many bytes on disk (`splits.splits`); the same ones each time."""
         try:
-            tables = [Table(each["start_key"], each["end_key"], each["size"]) for each in self._db.live_files()]
+            tables = [TableFile(each["start_key"], each["end_key"], each["size"]) for each in self._db.live_files()]
         except Exception as error:
             raise translated(error, self._directory) from error
         return splits(tables, size)

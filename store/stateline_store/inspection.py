@@ -1,7 +1,7 @@
 """What a state directory holds, read offline: applications, tasks, stores, and the files around them.
 
 Nothing is written, created or removed, and no lock is kept, so it may run beside workers and in a directory that may
-not be written. What cannot be read becomes a `Problem` of its part; the rest goes on. Thread-safe.
+not be written. What cannot be read becomes a `UnreadablePart` of its part; the rest goes on. Thread-safe.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from stateline_store.inspection_report import (
     DirectoryReport,
     Level,
     OtherFile,
-    Problem,
     State,
     StoreReport,
     TaskReport,
+    UnreadablePart,
 )
 from stateline_store.offline_store import OfflineStore
 from stateline_store.offset_checkpoint import OFFSET_CHECKPOINT, read_offset_checkpoint, read_position
@@ -95,7 +95,7 @@ _EXPECTED = (
 
 def inspect_application(path: Path) -> ApplicationReport:
     """Look at one application's directory."""
-    problems: list[Problem] = []
+    problems: list[UnreadablePart] = []
     folders = _read(path, lambda: list(_folders(path)), problems) or []
     tasks = [inspect_task(folder) for each in sorted(folders, key=_by_number) for folder in _task_folders(each)]
     known = _APPLICATION_FILES | {task.task_id.partition("/")[0] for task in tasks}
@@ -105,7 +105,7 @@ def inspect_application(path: Path) -> ApplicationReport:
 
 def inspect_task(path: Path) -> TaskReport:
     """Look at one task's directory."""
-    problems: list[Problem] = []
+    problems: list[UnreadablePart] = []
     names = _read(path, lambda: sorted(os.listdir(path)), problems) or []
     locked, owner_pid = lock_holder(path / ".lock")
     databases = list(_read(path, lambda: list(_folders(path / "rocksdb")), problems) or [])
@@ -232,7 +232,7 @@ def _size(path: Path) -> int:
 
 
 def _present(
-    names: list[str], name: str, task: Path, read: Callable[[Path], _Content], problems: list[Problem]
+    names: list[str], name: str, task: Path, read: Callable[[Path], _Content], problems: list[UnreadablePart]
 ) -> _Content | None:
     return _read(task / name, lambda: read(task / name), problems) if name in names else None
 
@@ -247,7 +247,7 @@ def _read_topics(path: Path) -> dict[str, str]:
     return topics
 
 
-def _read(path: Path, read: Callable[[], _Content], problems: list[Problem]) -> _Content | None:
+def _read(path: Path, read: Callable[[], _Content], problems: list[UnreadablePart]) -> _Content | None:
     """What is there, or None and one more problem."""
     try:
         return read()
@@ -256,13 +256,15 @@ def _read(path: Path, read: Callable[[], _Content], problems: list[Problem]) -> 
         return None
 
 
-def problem_of(path: Path, error: OSError | StatelineError) -> Problem:
+def problem_of(path: Path, error: OSError | StatelineError) -> UnreadablePart:
     """What this error says of a part of the directory."""
     if isinstance(error, OSError):
-        return Problem(path, "not readable", f"{path} cannot be read: {error.strerror}. Inspect it as its owner.")
+        return UnreadablePart(
+            path, "not readable", f"{path} cannot be read: {error.strerror}. Inspect it as its owner."
+        )
     state: State = "not readable"
     if isinstance(error, DamagedDataError):
         state = "damaged"
     elif isinstance(error, CallerError):
         state = "newer format"
-    return Problem(path, state, str(error))
+    return UnreadablePart(path, state, str(error))

@@ -16,7 +16,7 @@ State: TypeAlias = Literal["damaged", "not readable", "newer format"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class UnreadablePart:
     """Why a part cannot be shown; the message says what to do."""
 
     path: Path
@@ -53,7 +53,7 @@ class StoreReport:
     format_version: int | None = None
     commit: Commit | None = None
     approximate_entries: int | None = None
-    problem: Problem | None = None
+    problem: UnreadablePart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TaskReport:
     positions: Mapping[str, Position]
     topics: Mapping[str, str] | None
     others: tuple[OtherFile, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[UnreadablePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ApplicationReport:
     path: Path
     tasks: tuple[TaskReport, ...]
     others: tuple[OtherFile, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[UnreadablePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class DirectoryReport:
         return ((application, task) for application in self.applications for task in application.tasks)
 
     @property
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[UnreadablePart]:
         """Everything that is damaged or cannot be read."""
         for application in self.applications:
             yield from application.problems

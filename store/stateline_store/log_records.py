@@ -24,7 +24,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(1, 5)
 _RECYCLED = frozenset((5, 6, 7, 8, 11, 131))  # the log's number, in four bytes, comes before what is in them
 
 
-class UnreadableError(ValueError):
+class UnreadableLogError(ValueError):
     """A log that goes on with what is no record, as bytes from elsewhere on the disk, or with one of another RocksDB.
 
     Where it is only not written to its end, it just ends.
@@ -43,7 +43,7 @@ def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterat
     some 10 MB/s. Where there are zeros instead of a fragment, it goes on with the next block, as RocksDB does
     (db/log_reader.cc).
 
-    Raises `UnreadableError` before the file's end, and what `open` raises.
+    Raises `UnreadableLogError` before the file's end, and what `open` raises.
     """
     parts: list[bytes] = []
     before, is_within = start, start > 0
@@ -58,7 +58,7 @@ def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterat
                 begin, content = at, at + _HEADER_BYTES
                 at = content + length
                 if kind > _LAST:
-                    raise UnreadableError(path, before + begin, is_newer=_is_intact(block, begin))
+                    raise UnreadableLogError(path, before + begin, is_newer=_is_intact(block, begin))
                 is_within = is_within and kind in (_MIDDLE, _LAST)
                 if is_within:
                     continue
@@ -66,7 +66,7 @@ def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterat
                     return
                 is_next = kind > 0 and (kind in (_WHOLE, _FIRST)) != bool(parts)
                 if at > len(block) or not is_next or (checked and not _is_intact(block, begin)):
-                    raise UnreadableError(path, before + begin)
+                    raise UnreadableLogError(path, before + begin)
                 parts.append(block[content:at])
                 if kind in (_WHOLE, _LAST):
                     yield b"".join(parts), before + at

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stateline_store.log_records import BLOCK_BYTES, UnreadableError, read_records
+from stateline_store.log_records import BLOCK_BYTES, UnreadableLogError, read_records
 
 _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _MIN_LOG_TO_KEEP, _NEW_FILE = 2, 3, 4, 10, 103
 _COLUMN_FAMILY, _ATOMIC_GROUP = 200, 300
@@ -100,7 +100,7 @@ def _read_from(path: Path, start: int) -> Manifest:
                 for each in group:
                     manifest.apply(each)
                 group.clear()
-    except UnreadableError as error:
+    except UnreadableLogError as error:
         if error.is_newer:
             raise
     return manifest  # what cannot be read is its end: RocksDB says what is wrong

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import StoreClosedError
-from stateline_store.scan import KeyRange, Scan, Source, StoreIterator
+from stateline_store.scan import ChunkSource, KeyRange, Scan, StoreIterator
 from stateline_store.segments import SegmentRange
 from stateline_store.sorted_map import MaybeRow, SortedMap
 
@@ -19,7 +19,7 @@ class MemoryEngine:
     def __init__(self) -> None:
         self._map: SortedMap | None = SortedMap()
         self._commit = Commit()
-        self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[ChunkSource] = weakref.WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
         if not isinstance(key, bytes):

@@ -12,7 +12,7 @@ from stateline_store.scan import Scan, StoreIterator
 Row = TypeVar("Row")
 
 
-class Source(NamedTuple, Generic[Row]):
+class ScanSource(NamedTuple, Generic[Row]):
     """A scan, and what each of its chunks becomes: rows in the same order, fewer or none where some are left out."""
 
     scan: StoreIterator
@@ -24,7 +24,7 @@ class _Part(Generic[Row]):
 
     __slots__ = ("_chunks", "_end_of", "_shown", "end", "rows")
 
-    def __init__(self, source: Source[Row], end_of: Callable[[bytes], Any]) -> None:
+    def __init__(self, source: ScanSource[Row], end_of: Callable[[bytes], Any]) -> None:
         self._chunks, self._shown, self._end_of = source.scan.chunks(), source.shown, end_of
         self.rows: list[Row] = []
         self.end: Any = None
@@ -45,7 +45,7 @@ class _Part(Generic[Row]):
 
 
 def merged(
-    sources: Sequence[Source[Row]], order: Callable[[Row], Any], end_of: Callable[[bytes], Any], *, reverse: bool
+    sources: Sequence[ScanSource[Row]], order: Callable[[Row], Any], end_of: Callable[[bytes], Any], *, reverse: bool
 ) -> Scan[Row]:
     """The rows of all these scans by `order`, down when `reverse`; `end_of` is the order of a stored key. A chunk of
     each is in memory. Closing it closes them all.
@@ -56,7 +56,7 @@ def merged(
 
 
 def _merged(
-    sources: Sequence[Source[Row]], order: Callable[[Row], Any], end_of: Callable[[bytes], Any], reverse: bool
+    sources: Sequence[ScanSource[Row]], order: Callable[[Row], Any], end_of: Callable[[bytes], Any], reverse: bool
 ) -> Generator[list[Row], None, None]:
     try:
         if len(sources) == 1:

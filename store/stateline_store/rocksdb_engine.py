@@ -40,7 +40,7 @@ from stateline_store.rocksdb_rows import (
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.rocksdb_writes import RocksDBWrites
 from stateline_store.row_cache import UNKNOWN, RowCache
-from stateline_store.scan import KeyRange, Source, StoreIterator
+from stateline_store.scan import ChunkSource, KeyRange, StoreIterator
 from stateline_store.segments import SegmentRange
 from stateline_store.write_ahead_logs import Damage, find_damage, put_aside
 
@@ -95,7 +95,7 @@ class RocksDBEngine:
         """
         self.directory = directory
         self._cache = RowCache()
-        self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[ChunkSource] = weakref.WeakSet()
         self._closed = False
         self._failure: str | None = None
         make_directory(directory)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 Row = TypeVar("Row", covariant=True)
 
 
-class Source:
+class ChunkSource:
     """The chunks that a scan gives. The store that they come from holds it weakly, to cut them off when it closes.
 
     Held by the scan and by whatever reads on from it. So it lives as long as one of them does: a loop over a scan that
@@ -65,13 +65,13 @@ class Scan(Generic[Row]):
     def __init__(self, rows: Generator[Row, None, None]) -> None:
         self._rows: Iterator[Row] = rows
         self._generator: Generator[object, None, None] = rows
-        self._source: Source | None = None
+        self._source: ChunkSource | None = None
         self._ahead: list[list[Row]] = []  # holds the chunk whose rows are being given, which is cleared to end them
 
     @classmethod
     def of_chunks(cls, chunks: Generator[list[Row], None, None]) -> Scan[Row]:
         """A scan of the rows in these chunks, which may be empty. Closing it closes the generator."""
-        scan, source = cls.__new__(cls), Source(chunks)
+        scan, source = cls.__new__(cls), ChunkSource(chunks)
         scan._source, scan._generator, scan._ahead = source, chunks, []
         # Flattened without a Python step per row, which took a fifth of a scan's time; and without a reference to the
         # scan, so that one that is dropped lets go of its files at once.
@@ -85,7 +85,7 @@ class Scan(Generic[Row]):
         return next(self._rows)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ChunkSource:
         """What the store that made this scan of chunks holds of it, weakly."""
         assert self._source is not None, "only scans of chunks are cut off"
         return self._source
@@ -111,7 +111,7 @@ class Scan(Generic[Row]):
         self.close()
 
 
-def _read_ahead(source: Source, ahead: list[list[Row]]) -> Generator[list[Row], None, None]:
+def _read_ahead(source: ChunkSource, ahead: list[list[Row]]) -> Generator[list[Row], None, None]:
     for chunk in _checked(source):
         ahead[:] = (chunk,)
         yield chunk
@@ -119,7 +119,7 @@ def _read_ahead(source: Source, ahead: list[list[Row]]) -> Generator[list[Row], 
         del chunk  # read by now, and it may be large: not held while the next one is read
 
 
-def _checked(source: Source) -> Generator[list[Any], None, None]:
+def _checked(source: ChunkSource) -> Generator[list[Any], None, None]:
     yield from source.chunks
     if source.was_cut:
         raise StoreClosedError("The store was closed while this iterator was open. Open the store, then scan again.")

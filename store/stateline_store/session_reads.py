@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from stateline_store.engine import no_key
 from stateline_store.keyed_scans import scan_key, scan_keys, scan_nothing
-from stateline_store.merged_scans import Source, merged
+from stateline_store.merged_scans import ScanSource, merged
 from stateline_store.readers import Reader
 from stateline_store.scan import Scan, StoreIterator
 from stateline_store.segments import PREFIX, Segments, existing
@@ -100,7 +100,7 @@ class SessionReads:
         least, greatest = SESSION_SUFFIX.pack(max(first, 0), 0), SESSION_SUFFIX.pack(max(last, 0), MAX_TIMESTAMP_MS)
         scans = [self._reader.scan(SuffixedRange.of_segment(at, least, greatest), reverse=reverse) for at in segments]
         ended = partial(_ended, first_end=first, last_end=last)
-        sources = [Source(rows, ended) for rows in scans or [scan_nothing(self._reader)]]
+        sources = [ScanSource(rows, ended) for rows in scans or [scan_nothing(self._reader)]]
         return merged(sources, session_order, lambda row: session_order((_session(row), None)), reverse=reverse)
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:

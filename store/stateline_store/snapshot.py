@@ -120,7 +120,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CallerShare:
     """How many snapshots there may be of one caller, a name for who is counted. Thread-safe: it never changes."""
 
     caller: str

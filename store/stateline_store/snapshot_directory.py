@@ -47,7 +47,7 @@ from stateline_store.errors import (
     StatelineError,
     TooManyRequestsError,
 )
-from stateline_store.snapshot import PIN, PartsElsewhere, Pin, Share, Snapshot
+from stateline_store.snapshot import PIN, CallerShare, PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_files import (
     MAKING,
     MANIFEST,
@@ -81,7 +81,7 @@ class SnapshotDirectory:
         self.path = application / SNAPSHOTS
 
     def begin(
-        self, now_ms: int, most: int, most_bytes: int, share: Share | None = None, snapshot_id: str | None = None
+        self, now_ms: int, most: int, most_bytes: int, share: CallerShare | None = None, snapshot_id: str | None = None
     ) -> UnfinishedSnapshot:
         """Begin one, of a new id unless that is given. Raises `TooManyRequestsError` when there are `most` already, or
         of this caller as many as its share; what a sweep would delete is not one of them. So it does when all that is

@@ -19,7 +19,7 @@ LONGEST_BOUNDARY = 256
 _SMALL = 64
 
 
-class Table(NamedTuple):
+class TableFile(NamedTuple):
     """One of RocksDB's tables: its least and its largest key, and its bytes on disk."""
 
     first: bytes
@@ -34,7 +34,7 @@ class Split(NamedTuple):
     size: int
 
 
-def splits(tables: Iterable[Table], size: int) -> list[Split]:
+def splits(tables: Iterable[TableFile], size: int) -> list[Split]:
     """Ranges that cover every key once, ascending, of about so many bytes; one at least. A table is cut only where
     another one begins, so one may have more. What is in no table yet counts as nothing."""
     every = list(tables)

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from stateline_store.engine import no_key
-from stateline_store.merged_scans import Source, merged
+from stateline_store.merged_scans import ScanSource, merged
 from stateline_store.readers import Reader
 from stateline_store.scan import KeyRange, Scan
 from stateline_store.segments import PREFIX, SegmentRange, Segments, existing, segment_of
@@ -106,16 +106,16 @@ class VersionedReads:
         segment in which what was valid then can have ended: all versions that ended since are read.
         """
         if keys.is_empty:
-            return merged([Source(self._reader.scan(keys), _latest)], _ORDER, _row_key, reverse=reverse)
+            return merged([ScanSource(self._reader.scan(keys), _latest)], _ORDER, _row_key, reverse=reverse)
         end = None if keys.end is None else LATEST + keys.end
         latest = self._reader.scan(KeyRange(LATEST + keys.start, end), reverse=reverse)
-        sources = [Source(latest, partial(_latest, as_of=as_of))]
+        sources = [ScanSource(latest, partial(_latest, as_of=as_of))]
         if as_of is not None and as_of >= max(self._floor(), 0):
             segments = self._segments.between(as_of, self._reader.stream_time_ms)
             inside = SegmentRange(segments, keys.start, keys.end)
             for at in existing(self._reader.scan, segments):
                 rows = self._reader.scan(KeyRange(*inside.within(at)), reverse=reverse)
-                sources.append(Source(rows, partial(_valid_at, as_of=as_of)))
+                sources.append(ScanSource(rows, partial(_valid_at, as_of=as_of)))
         return merged(sources, _ORDER, _row_key, reverse=reverse)  # no two of them show a version of the same key
 
     def rows(self, key: bytes, since: int) -> Generator[tuple[int, bytes], None, None]:

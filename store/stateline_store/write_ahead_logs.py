@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from stateline_store.durable_files import sync_directory, sync_file
 from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLaterError
-from stateline_store.log_records import BLOCK_BYTES, UnreadableError, read_records
+from stateline_store.log_records import BLOCK_BYTES, UnreadableLogError, read_records
 from stateline_store.manifest import Manifest, manifest_path, read_manifest
 from stateline_store.rocksdb_errors import damaged
 
@@ -80,7 +80,7 @@ def refuse_holes(directory: Path) -> None:
     """
     try:
         damage = _find_damage(directory)
-    except UnreadableError as error:
+    except UnreadableLogError as error:
         raise NewerFormatError(f"{error}. A newer version of Stateline wrote it: run that one.") from error
     except ValueError as error:
         raise DamagedDataError(
@@ -173,7 +173,7 @@ def _compare(directory: Path, manifest: Manifest) -> tuple[Damage, bool]:
                     hole = Hole(number, length, (expected, sequence - 1))
                     break
                 expected, length = max(expected, sequence + count), end
-        except UnreadableError as error:
+        except UnreadableLogError as error:
             if error.is_newer:
                 raise
             unreadable[number] = length  # what it had behind this, the next log shows
@@ -185,10 +185,10 @@ def _compare(directory: Path, manifest: Manifest) -> tuple[Damage, bool]:
 
 
 def _check(directory: Path, number: int, begin: int, end: int) -> None:
-    """Raises `UnreadableError` unless a record with the right checksum is between here and there."""
+    """Raises `UnreadableLogError` unless a record with the right checksum is between here and there."""
     path = _log_path(directory, number)
     if not any(each >= end for _, each in read_records(path, begin - begin % BLOCK_BYTES, checked=True)):
-        raise UnreadableError(path, begin)
+        raise UnreadableLogError(path, begin)
 
 
 def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
@@ -196,7 +196,7 @@ def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
     for record, end in read_records(_log_path(directory, number)):
         sequence, count = _RECORD.unpack_from(record) if len(record) >= _RECORD.size else (_SEQUENCES, 0)
         if sequence >= _SEQUENCES:
-            raise UnreadableError(_log_path(directory, number), end - len(record))
+            raise UnreadableLogError(_log_path(directory, number), end - len(record))
         yield sequence, count, end
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
-from stateline.server.state.group_watch import GroupWatch, Look
+from stateline.server.state.group_watch import GroupState, GroupWatch
 from stateline.worker.store_restore import StoreRestore
 from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy
@@ -279,7 +279,7 @@ def kafka_is_slow() -> Iterator[threading.Event]:
     """It tells servers that are begun now nothing of the group before the event is set."""
     answers, ask = threading.Event(), GroupWatch._ask
 
-    def slowly(watch: GroupWatch, sources: Collection[TopicPartition]) -> Look | None:
+    def slowly(watch: GroupWatch, sources: Collection[TopicPartition]) -> GroupState | None:
         answers.wait(HANGING_S)
         return ask(watch, sources)
 

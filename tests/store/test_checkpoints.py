@@ -29,7 +29,7 @@ from stateline_store import (
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.snapshot import PartsElsewhere, Pin, Share, Snapshot
+from stateline_store.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_directory import SnapshotDirectory
 
 SOURCE = TopicPartition("orders", 0)
@@ -337,7 +337,7 @@ def test_more_than_the_most_are_refused_until_one_goes(snapshots: SnapshotDirect
 
 def test_one_that_was_given_up_counts_for_nobody_though_nobody_has_swept_yet(snapshots: SnapshotDirectory) -> None:
     """Those who asked for one pin at once and came second have given up theirs; so has a server that was killed."""
-    share = Share("caller", 1)
+    share = CallerShare("caller", 1)
     snapshots.begin(0, 2, -1, share).close()
     making = snapshots.begin(0, 2, -1, share)
     with pytest.raises(TooManyRequestsError, match=r"1 snapshots are yours"):

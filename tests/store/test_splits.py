@@ -12,14 +12,14 @@ from stateline_store import IsolationLevel, KeyValueStore, StoreContext, store_p
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.splits import LONGEST_BOUNDARY, Table, common, splits
+from stateline_store.splits import LONGEST_BOUNDARY, TableFile, common, splits
 
 _KEYS = st.binary(max_size=4)
-_TABLES = st.lists(st.builds(lambda a, b, n: Table(min(a, b), max(a, b), n), _KEYS, _KEYS, st.integers(1, 1000)))
+_TABLES = st.lists(st.builds(lambda a, b, n: TableFile(min(a, b), max(a, b), n), _KEYS, _KEYS, st.integers(1, 1000)))
 
 
 @given(_TABLES, st.integers(1, 3000))
-def test_every_key_is_in_one_split_and_every_byte_is_counted(tables: list[Table], size: int) -> None:
+def test_every_key_is_in_one_split_and_every_byte_is_counted(tables: list[TableFile], size: int) -> None:
     found = splits(tables, size)
     assert found[0].keys.start == b""
     assert found[-1].keys.end is None
@@ -29,7 +29,7 @@ def test_every_key_is_in_one_split_and_every_byte_is_counted(tables: list[Table]
 
 
 def test_tables_that_follow_each_other_are_put_together_to_the_size_that_is_asked_for() -> None:
-    tables = [Table(b"%03d" % n, b"%03d!" % n, 10) for n in range(100)]
+    tables = [TableFile(b"%03d" % n, b"%03d!" % n, 10) for n in range(100)]
     assert [each.size for each in splits(tables, 10)] == [10] * 100
     assert [each.size for each in splits(tables, 250)] == [250] * 4
     assert splits(tables, 10_000) == [(EVERY_KEY, 1000)] == splits(reversed(tables), 10_000)
@@ -37,7 +37,7 @@ def test_tables_that_follow_each_other_are_put_together_to_the_size_that_is_aske
 
 
 def test_small_tables_make_no_boundary_nor_do_long_keys_make_long_ones() -> None:
-    tables = [Table(b"a", b"c", 1000), Table(b"b", b"b", 1), Table(b"d" * 5000, b"e", 1000)]
+    tables = [TableFile(b"a", b"c", 1000), TableFile(b"b", b"b", 1), TableFile(b"d" * 5000, b"e", 1000)]
     assert [each.keys.start for each in splits(tables, 500)] == [b"", b"d" * LONGEST_BOUNDARY]
 
 

@@ -28,7 +28,7 @@ _AUTHORITY_LASTS = timedelta(days=3650)
 _BACKDATED = timedelta(hours=1)
 
 
-class Files(NamedTuple):
+class KeyPair(NamedTuple):
     """A certificate and its key."""
 
     certificate: Path
@@ -60,7 +60,7 @@ def make_authority(folder: Path, now: datetime) -> bool:
     return True
 
 
-def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetime, lasts: timedelta) -> Files:
+def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetime, lasts: timedelta) -> KeyPair:
     """Make what this node shows, signed by the folder's authority; `hosts` are further names and addresses that it is
     made out to. Raises `ConfigurationError` when files are there already or cannot be read or written, and
     `InvalidArgumentError` for a name that no certificate can have."""
@@ -74,14 +74,14 @@ def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetim
     builder = builder.add_extension(used, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    files = Files(folder / f"{node}.pem", folder / f"{node}.key")
+    files = KeyPair(folder / f"{node}.pem", folder / f"{node}.key")
     _write(files, builder.add_extension(identifier, critical=False).sign(signer, hashes.SHA256()), key)
     return files
 
 
-def authority_files(folder: Path) -> Files:
+def authority_files(folder: Path) -> KeyPair:
     """Where the authority of this folder is, if it is there."""
-    return Files(folder / "ca.pem", folder / "ca.key")
+    return KeyPair(folder / "ca.pem", folder / "ca.key")
 
 
 def _begun(
@@ -102,7 +102,7 @@ def _name(text: str) -> x509.GeneralName:
         raise InvalidArgumentError(f"{text!r} is no name that a certificate can have: {error}") from error
 
 
-def _read_authority(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _read_authority(files: KeyPair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
         key = serialization.load_pem_private_key(files.key.read_bytes(), None)
@@ -115,7 +115,7 @@ def _read_authority(files: Files) -> tuple[x509.Certificate, ec.EllipticCurvePri
     return certificate, key
 
 
-def _write(files: Files, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _write(files: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

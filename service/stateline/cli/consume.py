@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from stateline.cli.choices import word_of
-from stateline.cli.consume_range import Place, place_of, ranges
+from stateline.cli.consume_range import LogPlace, place_of, ranges
 from stateline.cli.record_json import FORMATS, Format
 from stateline.cli.record_lines import RecordLines
 from stateline.config.settings import Config
@@ -28,11 +28,11 @@ _ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommi
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConsumeOptions:
     """What the command line asks for. `partitions` empty: all; `most` None: as many as there are."""
 
-    begin: Place
-    until: Place | None = None
+    begin: LogPlace
+    until: LogPlace | None = None
     partitions: tuple[int, ...] = ()
     most: int | None = None
     follow: bool = False
@@ -49,12 +49,12 @@ def wanted_of(
     format_: str,
     *,
     follow: bool,
-) -> Wanted:
+) -> ConsumeOptions:
     """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
     level = word_of("--isolation-level", isolation_level, _ISOLATION_LEVELS)
     form = word_of("--format", format_, FORMATS)
     end = None if until is None else place_of("--to", until)
-    return Wanted(place_of("--from", begin), end, tuple(partitions), most, follow, level, form)
+    return ConsumeOptions(place_of("--from", begin), end, tuple(partitions), most, follow, level, form)
 
 
 def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> list[str]:
@@ -72,7 +72,7 @@ def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> li
     return [config.dead_letter_topic]
 
 
-def consume(app: App, config: Config, names: Sequence[str], wanted: Wanted, out: TextIO) -> int:
+def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions, out: TextIO) -> int:
     """Write the records of these topics, a line each, as they come; how many. With `follow` it ends by an interrupt.
 
     Raises `DoesNotExistError` naming the topics that there are, `InvalidArgumentError` for a partition that none has.
@@ -96,7 +96,7 @@ def _looking_up(topic: Topic) -> Topic:
     return replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
 
 
-def _records(log: Log, names: Sequence[str], wanted: Wanted) -> Generator[Record]:
+def _records(log: Log, names: Sequence[str], wanted: ConsumeOptions) -> Generator[Record]:
     is_committed = wanted.isolation_level == "read_committed"
     with closing(log.admin()) as admin:
         existing = admin.topics(names)
@@ -137,7 +137,7 @@ def _partitions(counts: Mapping[str, int], numbers: Collection[int]) -> list[Top
     return [each for each in every if not numbers or each.partition in numbers]
 
 
-def quietly(app: App, config: Config, names: Sequence[str], wanted: Wanted) -> int:
+def quietly(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions) -> int:
     """`consume` to standard output; the exit code. Who reads it may close it at any time, as `head` does."""
     try:
         consume(app, config, names, wanted, sys.stdout)

@@ -27,7 +27,7 @@ _ACCEPTED = "earliest, latest, an offset, a time of ISO 8601 with a zone or a du
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """A word, an offset, or a time in milliseconds: one of the three."""
 
     word: str | None = None
@@ -44,16 +44,16 @@ class Place:
         return admin.offset_at(partition, max(self.time_ms, 0))
 
 
-def place_of(option: str, text: str) -> Place:
+def place_of(option: str, text: str) -> LogPlace:
     """What an option was given. Raises `InvalidArgumentError`, which names the option and shows it."""
     if text in ("earliest", "latest"):
-        return Place(word=text)
+        return LogPlace(word=text)
     if text.isascii() and text.isdigit() and len(text) <= 18:
-        return Place(offset=int(text))
+        return LogPlace(offset=int(text))
     if (ago := _AGO.fullmatch(text)) is not None:
-        return Place(time_ms=now_ms() - int(ago[1]) * _UNIT_MS[ago[2]])
+        return LogPlace(time_ms=now_ms() - int(ago[1]) * _UNIT_MS[ago[2]])
     try:
-        return Place(time_ms=zoned_time_ms(text))
+        return LogPlace(time_ms=zoned_time_ms(text))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{option} {shown(text)}: {_ACCEPTED}") from error
 
@@ -61,8 +61,8 @@ def place_of(option: str, text: str) -> Place:
 def ranges(
     admin: Admin,
     partitions: Sequence[TopicPartition],
-    begin: Place,
-    until: Place | None,
+    begin: LogPlace,
+    until: LogPlace | None,
     *,
     committed: bool,
     follow: bool,

@@ -8,18 +8,24 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.cli.inspect_entries import Found, Notation, entries_as_json, entries_as_table, notation
+from stateline.cli.inspect_entries import LocatedEntry, Notation, entries_as_json, entries_as_table, notation
 from stateline.cli.inspect_view import report_as_json, report_as_table
 from stateline_store import DoesNotExistError, InvalidArgumentError, StatelineError
 from stateline_store.inspection import inspect_directory, problem_of
-from stateline_store.inspection_report import ApplicationReport, DirectoryReport, Problem, StoreReport, TaskReport
+from stateline_store.inspection_report import (
+    ApplicationReport,
+    DirectoryReport,
+    StoreReport,
+    TaskReport,
+    UnreadablePart,
+)
 from stateline_store.offline_entries import entries
 from stateline_store.offline_store import OfflineStore
 
 _LIMIT = 100  # of entries
 
 
-class Request(NamedTuple):
+class InspectRequest(NamedTuple):
     """What is asked for: a listing of everything or of one store or task; with a key or a range, entries of a store."""
 
     store: str | None = None
@@ -32,7 +38,7 @@ class Request(NamedTuple):
     value_type: str | None = None
 
 
-def inspect(directory: Path, request: Request, *, as_json: bool) -> tuple[str, int]:
+def inspect(directory: Path, request: InspectRequest, *, as_json: bool) -> tuple[str, int]:
     """The text to print, and the exit status: 1 when something is damaged or cannot be read.
 
     Raises `CallerError` for a directory that is none of Stateline's, and for names, keys and types that do not fit.
@@ -42,7 +48,7 @@ def inspect(directory: Path, request: Request, *, as_json: bool) -> tuple[str, i
     report = narrowed(inspect_directory(directory), request)
     if bounds is None:
         return (report_as_json if as_json else report_as_table)(report), 1 if any(report.problems) else 0
-    problems: list[Problem] = []
+    problems: list[UnreadablePart] = []
     limit = request.limit or _LIMIT
     found = list(islice(_found(report, *bounds, problems), limit + 1))
     more, shown = len(found) > limit, found[:limit]
@@ -50,7 +56,7 @@ def inspect(directory: Path, request: Request, *, as_json: bool) -> tuple[str, i
     return view(shown, problems, keys, values, more=more), 1 if problems else 0
 
 
-def key_bounds(request: Request, keys: Notation) -> tuple[bytes | None, bytes | None] | None:
+def key_bounds(request: InspectRequest, keys: Notation) -> tuple[bytes | None, bytes | None] | None:
     """The keys asked for, both ends included; None for a listing. Raises `InvalidArgumentError` for what contradicts
     itself."""
     if request.key == request.lower == request.upper is None:
@@ -72,14 +78,14 @@ def key_bounds(request: Request, keys: Notation) -> tuple[bytes | None, bytes | 
     return lower, upper
 
 
-def _refuse_options_of_entries(request: Request) -> None:
+def _refuse_options_of_entries(request: InspectRequest) -> None:
     given = {"--limit": request.limit, "--key-type": request.key_type, "--value-type": request.value_type}
     for option, value in given.items():
         if value is not None:
             raise InvalidArgumentError(f"{option} is about entries: ask for some with --key, or --from and --to.")
 
 
-def narrowed(report: DirectoryReport, request: Request) -> DirectoryReport:
+def narrowed(report: DirectoryReport, request: InspectRequest) -> DirectoryReport:
     """The report on the task and the store asked for. A store is named as the application does, or by its directory.
 
     Raises `DoesNotExistError` naming those that there are.
@@ -102,7 +108,7 @@ def narrowed(report: DirectoryReport, request: Request) -> DirectoryReport:
     return replace(report, applications=tuple(application for application in chosen if application.tasks))
 
 
-def _chosen(application: ApplicationReport, request: Request) -> ApplicationReport:
+def _chosen(application: ApplicationReport, request: InspectRequest) -> ApplicationReport:
     tasks = [task for task in application.tasks if request.task in (None, task.task_id)]
     if request.store is not None:
         named = ((task, [store for store in task.stores if request.store in _names(store)]) for task in tasks)
@@ -127,14 +133,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _found(
-    report: DirectoryReport, lower: bytes | None, upper: bytes | None, problems: list[Problem]
-) -> Iterator[Found]:
+    report: DirectoryReport, lower: bytes | None, upper: bytes | None, problems: list[UnreadablePart]
+) -> Iterator[LocatedEntry]:
     """The entries of every store in the report, task by task; a store that cannot be read is one more problem."""
     for application, task in report.tasks:
         for store in task.stores:
             try:
                 with OfflineStore(store.path) as opened:
                     for entry in entries(opened, lower, upper, timestamped=store.timestamped):
-                        yield Found(application.application_id, task.task_id, store, entry)
+                        yield LocatedEntry(application.application_id, task.task_id, store, entry)
             except StatelineError as error:
                 problems.append(problem_of(store.path, error))

@@ -13,7 +13,7 @@ from stateline.cli.table import as_text
 from stateline.serde.key_text import key_of_text, key_text
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
-from stateline_store.inspection_report import Problem, StoreReport
+from stateline_store.inspection_report import StoreReport, UnreadablePart
 from stateline_store.offline_entries import Entry
 
 _SERDES: dict[str, Serde] = {
@@ -31,7 +31,7 @@ _SERDES: dict[str, Serde] = {
 }
 
 
-class Found(NamedTuple):
+class LocatedEntry(NamedTuple):
     """An entry, and where it stands."""
 
     application_id: str
@@ -95,7 +95,7 @@ def plain_text(data: bytes) -> str:
 
 
 def entries_as_json(
-    found: Sequence[Found], problems: Sequence[Problem], keys: Notation, values: Notation, *, more: bool
+    found: Sequence[LocatedEntry], problems: Sequence[UnreadablePart], keys: Notation, values: Notation, *, more: bool
 ) -> str:
     """An object of `entries`, `more` (whether the limit cut them off) and `problems`."""
     rows = [
@@ -106,7 +106,7 @@ def entries_as_json(
 
 
 def entries_as_table(
-    found: Sequence[Found], problems: Sequence[Problem], keys: Notation, values: Notation, *, more: bool
+    found: Sequence[LocatedEntry], problems: Sequence[UnreadablePart], keys: Notation, values: Notation, *, more: bool
 ) -> str:
     """A line per entry, without the columns that are empty throughout."""
     rows: list[dict[str, object]] = [
@@ -123,7 +123,7 @@ def entries_as_table(
     return "\n".join([*lines, *problem_lines(problems)])
 
 
-def _where(one: Found) -> dict[str, object]:
+def _where(one: LocatedEntry) -> dict[str, object]:
     return {
         "application": one.application_id,
         "task": one.task_id,
@@ -143,7 +143,7 @@ def _times(entry: Entry) -> dict[str, object]:
     }
 
 
-def _value(one: Found, render: Callable[[bytes], object]) -> object:
+def _value(one: LocatedEntry, render: Callable[[bytes], object]) -> object:
     return None if one.entry.value is None else render(one.entry.value)
 
 

@@ -12,9 +12,9 @@ from stateline_store.inspection_report import (
     ApplicationReport,
     DirectoryReport,
     OtherFile,
-    Problem,
     StoreReport,
     TaskReport,
+    UnreadablePart,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -135,7 +135,7 @@ def moment(ms: int | None) -> str | None:
         return str(ms)
 
 
-def problem_lines(problems: Sequence[Problem]) -> list[str]:
+def problem_lines(problems: Sequence[UnreadablePart]) -> list[str]:
     return ["", *(f"{problem.state}: {problem.message}" for problem in problems)] if problems else []
 
 
@@ -143,7 +143,7 @@ def dumped(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def problem_json(problem: Problem) -> dict[str, str]:
+def problem_json(problem: UnreadablePart) -> dict[str, str]:
     return {"path": str(problem.path), "state": problem.state, "message": problem.message}
 
 

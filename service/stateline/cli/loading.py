@@ -11,7 +11,7 @@ from types import ModuleType
 
 from stateline.config.extras import extra_of, install_line
 from stateline.dsl.app import App
-from stateline.model.declared_at import Place, is_library, place_in
+from stateline.model.declared_at import SourceLine, is_library, place_in
 from stateline_store.errors import ConfigurationError
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -94,7 +94,7 @@ def _import_failed(name: str, error: BaseException) -> ConfigurationError:
     return ConfigurationError(f"Importing {name} failed: {type(error).__name__}: {text}{at}{hint}")
 
 
-def _place(error: BaseException) -> Place:
+def _place(error: BaseException) -> SourceLine:
     if isinstance(error, SyntaxError) and error.filename:
-        return Place(error.filename, error.lineno or 0)
+        return SourceLine(error.filename, error.lineno or 0)
     return place_in(reversed([*traceback.walk_tb(error.__traceback__)]))

@@ -15,7 +15,7 @@ import orjson
 from stateline.cli.choices import word_of
 from stateline.cli.produced_lines import LineReader, Lines, sources
 from stateline.cli.progress import Progress
-from stateline.cli.record_json import FORMATS, Format, Given, read_timestamp
+from stateline.cli.record_json import FORMATS, Format, NewRecord, read_timestamp
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
@@ -37,7 +37,7 @@ _ON_ERROR: tuple[OnError, ...] = ("stop", "skip")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ProduceOptions:
     """What the command line says of all records: what a line of JSON says itself goes before it, but for `headers`,
     which go before the line's own."""
 
@@ -49,7 +49,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Written:
+class ProduceResult:
     """What came of it: `position` of all that was written, as JSON ready to be a query's `position_bound`."""
 
     position: str = "{}"
@@ -70,7 +70,7 @@ class Written:
 
 def terms_of(
     format_: str, on_error: str, timestamp: str | None, headers: Sequence[str], partition: int | None
-) -> Terms:
+) -> ProduceOptions:
     """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
     form, then = word_of("--format", format_, FORMATS), word_of("--on-error", on_error, _ON_ERROR)
     pairs = [each.partition("=") for each in headers]
@@ -81,7 +81,7 @@ def terms_of(
         at = None if timestamp is None else read_timestamp(timestamp)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"--{error}") from error
-    return Terms(form, then, at, [(name, value.encode()) for name, _, value in pairs], partition)
+    return ProduceOptions(form, then, at, [(name, value.encode()) for name, _, value in pairs], partition)
 
 
 def produce(
@@ -89,9 +89,9 @@ def produce(
     config: Config,
     topic_name: str,
     files: Sequence[str] = (),
-    terms: Terms = Terms(),  # frozen
+    terms: ProduceOptions = ProduceOptions(),  # frozen
     standard_input: Iterable[str] = (),
-) -> Written:
+) -> ProduceResult:
     """Write the records of these files, of standard input without any.
 
     Raises `InvalidArgumentError` naming file and line of what is no record of the format, what its topic's serdes
@@ -100,7 +100,7 @@ def produce(
     """
     topic, began_s = declared_topic(app, topic_name), time.monotonic()
     reading = _Reading(sources(files, standard_input), LineReader(topic, terms.format, most_bytes(config)), terms)
-    found = Written()
+    found = ProduceResult()
     named: dict[int, str] = {}  # partition → where it was first asked for
     for place, record in reading.records("Reading", found):
         found.records += 1
@@ -117,7 +117,7 @@ def produce(
     return found
 
 
-def _write(producer: Producer, topic: Topic, reading: _Reading, found: Written, count: int) -> None:
+def _write(producer: Producer, topic: Topic, reading: _Reading, found: ProduceResult, count: int) -> None:
     terms, at = reading.terms, now_ms() if reading.terms.timestamp_ms is None else reading.terms.timestamp_ms
     found.records = 0
     for place, record in reading.records("Writing", None):
@@ -148,9 +148,9 @@ class _Reading:
 
     sources: Sequence[Lines]
     reader: LineReader
-    terms: Terms
+    terms: ProduceOptions
 
-    def records(self, what: str, found: Written | None) -> Iterator[tuple[str, Given]]:
+    def records(self, what: str, found: ProduceResult | None) -> Iterator[tuple[str, NewRecord]]:
         """Each record and its place. What is none raises, or is left out: said where there is `found` to count it."""
         sizes = [each.size for each in self.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -180,7 +180,7 @@ def _joined(error: str) -> str:
     return f", {error}" if error.startswith(("key (", "value (")) else f": {error}"
 
 
-def _partition_of(record: Given, terms: Terms) -> int | None:
+def _partition_of(record: NewRecord, terms: ProduceOptions) -> int | None:
     return terms.partition if record.partition is None else record.partition
 
 
@@ -188,7 +188,7 @@ def _no_partition(topic: str, partition: int, count: int) -> str:
     return f"{topic} has no partition {partition}: it has {count}, numbered from 0 on."
 
 
-def _leave_out(found: Written, why: str) -> None:
+def _leave_out(found: ProduceResult, why: str) -> None:
     found.left_out += 1
     logger.warning("Left out: %s", why)
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from stateline.cli.record_json import Format, Given, read_record
+from stateline.cli.record_json import Format, NewRecord, read_record
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
@@ -72,7 +72,7 @@ class LineReader:
     format: Format
     at_most: int
 
-    def read(self, line: str) -> Given | None:
+    def read(self, line: str) -> NewRecord | None:
         """The record; None of an empty line. Raises `InvalidArgumentError`, which shows what is wrong with it."""
         text = line.rstrip("\r\n")
         if not text:
@@ -86,14 +86,14 @@ class LineReader:
             )
         return record
 
-    def _key_and_value(self, text: str) -> Given:
+    def _key_and_value(self, text: str) -> NewRecord:
         key, tab, value = text.partition("\t")
         if not tab:
             raise InvalidArgumentError(
                 f"no tab between key and value in {shown(key)}; to delete a key write key, tab, nothing."
             )
         key_bytes = _parsed(self.topic.key, key, "key")
-        return Given(key_bytes, _parsed(self.topic.value, value, "value") if value else None)
+        return NewRecord(key_bytes, _parsed(self.topic.value, value, "value") if value else None)
 
 
 def _parsed(serde: Serde, text: str, where: str) -> bytes:

@@ -34,7 +34,7 @@ _MEMBERS = ("key", "value", "key_base64", "value_base64", "timestamp", "headers"
 _PASSED_OVER = ("topic", "offset", "dead_letter")
 
 
-class Given(NamedTuple):
+class NewRecord(NamedTuple):
     """A record to be written. None: no timestamp, or partition, of its own. `is_copy`: it was read from a log."""
 
     key: bytes | None
@@ -45,7 +45,7 @@ class Given(NamedTuple):
     is_copy: bool = False
 
 
-def read_record(text: str, key: Serde, value: Serde) -> Given:
+def read_record(text: str, key: Serde, value: Serde) -> NewRecord:
     """The record of one line. Raises `InvalidArgumentError`, which names the member and shows what is wrong with it."""
     found = _read_object(text)
     for name in found:
@@ -60,7 +60,7 @@ def read_record(text: str, key: Serde, value: Serde) -> Given:
     if at is not None and not (is_copy and type(at) is int and -(1 << 63) <= at < 1 << 63):
         at = read_timestamp(at)
     key_bytes, value_bytes = _read_bytes(found, "key", key), _read_bytes(found, "value", value)
-    return Given(key_bytes, value_bytes, at, _read_headers(found.get("headers")), partition, is_copy)
+    return NewRecord(key_bytes, value_bytes, at, _read_headers(found.get("headers")), partition, is_copy)
 
 
 def written_members(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:

@@ -141,14 +141,14 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
 
 
 def _write_store(server: LeanClient, chosen: Export, store: str, parts: Mapping[str, Any], schema: pa.Schema) -> int:
-    from stateline.client.lean.snapshot_rows import Part, RowsQuery, batches
+    from stateline.client.lean.snapshot_rows import PartAddress, RowsQuery, batches
 
     folder = chosen.directory / store
     folder.mkdir()
     query, total = RowsQuery(tuple(schema.names), tuple(chosen.bounds.items())), 0
     for number in sorted(parts, key=int):
         path = folder / f"part-{int(number):05d}.{chosen.format}"
-        part = Part.of(parts[number])
+        part = PartAddress.of(parts[number])
         with closing(batches(part.at(server), part.path, query)) as found:
             total += _write(path, chosen.format, found, schema)
     return total

@@ -79,7 +79,7 @@ def inspect(
     """
     from stateline.cli import inspect as cli_inspect
 
-    request = cli_inspect.Request(store, task, key, lower, upper, limit, key_type, value_type)
+    request = cli_inspect.InspectRequest(store, task, key, lower, upper, limit, key_type, value_type)
     text, code = cli_inspect.inspect(directory, request, as_json=as_json)
     typer.echo(text)
     return code

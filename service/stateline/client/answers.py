@@ -55,7 +55,7 @@ class Reply:
     content: bytes
 
 
-class Reader(Generic[T]):
+class AnswerReader(Generic[T]):
     """Reads replies as one type of result; `statuses` are those that carry it. Thread-safe."""
 
     def __init__(self, result: type[T], statuses: Collection[int] = (200,)) -> None:
@@ -83,7 +83,7 @@ class Reader(Generic[T]):
             raise _unexpected(content, why) from error
 
 
-class _Readiness(Reader[Readiness]):
+class _Readiness(AnswerReader[Readiness]):
     """`/readyz` says that it is not ready as a problem, which here is an answer."""
 
     def read(self, reply: Reply) -> Readiness:
@@ -95,7 +95,7 @@ class _Readiness(Reader[Readiness]):
         return Readiness(ready=False, reasons=failure.problem.reasons)
 
 
-class _Nothing(Reader[None]):
+class _Nothing(AnswerReader[None]):
     """An answer whose body does not matter: 204 has none."""
 
     def __init__(self, statuses: Collection[int]) -> None:
@@ -106,23 +106,23 @@ class _Nothing(Reader[None]):
             raise failure_of(reply)
 
 
-KEY = Reader(KeyAnswer, (200, 404))  # an absent key is 404 with the ordinary answer
-KEYS = Reader(KeysAnswer)
-ENTRIES = Reader(Page[Entry])
-VERSIONS = Reader(Page[Version])
-WINDOWS = Reader(Page[Window])
-KEYED_WINDOWS = Reader(Page[KeyedWindow])
-COUNT = Reader(CountAnswer)
-EXACT_COUNT = Reader(ExactCountAnswer)
-POSITION = Reader(PositionAnswer)
-DETAILS = Reader(StoreDetails)
-STORES = Reader(Stores)
-TOPOLOGY = Reader(Topology)
-INSTANCES = Reader(Instances)
-NODES = Reader(Nodes)
+KEY = AnswerReader(KeyAnswer, (200, 404))  # an absent key is 404 with the ordinary answer
+KEYS = AnswerReader(KeysAnswer)
+ENTRIES = AnswerReader(Page[Entry])
+VERSIONS = AnswerReader(Page[Version])
+WINDOWS = AnswerReader(Page[Window])
+KEYED_WINDOWS = AnswerReader(Page[KeyedWindow])
+COUNT = AnswerReader(CountAnswer)
+EXACT_COUNT = AnswerReader(ExactCountAnswer)
+POSITION = AnswerReader(PositionAnswer)
+DETAILS = AnswerReader(StoreDetails)
+STORES = AnswerReader(Stores)
+TOPOLOGY = AnswerReader(Topology)
+INSTANCES = AnswerReader(Instances)
+NODES = AnswerReader(Nodes)
 READINESS = _Readiness(Readiness)
-SNAPSHOT = Reader(SnapshotDetails, (200, 201))
-SNAPSHOTS = Reader(SnapshotList)
+SNAPSHOT = AnswerReader(SnapshotDetails, (200, 201))
+SNAPSHOTS = AnswerReader(SnapshotList)
 NOTHING = _Nothing((200, 204))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateline.client import requests
-from stateline.client.answers import Reader, event_failure, json_document
+from stateline.client.answers import AnswerReader, event_failure, json_document
 from stateline.client.events import Event, EventParser
 from stateline.client.failures import UnreachableError
 from stateline.client.requests import Request, Since
@@ -34,7 +34,7 @@ class Change:
     end: int | None = None
 
 
-_CHANGE = Reader(Change)
+_CHANGE = AnswerReader(Change)
 
 
 class Following:

@@ -34,7 +34,7 @@ _MAP_INTERVAL_S, _LONGEST_MAP_INTERVAL_S = 0.2, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MapRequest:
     """A URL where `GET /v1/nodes` is to be asked: as the node that it should be, or (None) for the map."""
 
     url: str
@@ -101,15 +101,15 @@ class Routing:
             awake = [url for url in urls if not self._rests.rests(url)]
             return awake + [url for url in self.given if url not in awake]
 
-    def map_look(self, url: str) -> Look | None:
+    def map_look(self, url: str) -> MapRequest | None:
         """The look for the map, at this URL, if it is time for one; who gets it says `looked`."""
         with self._lock:
             if not self._stale or None in self._looking or time.monotonic() < self._map_at_s:
                 return None
             self._looking.add(None)
-            return Look(url)
+            return MapRequest(url)
 
-    def node_look(self, url: str) -> Look | None:
+    def node_look(self, url: str) -> MapRequest | None:
         """The look at this URL of a node, who gets it says `looked`. None when it can be asked, or is being looked at
         (`may_be_asked`)."""
         with self._lock:
@@ -117,7 +117,7 @@ class Routing:
             if owner is None or self._is_known(url, owner) or url in self._looking:
                 return None
             self._looking.add(url)
-            return Look(url, owner)
+            return MapRequest(url, owner)
 
     def may_be_asked(self, url: str) -> bool:
         """Whether this is one of the given URLs, or the node that it should be."""
@@ -125,7 +125,7 @@ class Routing:
             owner = None if self._map is None else self._map.owners.get(url)
             return self._is_known(url, owner)
 
-    def looked(self, look: Look, found: Nodes | None) -> None:
+    def looked(self, look: MapRequest, found: Nodes | None) -> None:
         """What a look has found; None when it has failed, or was given up."""
         with self._lock:
             if look.owner is None:
@@ -212,7 +212,7 @@ class Route:
         """Whether that is a node that the client was not given: there are others to ask when it is silent."""
         return self.url not in self._routing.given
 
-    def look(self) -> Look | None:
+    def look(self) -> MapRequest | None:
         """What is to be looked at before anybody is asked; None when nothing is, and `url` is whom to ask."""
         untried = self._untried()
         look = self._routing.map_look((untried or self._routing.given)[0])

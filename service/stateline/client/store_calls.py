@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from stateline.client import answers, requests
-from stateline.client.answers import Reader
+from stateline.client.answers import AnswerReader
 from stateline.client.feed import Following
 from stateline.client.requests import Key, Paged, RangeArguments, Request, Since, Time, TimeArguments
 from stateline.client.results import (
@@ -40,7 +40,7 @@ class Call(Generic[T]):
     """A request, and how its answer is read."""
 
     request: Request
-    reader: Reader[T]
+    reader: AnswerReader[T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PagedCall(Generic[E]):
     """A query that is answered in pages."""
 
     paged: Paged
-    reader: Reader[Page[E]]
+    reader: AnswerReader[Page[E]]
 
     def page(self, cursor: str | None) -> Call[Page[E]]:
         """The call for the page that begins here."""

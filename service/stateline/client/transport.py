@@ -20,7 +20,7 @@ from stateline.client.failures import UnreachableError
 from stateline.client.nodes import Nodes
 from stateline.client.requests import Request
 from stateline.client.retries import Attempts, Retries
-from stateline.client.routing import LOOK_TIMEOUT_S, OWNER_TIMEOUT_S, Affinity, Look, Route, Routing
+from stateline.client.routing import LOOK_TIMEOUT_S, OWNER_TIMEOUT_S, Affinity, MapRequest, Route, Routing
 from stateline.client.store_calls import Call
 from stateline_store import InvalidArgumentError, StatelineError
 
@@ -60,7 +60,7 @@ class Server:
         """Which of them is asked, and which node."""
         return Routing(self.urls, ask_owners=self.ask_owners)
 
-    def look(self, look: Look) -> dict[str, Any]:
+    def look(self, look: MapRequest) -> dict[str, Any]:
         """What httpx looks with."""
         return self._arguments(look.url, requests.NODES, LOOK_TIMEOUT_S, _NODE_CONNECT_TIMEOUT_S)
 

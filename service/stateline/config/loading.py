@@ -22,7 +22,7 @@ from pydantic import (
 from stateline.config.embedded import embedded_path
 from stateline.config.secrets import HIDDEN, is_secret
 from stateline.config.settings import PASSED_ON, Config, allowed_values, as_text, dotted_name
-from stateline.config.sources import Given, from_environment, from_overrides, from_tree
+from stateline.config.sources import SourcedValue, from_environment, from_overrides, from_tree
 from stateline_store.errors import ConfigurationError
 
 DEFAULT_FILE = "stateline.toml"
@@ -44,7 +44,7 @@ def load_config(
     `file` is parsed TOML, flat or nested; `overrides` are ``name=value`` texts; `defaults` are the App's,
     under dotted names. Raises `ConfigurationError`, one line: setting, value, origin, what is allowed.
     """
-    given = {"application.id": Given(application_id, "App")}
+    given = {"application.id": SourcedValue(application_id, "App")}
     sources = (
         from_tree(defaults or {}, "App(config=…)"),
         from_tree(file or {}, file_name),
@@ -93,14 +93,14 @@ def read_config(
 def check_settings(settings: Mapping[str, object], origin: str) -> None:
     """Raise `ConfigurationError` for a name that no setting has, with the nearest that one has, and for a value that
     its setting cannot have. What does not fit together is looked at where all sources are known."""
-    given = {"application.id": Given("unnamed", origin)}
+    given = {"application.id": SourcedValue("unnamed", origin)}
     for name, setting in from_tree(settings, origin):
         _check_known(name, setting)
         given[name] = setting
     _validated(given)
 
 
-def _check_known(name: str, given: Given) -> None:
+def _check_known(name: str, given: SourcedValue) -> None:
     if name in _FIELDS or name.startswith(tuple(_PREFIXES)):
         return
     near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
@@ -108,7 +108,7 @@ def _check_known(name: str, given: Given) -> None:
     raise ConfigurationError(f"Unknown setting {_told(name, given)}. {hint}")
 
 
-def _validated(given: Mapping[str, Given]) -> Config:
+def _validated(given: Mapping[str, SourcedValue]) -> Config:
     values: dict[str, Any] = {}
     for name, setting in given.items():
         if field := _FIELDS.get(name):
@@ -132,9 +132,9 @@ def _is_url(value: object) -> bool:
     return isinstance(value, str) and (not value or "://" in value)  # empty: none, in place of another source's
 
 
-def _check_together(config: Config, given: Mapping[str, Given]) -> None:
+def _check_together(config: Config, given: Mapping[str, SourcedValue]) -> None:
     """Rules over two settings; the message shows the one that has to change."""
-    default = Given("", "the defaults")
+    default = SourcedValue("", "the defaults")
     for field in ("deserialization_exception_handler", "processing_exception_handler"):
         if getattr(config, field) == "dead-letter" and config.dead_letter_topic is None:
             name = dotted_name(field)
@@ -142,7 +142,7 @@ def _check_together(config: Config, given: Mapping[str, Given]) -> None:
             raise ConfigurationError(f"{name} = 'dead-letter' (from {given[name].origin}) {need}.")
     if config.exactly_once and config.transaction_timeout_ms < config.commit_interval_ms:
         name = "transaction.timeout.ms"
-        setting = Given(config.transaction_timeout_ms, given.get(name, default).origin)
+        setting = SourcedValue(config.transaction_timeout_ms, given.get(name, default).origin)
         raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
     if config.upgrade_from is not None and config.upgrade_mode is None:
         raise ConfigurationError(
@@ -153,11 +153,11 @@ def _check_together(config: Config, given: Mapping[str, Given]) -> None:
     _check_node(config, given)
     if config.server_limit_default > config.server_limit_max:
         name = "server.limit.default"
-        setting = Given(config.server_limit_default, given.get(name, default).origin)
+        setting = SourcedValue(config.server_limit_default, given.get(name, default).origin)
         raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
 
 
-def _check_node(config: Config, given: Mapping[str, Given]) -> None:
+def _check_node(config: Config, given: Mapping[str, SourcedValue]) -> None:
     peer = [name for name in given if name.startswith("node.peer.")]
     if peer and embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         raise ConfigurationError(
@@ -179,7 +179,7 @@ def _check_node(config: Config, given: Mapping[str, Given]) -> None:
         )
 
 
-def _check_all_or_none(given: Mapping[str, Given], *names: str) -> None:
+def _check_all_or_none(given: Mapping[str, SourcedValue], *names: str) -> None:
     there = [name for name in names if name in given]
     missing = [name for name in names if name not in given]
     if there and missing:
@@ -187,14 +187,14 @@ def _check_all_or_none(given: Mapping[str, Given], *names: str) -> None:
         raise ConfigurationError(f"{_shown(there[0], given)} needs {' and '.join(missing)}: set {which}.")
 
 
-def _shown(name: str, given: Mapping[str, Given]) -> str:
+def _shown(name: str, given: Mapping[str, SourcedValue]) -> str:
     return _told(name, given[name])
 
 
-def _refused(name: str, given: Given, allowed: str) -> ConfigurationError:
+def _refused(name: str, given: SourcedValue, allowed: str) -> ConfigurationError:
     return ConfigurationError(f"{_told(name, given)} is not allowed: use {allowed}.")
 
 
-def _told(name: str, given: Given) -> str:
+def _told(name: str, given: SourcedValue) -> str:
     value = HIDDEN if is_secret(name, str(given.value)) else repr(given.value)
     return f"{name} = {value} (from {given.origin})"

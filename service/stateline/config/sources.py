@@ -20,14 +20,14 @@ _NO_SETTING = re.compile(
 )
 
 
-class Given(NamedTuple):
+class SourcedValue(NamedTuple):
     """A value as it was given, and where."""
 
     value: object
     origin: str
 
 
-Source = Iterator[tuple[str, Given]]
+Source = Iterator[tuple[str, SourcedValue]]
 
 
 def from_tree(tree: Mapping[str, object], origin: str, above: str = "") -> Source:
@@ -37,7 +37,7 @@ def from_tree(tree: Mapping[str, object], origin: str, above: str = "") -> Sourc
         if isinstance(value, Mapping):
             yield from from_tree(value, origin, f"{name}.")
         else:
-            yield name, Given(value, origin)
+            yield name, SourcedValue(value, origin)
 
 
 def from_environment(environment: Mapping[str, str], known: Container[str]) -> Source:
@@ -46,7 +46,7 @@ def from_environment(environment: Mapping[str, str], known: Container[str]) -> S
         rest = variable.removeprefix(PREFIX)
         name = rest.lower().replace("_", ".")
         if rest != variable and (name in known or not _NO_SETTING.fullmatch(f"{rest}={value}")):
-            yield name, Given(value, f"environment, {variable}")
+            yield name, SourcedValue(value, f"environment, {variable}")
 
 
 def from_overrides(overrides: Sequence[str]) -> Source:
@@ -55,4 +55,4 @@ def from_overrides(overrides: Sequence[str]) -> Source:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigurationError(f"--set {text}: write it as NAME=VALUE, as in commit.interval.ms=100.")
-        yield name.strip(), Given(value.strip(), "--set")
+        yield name.strip(), SourcedValue(value.strip(), "--set")

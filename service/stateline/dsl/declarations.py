@@ -40,7 +40,7 @@ from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError, TopologyError
 
 if TYPE_CHECKING:
-    from stateline.processing.operators.interface import OperatorContext, Source
+    from stateline.processing.operators.interface import OperatorContext, RecordSource
 
 
 class Declarations:
@@ -293,7 +293,9 @@ class Declarations:
         """Where the rows of a topic come in."""
         return self.root(topic, None, partial(StreamSource, topic))
 
-    def root(self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], Source]) -> Root:
+    def root(
+        self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], RecordSource]
+    ) -> Root:
         """Where the operators of this topic, or of its table, begin."""
         roots = self._roots.setdefault(topic.name, [])
         for root in roots:

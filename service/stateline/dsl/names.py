@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeAlias
 
-from stateline.model.declared_at import Place, here, placed
+from stateline.model.declared_at import SourceLine, here, placed
 from stateline_store import CallerError, TopologyError
 
 Named: TypeAlias = Literal["topic", "store", "global table", "processor", "punctuation", "pipeline"]
@@ -20,7 +20,7 @@ class _Taken(NamedTuple):
     what: Named
     name: str
     note: str
-    place: Place
+    place: SourceLine
 
 
 class Names:
@@ -33,7 +33,7 @@ class Names:
         """It is declared here, unless it was before. `note`: what it is, for those who want the name, too."""
         self._taken.setdefault(_key(what, name), _Taken(what, name, note, here()))
 
-    def place(self, what: Named, name: str) -> Place:
+    def place(self, what: Named, name: str) -> SourceLine:
         """Where this was declared. It was."""
         return self._taken[_key(what, name)].place
 

@@ -19,7 +19,7 @@ from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
 from stateline.model.global_table import GlobalTable
-from stateline.model.nodes import Node, Root
+from stateline.model.nodes import OperatorNode, Root
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.windows import (
@@ -84,7 +84,7 @@ class Stream:
     """
 
     def __init__(
-        self, declarations: Declarations, node: Node | Root, key: Serde, value: Serde, *, rekeyed: bool = False
+        self, declarations: Declarations, node: OperatorNode | Root, key: Serde, value: Serde, *, rekeyed: bool = False
     ) -> None:
         check_serde(key)
         check_serde(value)
@@ -187,7 +187,7 @@ class Stream:
                 f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "
                 f"({other.key.name}, {other.value.name}): bring both to the same types first."
             )
-        node = Node("merge", Merge, in_order=True)
+        node = OperatorNode("merge", Merge, in_order=True)
         self._node.then(node)
         other._node.then(node)
         return Stream(self._declarations, node, self.key, self.value, rekeyed=self._rekeyed or other._rekeyed)
@@ -196,7 +196,9 @@ class Stream:
         """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
         target = self._declarations.topic_or_new("to", topic, self.key, self.value)
         self._declarations.claim_outputs("`to`", [target])
-        self._node.then(Node(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,)))
+        self._node.then(
+            OperatorNode(f"to {target.name}", partial(TopicSink, f"to {target.name}", target), forwards=(target,))
+        )
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
         """The same rows through the topic ``<application.id>-<name>-repartition``, so that those of a key are together
@@ -248,7 +250,7 @@ class Stream:
         self._refuse_rekeyed("to_table")
         store = self._declarations.store_name(store, "KSTREAM-TOTABLE")
         name = f"to_table {store}"
-        node = self._node.then(Node(name, partial(NewestOfEachKey, name)))
+        node = self._node.then(OperatorNode(name, partial(NewestOfEachKey, name)))
         return _kept_table(self._declarations, [node], store, self.key, self.value, persistent, changelog)
 
     def group_by_key(self) -> GroupedStream:
@@ -283,7 +285,7 @@ class Stream:
         if isinstance(table, GlobalTable):
             name = f"{what} {table.store.name}"
             make = partial(StreamTableJoin, name, table.store, joiner, serde, left, on)
-            node = self._node.then(Node(name, make, global_table=table.store))
+            node = self._node.then(OperatorNode(name, make, global_table=table.store))
             return Stream(self._declarations, node, self.key, serde, rekeyed=self._rekeyed)
         self._refuse_rekeyed(what)
         definition = table.store if isinstance(table, Table) else table
@@ -295,7 +297,7 @@ class Stream:
         _refuse_other_keys("The stream", self.key, definition)
         name = f"{what} {definition.name}"
         make = partial(StreamTableJoin, name, definition, joiner, serde, left, None)
-        node = self._node.then(Node(name, make, (definition,), looks_up=definition, in_order=True))
+        node = self._node.then(OperatorNode(name, make, (definition,), looks_up=definition, in_order=True))
         return Stream(self._declarations, node, self.key, serde)
 
     def _process(
@@ -312,18 +314,18 @@ class Stream:
         key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
         name = f"{what} {getattr(function, '__name__', type(function).__name__)}"  # of a lambda, and a partial, too
         make = partial(ProcessRows, name, function, given, key, value, values_only)
-        node = self._node.then(Node(name, make, given, in_order=bool(given), shares_stores=True))
+        node = self._node.then(OperatorNode(name, make, given, in_order=bool(given), shares_stores=True))
         return Stream(self._declarations, node, key, value, rekeyed=self._rekeyed or not values_only)
 
     def _step(self, name: str, make: Callable[..., Any], *, value: Serde | None = None) -> Stream:
-        node = self._node.then(Node(name, make))
+        node = self._node.then(OperatorNode(name, make))
         return Stream(self._declarations, node, self.key, value or self.value, rekeyed=self._rekeyed)
 
     def _flat(
         self, name: str, mapper: Callable[..., Iterable[tuple[Any, Any]]], key: Serde, value: Serde, *, rekeyed: bool
     ) -> Stream:
         key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
-        node = self._node.then(Node(name, partial(FlatMap, name, mapper, key, value)))
+        node = self._node.then(OperatorNode(name, partial(FlatMap, name, mapper, key, value)))
         return Stream(self._declarations, node, key, value, rekeyed=rekeyed)
 
     def _refuse_rekeyed(self, what: str) -> None:
@@ -341,7 +343,7 @@ class GroupedStream:
     key or without a value are left out and counted; a function that raises is handled by
     ``processing.exception.handler``."""
 
-    def __init__(self, declarations: Declarations, node: Node | Root, key: Serde, value: Serde) -> None:
+    def __init__(self, declarations: Declarations, node: OperatorNode | Root, key: Serde, value: Serde) -> None:
         self._declarations, self._node = declarations, node
         self.key, self.value = key, value
 
@@ -350,7 +352,7 @@ class GroupedStream:
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         definition = stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
         kept = self._declarations.operators_store(definition, changelog)
-        return self._table(Node(f"count {store}", partial(Count, store), (kept,)))
+        return self._table(OperatorNode(f"count {store}", partial(Count, store), (kept,)))
 
     def reduce(
         self,
@@ -400,9 +402,9 @@ class GroupedStream:
     ) -> Table:
         definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
         kept = self._declarations.operators_store(definition, changelog)
-        return self._table(Node(name, partial(Fold, name, store, folding), (kept,)))
+        return self._table(OperatorNode(name, partial(Fold, name, store, folding), (kept,)))
 
-    def _table(self, node: Node) -> Table:
+    def _table(self, node: OperatorNode) -> Table:
         return Table(self._declarations, self._node.then(node), node.stores[0])
 
 
@@ -415,14 +417,14 @@ class Table:
     `StoreDefinition.with_logging`. Functions may be called again for the same change.
     """
 
-    def __init__(self, declarations: Declarations, node: Node | Root, store: StoreDefinition) -> None:
+    def __init__(self, declarations: Declarations, node: OperatorNode | Root, store: StoreDefinition) -> None:
         self._declarations, self._node = declarations, node
         self.store = store
 
     def to_stream(self) -> Stream:
         """Its changes as rows: the new value, None for a key that was deleted. Of several changes of a key within one
         slice of input the last one, as Kafka Streams' record cache gives it."""
-        node = self._node.then(Node("to_stream", partial(ToStream, self.store.key, self.store.value)))
+        node = self._node.then(OperatorNode("to_stream", partial(ToStream, self.store.key, self.store.value)))
         return Stream(self._declarations, node, self.store.key, self.store.value)
 
     def filter(
@@ -541,7 +543,7 @@ class Table:
         make = partial(MapTable, name, function, self.store.key, self.store.value)
         return _kept_table(
             self._declarations,
-            [self._node.then(Node(name, make, on_changes=True))],
+            [self._node.then(OperatorNode(name, make, on_changes=True))],
             store,
             self.store.key,
             value,
@@ -572,7 +574,7 @@ class Table:
         joined = Joined(name, kind, joiner, self.store.value, other.store.value, serde, store)
         sides = [
             one._node.then(
-                Node(
+                OperatorNode(
                     name,
                     partial(JoinSide, joined, is_left, another.store.name),
                     (another.store,),
@@ -594,7 +596,7 @@ class Table:
 
 def _kept_table(
     declarations: Declarations,
-    nodes: list[Node],
+    nodes: list[OperatorNode],
     store: str,
     key: Serde,
     value: Serde,
@@ -605,7 +607,7 @@ def _kept_table(
     definition = declarations.operators_store(
         stores.timestamped_key_value(store, key=key, value=value, persistent=persistent), changelog
     )
-    keep = Node(f"keep {store}", partial(Keep, store), (definition,))
+    keep = OperatorNode(f"keep {store}", partial(Keep, store), (definition,))
     for node in nodes:
         node.then(keep)
     return Table(declarations, keep, definition)
@@ -633,7 +635,7 @@ class WindowedStream:
     """
 
     def __init__(
-        self, declarations: Declarations, node: Node | Root, key: Serde, value: Serde, windows: AnyWindows
+        self, declarations: Declarations, node: OperatorNode | Root, key: Serde, value: Serde, windows: AnyWindows
     ) -> None:
         if not isinstance(windows, Windows) or type(windows) is Windows:
             raise InvalidArgumentError(
@@ -722,7 +724,7 @@ class WindowedStream:
             definition = stores.window(store, size=size, retention=kept, timestamped=True, **common)
         name = f"{what} {store}"
         definition = self._declarations.operators_store(definition, changelog)
-        node = Node(name, self._operator(name, store, folding), (definition,))
+        node = OperatorNode(name, self._operator(name, store, folding), (definition,))
         return WindowedTable(self._declarations, self._node.then(node), definition, windows)
 
     def _operator(self, name: str, store: str, folding: Folding) -> Callable[..., Any]:
@@ -741,7 +743,9 @@ class WindowedTable:
     """An aggregate for each key and window. `store` is where they are kept and served, and what processors read them
     by."""
 
-    def __init__(self, declarations: Declarations, node: Node, store: StoreDefinition, windows: AnyWindows) -> None:
+    def __init__(
+        self, declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
+    ) -> None:
         self._declarations, self._node = declarations, node
         self.store, self.windows = store, windows
 
@@ -763,7 +767,7 @@ class WindowedTable:
         """
         if not isinstance(until, UntilWindowCloses):
             raise InvalidArgumentError(f"suppress({shown(until)}): until_window_closes() is accepted.")
-        node = Node(f"final {self.store.name}", partial(EmitFinal, self.store.name, self.windows))
+        node = OperatorNode(f"final {self.store.name}", partial(EmitFinal, self.store.name, self.windows))
         return FinalResults(self._declarations, self._node.then(node), self.store, self.windows)
 
 
@@ -771,7 +775,9 @@ class WindowedTable:
 class FinalResults:
     """What `WindowedTable.suppress` returns; `store` holds the windows that are not final, too."""
 
-    def __init__(self, declarations: Declarations, node: Node, store: StoreDefinition, windows: AnyWindows) -> None:
+    def __init__(
+        self, declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
+    ) -> None:
         self._declarations, self._node = declarations, node
         self.store, self.windows = store, windows
 
@@ -780,8 +786,12 @@ class FinalResults:
         return _windowed_stream(self._declarations, self._node, self.store, self.windows)
 
 
-def _windowed_stream(declarations: Declarations, node: Node, store: StoreDefinition, windows: AnyWindows) -> Stream:
+def _windowed_stream(
+    declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
+) -> Stream:
     """Changes of windows as rows."""
     wrap = serdes.session_windowed if isinstance(windows, SessionWindows) else serdes.windowed
     key = wrap(store.key)
-    return Stream(declarations, node.then(Node("to_stream", partial(ToStream, key, store.value))), key, store.value)
+    return Stream(
+        declarations, node.then(OperatorNode("to_stream", partial(ToStream, key, store.value))), key, store.value
+    )

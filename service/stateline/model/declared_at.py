@@ -24,7 +24,7 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of the application."""
 
     file: str
@@ -34,18 +34,18 @@ class Place:
         return f"{_from_here(self.file)}, line {self.line}"
 
 
-def here() -> Place:
+def here() -> SourceLine:
     """The line of the application that is at work."""
     return place_in((frame, frame.f_lineno) for frame in _outwards(sys._getframe()))
 
 
-def place_in(frames: Iterable[tuple[FrameType, int]]) -> Place:
+def place_in(frames: Iterable[tuple[FrameType, int]]) -> SourceLine:
     """The line of the application among these frames, each with its line, the innermost first: neither this package's,
     nor a library's, nor that of code without a file. An application may itself be either: then the innermost that is
     not this package's. There is one frame at least."""
     others = None
     for frame, line in frames:
-        last = Place(frame.f_code.co_filename, line)
+        last = SourceLine(frame.f_code.co_filename, line)
         if not _is_ours(frame):
             others = others or last
             if not last.file.startswith("<") and not is_library(last.file):
@@ -75,7 +75,7 @@ def says_where(declaring: Declaring) -> Declaring:
     return declaring
 
 
-def placed(error: CallerError, place: Place) -> None:
+def placed(error: CallerError, place: SourceLine) -> None:
     """Let the error's message end with this place, unless it ends with one already."""
     if not hasattr(error, "declared_at"):
         message = str(error).removesuffix(".")

@@ -34,7 +34,7 @@ _DIGEST_CHARACTERS = 6
 PartKind = Literal["store", "topic", "through"]
 
 
-class Part(NamedTuple):
+class FedPart(NamedTuple):
     """A store or a repartition topic that a topic's records go into. The kind "through" is a store that they reach
     through repartition topics."""
 
@@ -47,7 +47,7 @@ class Part(NamedTuple):
         return _digest(f"{self.kind} {self.name}")
 
 
-def parts_of(topology: Topology) -> dict[str, tuple[Part, ...]]:
+def parts_of(topology: Topology) -> dict[str, tuple[FedPart, ...]]:
     """The parts of each source topic, by its name."""
     return {
         topic.name: _parts(topology, subtopology, topic.name)
@@ -56,11 +56,11 @@ def parts_of(topology: Topology) -> dict[str, tuple[Part, ...]]:
     }
 
 
-def _parts(topology: Topology, subtopology: Subtopology, topic: str) -> tuple[Part, ...]:
+def _parts(topology: Topology, subtopology: Subtopology, topic: str) -> tuple[FedPart, ...]:
     written = [to.name for reader in subtopology.readers(topic) for to in reader.forwards if to.internal]
-    topics = [Part(name, "topic") for name in dict.fromkeys(written)]
+    topics = [FedPart(name, "topic") for name in dict.fromkeys(written)]
     reached = dict.fromkeys(store for each in topics for store in filled_through(topology, each.name))
-    return (*map(Part, _counting(subtopology, topic)), *topics, *(Part(store, "through") for store in reached))
+    return (*map(FedPart, _counting(subtopology, topic)), *topics, *(FedPart(store, "through") for store in reached))
 
 
 def filled_through(topology: Topology, repartition: str) -> list[str]:
@@ -106,7 +106,7 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def note_after(before: FedParts | None, next_offset: int | None, parts: Collection[Part]) -> str | None:
+def note_after(before: FedParts | None, next_offset: int | None, parts: Collection[FedPart]) -> str | None:
     """The note of the next commits, which these parts have all input of. `before` is the note of the newest commit, at
     `next_offset`. None if it would be too long: then nothing is known of these parts."""
     own = {part.digest for part in parts}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from stateline.model.nodes import Node, Root
+from stateline.model.nodes import OperatorNode, Root
 from stateline.model.pipeline import Pipeline
 from stateline.model.processor import Processor
 from stateline.model.store_definition import StoreDefinition
@@ -38,7 +38,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GraphPart:
     """What runs together; `entries` are where records come in, and what the clock calls. Topics may be in several
     parts, and global tables. `subtopology` is its number, of a part that is one."""
 
@@ -54,18 +54,18 @@ class Part:
         return tuple(dict.fromkeys(found))
 
 
-def graph_of(topology: Topology) -> tuple[Part, ...]:
+def graph_of(topology: Topology) -> tuple[GraphPart, ...]:
     """The parts: subtopologies by number, then global tables, then pipelines."""
     parts = [_subtopology(subtopology) for subtopology in topology.subtopologies]
     for name, store in topology.global_tables.items():
         if store.source is not None:
             topic = _topic(store.source.name)
             edges = (Edge(topic, _global_table(store)),)
-            parts.append(Part(f"Global table {name}, whole on every worker", (topic,), edges))
+            parts.append(GraphPart(f"Global table {name}, whole on every worker", (topic,), edges))
     return (*parts, *map(_pipeline, topology.pipelines.values()))
 
 
-def _subtopology(subtopology: Subtopology) -> Part:
+def _subtopology(subtopology: Subtopology) -> GraphPart:
     edges: list[Edge] = []
     for store in subtopology.stores:
         if store.source is not None:
@@ -75,7 +75,7 @@ def _subtopology(subtopology: Subtopology) -> Part:
     entries = [_topic(topic.name) for topic in subtopology.sources]
     entries += [_drawn(processor) for processor in subtopology.processors if _is_called_by_clock(processor)]
     number = subtopology.ordinal
-    return Part(f"Subtopology {number}", tuple(entries), tuple(dict.fromkeys(edges)), number)
+    return GraphPart(f"Subtopology {number}", tuple(entries), tuple(dict.fromkeys(edges)), number)
 
 
 def _is_called_by_clock(processor: Processor) -> bool:
@@ -99,11 +99,11 @@ def _operators(processor: Processor) -> Iterator[Edge]:
     """The nodes of one topic, numbered as they come: nothing else tells two filters apart."""
     numbers: dict[int, int] = {}
 
-    def drawn(node: Node) -> Drawn:
+    def drawn(node: OperatorNode) -> Drawn:
         number = numbers.setdefault(id(node), len(numbers))
         return Drawn(f"operator {processor.source.name} {number}", "operator", node.name)
 
-    waiting: list[tuple[Drawn, Sequence[Node]]] = [(_start(root), root.children) for root in processor.roots]
+    waiting: list[tuple[Drawn, Sequence[OperatorNode]]] = [(_start(root), root.children) for root in processor.roots]
     while waiting:
         start, children = waiting.pop(0)
         for child in children:
@@ -121,11 +121,11 @@ def _start(root: Root) -> Drawn:
     return _topic(root.topic.name) if root.table is None else _store(root.table)
 
 
-def _pipeline(pipeline: Pipeline) -> Part:
+def _pipeline(pipeline: Pipeline) -> GraphPart:
     drawn = Drawn(f"pipeline {pipeline.name}", "pipeline", pipeline.name, f"{pipeline.output_mode} mode, on Spark")
     inputs = tuple(dict.fromkeys(_topic(topic.name) for topic in pipeline.inputs))
     edges = [*(Edge(topic, drawn) for topic in inputs), *(Edge(drawn, _topic(t.name)) for t in pipeline.results)]
-    return Part(f"Pipeline {pipeline.name}", inputs, tuple(edges))
+    return GraphPart(f"Pipeline {pipeline.name}", inputs, tuple(edges))
 
 
 def _topic(name: str) -> Drawn:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stateline.model.fed_parts import FedParts, Part, filled_through
+from stateline.model.fed_parts import FedPart, FedParts, filled_through
 from stateline.model.reset_command import reset_command
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
@@ -36,9 +36,9 @@ class AwayParts:
     source: TopicPartition
     first: int
     next_offset: int
-    left: Mapping[Part, int | None]
-    others: tuple[Part, ...]
-    unlogged: frozenset[Part]
+    left: Mapping[FedPart, int | None]
+    others: tuple[FedPart, ...]
+    unlogged: frozenset[FedPart]
     note: FedParts
 
 
@@ -50,10 +50,10 @@ class MissedInput:
 
     source: TopicPartition
     next_offset: int
-    seen: Mapping[Part, int]
+    seen: Mapping[FedPart, int]
     reads_from: int | None
     why: str
-    unlogged: frozenset[Part]
+    unlogged: frozenset[FedPart]
 
     def told(self) -> Iterator[str]:
         """What to say of each part whose store is served."""
@@ -62,7 +62,7 @@ class MissedInput:
         else:
             yield from (f"{self.of(part)}. The topic is read from offset {self.reads_from}." for part in self.seen)
 
-    def of(self, part: Part) -> str:
+    def of(self, part: FedPart) -> str:
         """What this part has and lacks."""
         at, group = self.seen[part], self.next_offset
         what = f"Repartition topic {part.name!r} has" if part.kind == "topic" else f"Store {part.name!r} has"
@@ -74,7 +74,7 @@ class MissedInput:
 
 def away_parts(
     subtopology: Subtopology,
-    parts: Sequence[Part],
+    parts: Sequence[FedPart],
     source: TopicPartition,
     bounds: tuple[int, int],
     next_offset: int,
@@ -106,7 +106,7 @@ def missed_input(
     """What these parts lack, None for nothing that a store needs; and the stores that are new to the source. `seen` is
     the last offset of it in a store's own Position; `dead_letters` tells whether records that fail are written to a
     topic."""
-    lacking: dict[Part, int] = {}
+    lacking: dict[FedPart, int] = {}
     has_all, new = list(away.others), list[str]()
     for part, left in away.left.items():
         own = seen(part.name) if part.kind == "store" else None
@@ -163,16 +163,16 @@ def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str
     return reasons
 
 
-def _stores_of(part: Part, topology: Topology) -> list[str]:
+def _stores_of(part: FedPart, topology: Topology) -> list[str]:
     """The stores that get what this part gets."""
     return filled_through(topology, part.name) if part.kind == "topic" else [part.name]
 
 
-def _was_fed_otherwise(part: Part, at: int, note: FedParts, topology: Topology) -> bool:
+def _was_fed_otherwise(part: FedPart, at: int, note: FedParts, topology: Topology) -> bool:
     """Whether a store that this part fills got input from `at` on in another way: directly instead of through a
     repartition topic, or through another one. Read again, it would count that input twice."""
-    ways = [Part(store, "through") for store in _stores_of(part, topology)]
-    ways += [Part(way.name) for way in ways if part.kind == "topic"]
+    ways = [FedPart(store, "through") for store in _stores_of(part, topology)]
+    ways += [FedPart(way.name) for way in ways if part.kind == "topic"]
     return any(way.digest in note.has_all or note.left.get(way.digest, 0) > at for way in ways)
 
 

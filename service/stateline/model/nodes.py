@@ -11,7 +11,7 @@ from stateline.model.topic import Topic
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class OperatorNode:
     """One operator. Each task makes its own with `make`, of its `OperatorContext`
     (`stateline.processing.operators.interface`); what that gives goes to the `children`, in this order.
 
@@ -32,9 +32,9 @@ class Node:
     on_changes: bool = False
     in_order: bool = False
     shares_stores: bool = False
-    children: list[Node] = field(default_factory=list)
+    children: list[OperatorNode] = field(default_factory=list)
 
-    def then(self, child: Node) -> Node:
+    def then(self, child: OperatorNode) -> OperatorNode:
         """Hand on to this one too; it is returned."""
         self.children.append(child)
         return child
@@ -47,17 +47,17 @@ class Root:
     topic: Topic
     make: Callable[[Any], Any]
     table: StoreDefinition | None = None
-    children: list[Node] = field(default_factory=list)
+    children: list[OperatorNode] = field(default_factory=list)
 
-    def then(self, child: Node) -> Node:
-        """As `Node.then`."""
+    def then(self, child: OperatorNode) -> OperatorNode:
+        """As `OperatorNode.then`."""
         self.children.append(child)
         return child
 
 
-def nodes_of(roots: Iterable[Root]) -> list[Node]:
+def nodes_of(roots: Iterable[Root]) -> list[OperatorNode]:
     """All that follows on these, each once."""
-    waiting, found = [child for root in roots for child in root.children], dict[int, Node]()
+    waiting, found = [child for root in roots for child in root.children], dict[int, OperatorNode]()
     while waiting:
         node = waiting.pop(0)
         if id(node) not in found:
@@ -94,9 +94,9 @@ def shares_with_others(roots: Sequence[Root]) -> bool:
 def is_met_twice(roots: Sequence[Root]) -> bool:
     """Whether rows of one topic come together again after they have parted, in an operator or in a topic: then each
     record must go through all operators before the next one, or a slice would come in another order."""
-    parents: list[Root | Node] = [*roots, *nodes_of(roots)]
+    parents: list[Root | OperatorNode] = [*roots, *nodes_of(roots)]
     met = [id(child) for parent in parents for child in parent.children]
-    topics = [topic.name for parent in parents if isinstance(parent, Node) for topic in parent.forwards]
+    topics = [topic.name for parent in parents if isinstance(parent, OperatorNode) for topic in parent.forwards]
     return len(set(met)) < len(met) or len(set(topics)) < len(topics)
 
 

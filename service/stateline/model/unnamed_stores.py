@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from stateline.model.nodes import Node, Root
+from stateline.model.nodes import OperatorNode, Root
 from stateline.model.reset_command import reset_command
 from stateline.model.topology import Topology
 
@@ -45,7 +45,7 @@ def taken_over(topology: Topology, before: Mapping[str, str], created: Collectio
 
 def _stores(root: Root) -> Iterator[tuple[str, str]]:
     """Each that is made here, and by which way; a node that makes one ends with its name."""
-    waiting: list[tuple[Node, str]] = [(child, root.topic.name) for child in root.children]
+    waiting: list[tuple[OperatorNode, str]] = [(child, root.topic.name) for child in root.children]
     seen: set[int] = set()
     while waiting:
         node, before = waiting.pop(0)

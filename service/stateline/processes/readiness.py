@@ -37,7 +37,7 @@ class ReadyPipe:
         os.close(self._read_end)
 
 
-class Readiness:
+class ReadySignal:
     """The process's end. Made once, before it starts others: these are not to take the pipe for theirs."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stateline.model.declared_at import Place, placed
+from stateline.model.declared_at import SourceLine, placed
 from stateline.serde.plain import shown
 from stateline_store import TopologyError
 
@@ -30,5 +30,5 @@ def key_and_value(given: Any, function: Callable[..., Any]) -> tuple[Any, Any]:
 def _refused(message: str, function: Callable[..., Any]) -> TopologyError:
     error, code = TopologyError(message), getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:  # a callable object, or a C function, has no lines
-        placed(error, Place(code.co_filename, code.co_firstlineno))
+        placed(error, SourceLine(code.co_filename, code.co_firstlineno))
     return error

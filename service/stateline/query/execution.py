@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from stateline.query.open_scan import OpenScan
-from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rows, ScanQuery, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, ScanQuery, Terms
 from stateline_store import (
     CountQuery,
     IsolationLevel,
@@ -89,16 +89,16 @@ def _is_reversed(query: RangeQuery | VersionedRangeQuery) -> bool:
     return query.lower is not None and query.upper is not None and query.lower > query.upper
 
 
-def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Rows:
+def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> QueryRows:
     if isinstance(query, _OF_ONE_KEY):  # first, and no `match`, which takes longer: most queries are
-        return Rows() if result is None else Rows(((query.key, result),))
+        return QueryRows() if result is None else QueryRows(((query.key, result),))
     match query:
         case KeysQuery() | VersionedKeysQuery():
-            return Rows(result)
+            return QueryRows(result)
         case CountQuery():
-            return Rows(count=result)
+            return QueryRows(count=result)
         case PositionQuery():
-            return Rows()
+            return QueryRows()
     scan = _entries(query, result, schema)
     try:
         rows = OpenScan(scan).rows(limit)

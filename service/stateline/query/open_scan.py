@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from stateline.query.values import MAX_RESULT_BYTES, Entry, Rows
+from stateline.query.values import MAX_RESULT_BYTES, Entry, QueryRows
 from stateline_store import Scan, VersionedRecord, Windowed
 
 # Chunks that are read at a time, of which few or no rows may be asked for. After about a millisecond others have their
@@ -27,7 +27,7 @@ class OpenScan:
         """About how many bytes were read ahead."""
         return size_of(self._ahead[self._at :])
 
-    def rows(self, limit: int) -> Rows:
+    def rows(self, limit: int) -> QueryRows:
         """The next entries: `limit` of them at most, not many more bytes than `MAX_RESULT_BYTES`, and fewer, or none,
         when many rows were looked at. Without a rest there are none after them, and the scan is closed.
         """
@@ -38,7 +38,7 @@ class OpenScan:
                 chunk = next(self._chunks, None)
                 if chunk is None:
                     self.close()
-                    return Rows(entries)
+                    return QueryRows(entries)
                 self._ahead, self._at = chunk, 0
             if self._at < len(self._ahead) and (len(entries) >= limit or size >= MAX_RESULT_BYTES):
                 break
@@ -47,9 +47,9 @@ class OpenScan:
             self._at += len(taken)
             entries += taken
             size += taken_bytes
-        return Rows(entries, rest=self)
+        return QueryRows(entries, rest=self)
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         """As `rows`."""
         return self.rows(limit)
 

@@ -49,7 +49,7 @@ ScanT = TypeVar("ScanT", bound=Closing)
 
 
 @dataclass(slots=True)
-class Kept(Generic[ScanT]):
+class KeptScan(Generic[ScanT]):
     """One of them. `wanted_at_s` is when its client last said that it wants it (`time.monotonic`)."""
 
     client: object
@@ -66,7 +66,7 @@ class OpenScans(Generic[ScanT]):
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._kept: dict[int, Kept[ScanT]] = {}
+        self._kept: dict[int, KeptScan[ScanT]] = {}
         self._counts: Counter[Place] = Counter()
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class OpenScans(Generic[ScanT]):
     def keep(self, client: object, place: Place, scan: ScanT, pinned: Pinned | None = None) -> int:
         """Own this scan from now on; the number that this client knows it by."""
         number = next(self._numbers)
-        self._kept[number] = Kept(client, place, scan, pinned)
+        self._kept[number] = KeptScan(client, place, scan, pinned)
         self._counts[place] += 1
         if self._counts[place] > MAX_OPEN_SCANS:
             self._make_room([each for each, kept in self._kept.items() if kept.place == place])
@@ -89,7 +89,7 @@ class OpenScans(Generic[ScanT]):
         pins = (kept.pinned for kept in self._kept.values() if kept.pinned is not None)
         return sum({id(pinned.version): pinned.size_bytes for pinned in pins}.values())
 
-    def used(self, client: object, number: int) -> Kept[ScanT]:
+    def used(self, client: object, number: int) -> KeptScan[ScanT]:
         """The one of this number, which is the last to make room now. Raises `CursorExpiredError` when it is gone."""
         kept = self._of(client, number)
         if kept is None:
@@ -140,7 +140,7 @@ class OpenScans(Generic[ScanT]):
             for number, kept in self._kept.items()
         ]
 
-    def _of(self, client: object, number: object) -> Kept[ScanT] | None:
+    def _of(self, client: object, number: object) -> KeptScan[ScanT] | None:
         kept = self._kept.get(number) if isinstance(number, int) else None
         return kept if kept is not None and kept.client is client else None
 

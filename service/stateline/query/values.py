@@ -103,7 +103,7 @@ class CopyStatus:
 class Rest(Protocol):
     """What a scan has beyond the entries that were given: of the same state, whatever is committed meanwhile."""
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         """The next entries, at most `limit`; with a `rest` of None there are none after them.
 
         Raises `CursorExpiredError` when the state is gone, or what a read may raise.
@@ -114,7 +114,7 @@ class Rest(Protocol):
 
 
 @dataclass(slots=True)
-class Rows:
+class QueryRows:
     """What a query found. `rest` has the entries beyond the last one given; None when there are none. `count` is for
     CountQuery, `interval_ms` for the windows of all keys: how long a segment of time is.
     """
@@ -129,7 +129,7 @@ class Rows:
 class PartitionAnswer:
     """What one partition answered, and the position that its rows reflect."""
 
-    rows: Rows
+    rows: QueryRows
     position: Position
     copy: CopyStatus
     epochs: tuple[int, ...] = ()

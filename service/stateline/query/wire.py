@@ -44,7 +44,7 @@ from typing import Any
 import orjson
 
 from stateline.query.custom_query import CustomQuery
-from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, Rest, Terms
 from stateline_store import (
     CursorExpiredError,
     DoesNotExistError,
@@ -262,7 +262,7 @@ def scan_of(reply: Mapping[str, Any]) -> int | None:
     return scan if isinstance(scan, int) else None
 
 
-def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:
+def encode_rows(rows: QueryRows, scan: int | None) -> dict[str, Any]:
     """Rows, as an outcome or a reply to "more" carries them."""
     return {
         "entries": [_entry_out(entry) for entry in rows.entries],
@@ -272,12 +272,12 @@ def encode_rows(rows: Rows, scan: int | None) -> dict[str, Any]:
     }
 
 
-def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> Rows:
+def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> QueryRows:
     """What `encode_rows` wrote."""
     try:
         entries = [_entry_in(entry) for entry in value["entries"]]
         rest = None if value["scan"] is None else rest_of(int(value["scan"]))
-        return Rows(entries, int(value["count"]), int(value["interval_ms"]), rest)
+        return QueryRows(entries, int(value["count"]), int(value["interval_ms"]), rest)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"Not the rows of a query: {error!r}") from error
 

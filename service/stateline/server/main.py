@@ -30,7 +30,7 @@ from stateline.config.temporary import use_temporary_directory
 from stateline.deployment.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
-from stateline.processes.readiness import Readiness
+from stateline.processes.readiness import ReadySignal
 from stateline.processes.seldom import seldom
 from stateline.processes.tracing import traced
 from stateline.server.changes.routes import OPERATIONS as CHANGES
@@ -212,7 +212,7 @@ def serve(
     Raises `ConfigurationError` when its host or port cannot be listened on, or not without tokens, when certificate or
     key cannot be used, and when there is no command for several processes; and what `create_app` raises.
     """
-    readiness = Readiness()
+    readiness = ReadySignal()
     check_files(config)
     several = config.server_processes > 1
     if several and not command:
@@ -236,7 +236,7 @@ def serve(
 
 def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
     """Answer HTTP for `app` as process number `number` of several, at the listeners that the parent has bound."""
-    readiness = Readiness()
+    readiness = ReadySignal()
     listener, counts = inherit(number, inherited.clients)
     with listener:
         others = _socket(inherited.nodes)

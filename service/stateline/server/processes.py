@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stateline.config.settings import Config
 from stateline.processes.child import HAND_OVER, Child
-from stateline.processes.readiness import Readiness
+from stateline.processes.readiness import ReadySignal
 from stateline.processes.renewal import NewCode, Renewal
 from stateline.processes.run_plan import RunPlan, fixed_of_serve
 from stateline.processes.supervisor import SAYS, Supervisor
@@ -46,7 +46,7 @@ def run_processes(
     command: Sequence[str],
     load: Sequence[str],
     *,
-    readiness: Readiness,
+    readiness: ReadySignal,
     hands_over: bool,
 ) -> None:
     """Keep `server.processes` processes answering at `listener` until SIGTERM or SIGINT, which stops all of them, and
@@ -115,7 +115,7 @@ class _Processes(Supervisor):
         listener: socket.socket,
         children: Sequence[Child],
         config: Config,
-        readiness: Readiness,
+        readiness: ReadySignal,
         *,
         hands_over: bool,
     ) -> None:

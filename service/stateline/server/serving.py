@@ -24,7 +24,7 @@ from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies
-from stateline.server.routing.copies import Asking, Copies
+from stateline.server.routing.copies import Copies, CopyRouter
 from stateline.server.routing.for_nodes import AnswersForNodes
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.state.commit_signal import CommitSignal
@@ -32,7 +32,7 @@ from stateline.server.state.cursor_text import node_mark, signing_key
 from stateline.server.state.cursors import Cursors, held_on_disk
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.follower import Follower
-from stateline.server.state.group_watch import GroupWatch, Wanted
+from stateline.server.state.group_watch import GroupRequest, GroupWatch
 from stateline.server.state.keeper import Keeper
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
@@ -99,7 +99,7 @@ class Serving:
         self.cluster = None
         if self.nodes is not None:
             self.cluster = ClusterCopies(copies, self.ownership, self.nodes, self._why_ownerless, self.limits)
-        self.copies: Asking = self.cluster or copies
+        self.copies: CopyRouter = self.cluster or copies
         whole = WholeEpochs(topology, self.commits, lambda store: self.copies.announce_commits(store, store.partitions))
         self.routing = QueryRouting(self.copies, self.bounds, whole, self.commits)
         level = config.default_state_isolation_level
@@ -154,7 +154,7 @@ class Serving:
     def _has_neighbours(self) -> bool:
         return self.nodes is not None and self.nodes.has_neighbours
 
-    def wanted_of_group(self) -> Wanted:
+    def wanted_of_group(self) -> GroupRequest:
         """What Kafka is asked: of the copies that no worker here keeps up to date; the changelogs also of those that
         other nodes have. It is urgent while no node that is reached says that it has such a task, within its lease."""
         changelogs: set[TopicPartition] = set()
@@ -170,7 +170,7 @@ class Serving:
             if changelog and (not is_active or (self.nodes is not None and self.nodes.has_copies(task_id))):
                 changelogs.add(changelog)
         sources = {source for task_id in unowned for source in self.ownership.sources(task_id)}
-        return Wanted(changelogs, sources, not all(map(self._runs_elsewhere, unowned)))
+        return GroupRequest(changelogs, sources, not all(map(self._runs_elsewhere, unowned)))
 
     def _runs_elsewhere(self, task_id: str) -> bool:
         return self.nodes is not None and self.nodes.runs(task_id)

@@ -17,7 +17,7 @@ from stateline.model.topic import Topic
 from stateline.serde.plain import shown
 from stateline.testing.clock import MovedClock
 from stateline.testing.http_client import ServedClient
-from stateline.testing.place import Place
+from stateline.testing.place import DriverFolder
 from stateline.testing.records import DeadLetter, Record, TopicReader, TopicWriter
 from stateline.testing.stepped import SteppedWorker
 from stateline.testing.stores import TestedStore, tested_store
@@ -67,7 +67,7 @@ class TestDriver:
         self._definitions = {**topology.stores, **topology.global_tables}
         self._stepped: SteppedWorker | None = None
         with ExitStack() as failed:
-            self._place = Place(app, config or {})
+            self._place = DriverFolder(app, config or {})
             failed.callback(self._place.close)
             self._place.create_topics(topology, partitions)
             self._served = ServedClient(app, self._place, lambda: self._worker)

@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stateline.dsl.app import App
 from stateline.server.main import create_app
-from stateline.testing.place import Place
+from stateline.testing.place import DriverFolder
 from stateline.worker.worker import Worker
 from stateline_store import NotReadyError
 
@@ -30,7 +30,7 @@ _LOOKS = 2_000  # at a server that starts: it is ready at one of the first
 class ServedClient:
     """The server of one driver, started when it is first asked, and its client. One thread uses it."""
 
-    def __init__(self, app: App, place: Place, worker: Callable[[], Worker]) -> None:
+    def __init__(self, app: App, place: DriverFolder, worker: Callable[[], Worker]) -> None:
         self._app, self._place, self._worker = app, place, worker
         self._client: httpx.Client | None = None
         self._server: _Server | None = None
@@ -72,7 +72,7 @@ class _Transport(httpx.BaseTransport):
 class _Server:
     """One server from its start to its end, ready."""
 
-    def __init__(self, app: App, place: Place, worker: Callable[[], Worker]) -> None:
+    def __init__(self, app: App, place: DriverFolder, worker: Callable[[], Worker]) -> None:
         self._worker = worker
         with ExitStack() as resources:
             self._portal: BlockingPortal = resources.enter_context(start_blocking_portal())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stateline.config.extras import need_extra
 from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline
-from stateline.testing.place import Place
+from stateline.testing.place import DriverFolder
 from stateline.testing.records import Record, TopicReader, write
 from stateline_store import DoesNotExistError
 from stateline_store.clock import now_ms
@@ -51,7 +51,7 @@ def run_pipeline(
     if unread := sorted(rows.keys() - inputs.keys()):
         raise DoesNotExistError(f"Pipeline {name!r} does not read {unread[0]!r}; it reads {', '.join(inputs)}.")
     topology = app.topology()
-    with closing(Place(app, config or {})) as place:
+    with closing(DriverFolder(app, config or {})) as place:
         place.create_topics(topology, 1)
         for topic, records in rows.items():
             write(place.log, inputs[topic], records, now_ms())

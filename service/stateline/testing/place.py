@@ -36,7 +36,7 @@ def _are_counts(given: int | Mapping[str, int]) -> bool:
     return all(isinstance(each, int) for each in (given.values() if isinstance(given, Mapping) else [given]))
 
 
-class Place:
+class DriverFolder:
     """The folder of one driver, deleted by `close`."""
 
     def __init__(self, app: App, given: Mapping[str, Any]) -> None:

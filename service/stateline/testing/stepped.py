@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from stateline.dsl.app import App
 from stateline.processing.clock import Clock
-from stateline.testing.place import INSTANCE, Place
+from stateline.testing.place import INSTANCE, DriverFolder
 from stateline.worker.worker import Worker
 
 
 class SteppedWorker:
     """One worker from its start to its end. One thread uses it."""
 
-    def __init__(self, app: App, place: Place, clock: Clock) -> None:
+    def __init__(self, app: App, place: DriverFolder, clock: Clock) -> None:
         """Open the state that is there; no record is processed. Raises what `Worker.run` raises."""
         self.worker = Worker(app, place.config, place.log, instance=INSTANCE, clock=clock)
         try:

@@ -8,7 +8,7 @@ import orjson
 
 from stateline.processes.seldom import seldom
 from stateline.query.custom_query import CustomQuery
-from stateline.query.values import MAX_RESULT_BYTES, CopyStatus, Failure, Outcome, PartitionAnswer, Rows, Terms
+from stateline.query.values import MAX_RESULT_BYTES, CopyStatus, Failure, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline.serde.plain import JsonSerde
 from stateline_store import (
     InvalidArgumentError,
@@ -38,7 +38,7 @@ def custom_answer(query: CustomQuery, store: StateStore | None, partition: int, 
             raise InvalidArgumentError(
                 f"The answer has {len(found)} bytes, and {MAX_RESULT_BYTES} at most are passed on."
             )
-        return PartitionAnswer(Rows([(b"", found)]), position, _status(store))
+        return PartitionAnswer(QueryRows([(b"", found)]), position, _status(store))
     except StatelineError as error:
         return Failure(error)
     except Exception as error:  # noqa: BLE001 - the application's code

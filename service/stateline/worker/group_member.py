@@ -42,7 +42,7 @@ _JOINED_WITHIN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class GroupMember:
+class WorkerMembership:
     """One worker's, on its thread. `failed` is why the last commit before partitions went failed: the worker must start
     over then, for its transaction must not go on. The group calls `assigned`, `suspended` and `revoked` within `poll`
     and `close`."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.resets import Reset, is_where_it_was_put
 from stateline.log.interface import Admin, OffsetNote, TopicInfo
-from stateline.model.fed_parts import FedParts, Part, PartKind
+from stateline.model.fed_parts import FedPart, FedParts, PartKind
 from stateline.model.replay import written_by
 from stateline.model.reset_command import reset_command
 from stateline.model.store_definition import StoreDefinition
@@ -58,7 +58,9 @@ def lost_changelogs(
     store, so an empty changelog would restore it without that input. `existing` are the topics there are. Pure."""
     reasons: dict[str, str] = {}
     missing = {
-        Part(store.name, kind).digest: store for store in _without_changelog(topology, existing) for kind in _IN_STORE
+        FedPart(store.name, kind).digest: store
+        for store in _without_changelog(topology, existing)
+        for kind in _IN_STORE
     }
     for source, (at, note) in committed.items():
         fed = FedParts.decode(note.fed)

@@ -22,7 +22,7 @@ SLICE_GROWTH_BYTES = 8 * 1024 * 1024
 _MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 4_000  # a poll takes a microsecond per record, too
 
 
-class Pace:
+class SlicePace:
     """Learns from the slices so far; begins carefully, because a record may take long or be large."""
 
     def __init__(self) -> None:

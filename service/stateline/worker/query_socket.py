@@ -30,7 +30,7 @@ from stateline.deployment.worker_figures import WorkerFigures
 from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
-from stateline.query.values import Failure, Outcome, Rows
+from stateline.query.values import Failure, Outcome, QueryRows
 from stateline.query.wire import (
     WireRequest,
     decode_message,
@@ -312,7 +312,7 @@ class QuerySocket:
             _log.exception("A scan failed")
             return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
 
-    def _read_on(self, client: QueryConnection, number: int, limit: int) -> Rows:
+    def _read_on(self, client: QueryConnection, number: int, limit: int) -> QueryRows:
         scan = self._scans.used(client, number).scan
         try:
             rows = scan.rows(max(1, limit))

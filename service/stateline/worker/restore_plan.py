@@ -21,7 +21,7 @@ from functools import partial
 from typing import TypeVar
 
 from stateline.log.interface import Admin, OffsetNote
-from stateline.model.fed_parts import FedParts, Part, note_after
+from stateline.model.fed_parts import FedPart, FedParts, note_after
 from stateline.model.missed_input import AwayParts, away_parts
 from stateline.model.reset_command import of_store
 from stateline.model.restore_start import (
@@ -163,7 +163,7 @@ def _plan(
         restores.append(StoreRestore(_restored(task, name, changelog), at, end, has_commits=has_commits))
         # A commit writes changelogs before offsets: a store at its changelog's end has seen what the group has, if it
         # was part of the application when the group came there.
-        missing = {each.source for each in away if Part(name) in each.left}
+        missing = {each.source for each in away if FedPart(name) in each.left}
         positions[name] = Position.of({s: at - 1 for s, at in committed.items() if at > 0 and s not in missing})
         if task.stores.offsets.committed(name) is None:
             unproven.add(name)

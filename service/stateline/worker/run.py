@@ -12,7 +12,7 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processes.child import LEAVE
 from stateline.processes.open_files import allow_many
-from stateline.processes.readiness import Readiness
+from stateline.processes.readiness import ReadySignal
 from stateline.processes.tracing import traced
 from stateline.worker.worker import Worker
 
@@ -32,7 +32,7 @@ def run_worker(app: App, config: Config, *, instance: str) -> None:
 
     Raises what `Worker.run` raises; nothing that was committed is lost by it.
     """
-    readiness = Readiness()
+    readiness = ReadySignal()
     allow_many()
     gc.freeze()  # modules and classes live as long as the process
     gc.set_threshold(_GC_THRESHOLD)

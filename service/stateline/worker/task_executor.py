@@ -19,7 +19,7 @@ from stateline.processing.records import OutputRecord
 from stateline.worker.commit_order import Committer
 from stateline.worker.commit_schedule import CommitSchedule
 from stateline.worker.epochs import EpochGate
-from stateline.worker.pace import Pace
+from stateline.worker.pace import SlicePace
 from stateline.worker.partition_queues import in_order_of_time, rising
 from stateline.worker.polled_records import by_partition
 from stateline.worker.query_socket import QuerySocket
@@ -68,7 +68,7 @@ class TaskExecutor:
         self._queries = queries
         self._reporter = reporter
         self._uncommitted_max_bytes = config.worker_uncommitted_max_bytes
-        self._pace = Pace()
+        self._pace = SlicePace()
 
     @property
     def poll_records(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
-from stateline.model.fed_parts import Part, parts_of
+from stateline.model.fed_parts import FedPart, parts_of
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
 from stateline.model.topology import Topology
 from stateline.processing.clock import MACHINE_CLOCK, Clock
@@ -31,7 +31,7 @@ class TaskSettings:
     max_timestamp_ahead_ms: int = -1
     epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
-    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[FedPart, ...]] = field(default_factory=dict)
     clock: Clock = MACHINE_CLOCK
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stateline.model.fed_parts import Part
+from stateline.model.fed_parts import FedPart
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
@@ -22,7 +22,7 @@ class TaskTopology:
     """
 
     def __init__(
-        self, subtopology: Subtopology, partition: int, application_id: str, parts: Mapping[str, tuple[Part, ...]]
+        self, subtopology: Subtopology, partition: int, application_id: str, parts: Mapping[str, tuple[FedPart, ...]]
     ) -> None:
         """`parts` are by source topic, as of `fed_parts.parts_of`."""
         self.id = subtopology.task_id(partition)

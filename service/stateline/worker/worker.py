@@ -45,7 +45,7 @@ from stateline.worker.deployment_files import DeploymentFiles
 from stateline.worker.epochs import EpochGate
 from stateline.worker.fitness import Fitness
 from stateline.worker.global_tables import GlobalTables
-from stateline.worker.group_member import GroupMember
+from stateline.worker.group_member import WorkerMembership
 from stateline.worker.housekeeping import Housekeeping
 from stateline.worker.joining import Joining
 from stateline.worker.lost_transactions import LostTransactions
@@ -169,7 +169,7 @@ class Worker:
         )
         reporter.standby_lags = self._standbys.lags
         lost = LostTransactions(log, self._admin, app.application_id, config.group_instance_id)
-        self._group = GroupMember(
+        self._group = WorkerMembership(
             log, config, topology, self._tasks, self._manager, self._commits, self._topics, self._deployment,
             self._queries, self._lease, joining, self._standbys, lost if self._committer.is_all_or_nothing else None,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from stateline.config.settings import Config
 from stateline.deployment.resets import ResetWork, begun, say_reset
 from stateline.log import Log
 from stateline.log.interface import Admin, NewTopic
-from stateline.model.graph import Drawn, Part, graph_of
+from stateline.model.graph import Drawn, GraphPart, graph_of
 from stateline.serde.plain import Serde
 from stateline.worker.worker import Worker
 from stateline_store import InvalidArgumentError, StatelineError, TopicPartition
@@ -346,7 +346,7 @@ def test_the_three_drawings_have_every_node_and_edge_in_the_same_order_each_time
 
 def test_what_a_drawing_would_take_for_its_own_is_escaped() -> None:
     odd = Drawn("processor odd", "processor", 'a"b\\c', "<i> # & ;")
-    part = (Part("Part", (odd,), ()),)
+    part = (GraphPart("Part", (odd,), ()),)
     assert r'label="a\"b\\c\n<i> # & ;"' in as_dot("a", part)
     assert '(["a#34;b\\c<br/>#60;i#62; #35; #38; #59;"])' in as_mermaid(part)
 

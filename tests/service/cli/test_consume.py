@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from stateline import App, InputRecord, serdes
-from stateline.cli.consume import Wanted, consume, topics_of, wanted_of
+from stateline.cli.consume import ConsumeOptions, consume, topics_of, wanted_of
 from stateline.cli.produce import produce, terms_of
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
@@ -50,12 +50,12 @@ def config(bootstrap: str, tmp_path: Path) -> Config:
     return load_config("reading", environment={}, overrides=[f"state.dir={tmp_path}", f"bootstrap.servers={bootstrap}"])
 
 
-def wanted(begin: str = "earliest", until: str | None = None, *partitions: int, **more: Any) -> Wanted:
+def wanted(begin: str = "earliest", until: str | None = None, *partitions: int, **more: Any) -> ConsumeOptions:
     options: dict[str, Any] = {"most": None, "isolation_level": "read_committed", "format_": "text", "follow": False}
     return wanted_of(begin, until, partitions, **{**options, **more})
 
 
-def lines(app: App, config: Config, name: str, how: Wanted | None = None) -> list[str]:
+def lines(app: App, config: Config, name: str, how: ConsumeOptions | None = None) -> list[str]:
     out = io.StringIO()
     count = consume(app, config, [name], how or wanted(), out)
     found = out.getvalue().splitlines()

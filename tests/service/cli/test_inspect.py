@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stateline.cli.inspect import Request, inspect
+from stateline.cli.inspect import InspectRequest, inspect
 from stateline.cli.inspect_entries import notation, plain_text
 from stateline.cli.inspect_view import moment
 from stateline_store import (
@@ -81,13 +81,13 @@ def fill_the_others(context: StoreContext) -> None:
 
 
 def listing(directory: Path, **request: Any) -> dict[str, Any]:
-    text, _ = inspect(directory, Request(**request), as_json=True)
+    text, _ = inspect(directory, InspectRequest(**request), as_json=True)
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def table(directory: Path, **request: Any) -> list[list[str]]:
-    text, _ = inspect(directory, Request(**request), as_json=False)
+    text, _ = inspect(directory, InspectRequest(**request), as_json=False)
     return [re.split(r"  +", line) for line in text.splitlines()]
 
 
@@ -169,7 +169,7 @@ def test_files_beside_stores_and_problems_stand_below_the_table(state: Path) -> 
     (task / ".wiped-x").mkdir()
     (state / "app" / ".relocation.json").write_text("")
     (task / "rocksdb" / "visits" / "CURRENT").write_text("nothing")
-    text, code = inspect(state, Request(), as_json=False)
+    text, code = inspect(state, InspectRequest(), as_json=False)
     assert code == 1
     below = [re.sub(r"[\d,]+ bytes", "N bytes", line) for line in text.split("\n\n", 1)[1].splitlines()]
     assert below[:-1] == [
@@ -202,7 +202,7 @@ def test_a_key_is_looked_up_in_every_task(state: Path) -> None:
 
 
 def test_a_key_that_there_is_not_has_no_entries(state: Path) -> None:
-    assert inspect(state, Request("totals", key="Zoe"), as_json=False) == ("none", 0)
+    assert inspect(state, InspectRequest("totals", key="Zoe"), as_json=False) == ("none", 0)
     assert listing(state, store="totals", key="Zoe") == {"entries": [], "more": False, "problems": []}
 
 
@@ -218,13 +218,13 @@ def test_a_range_has_both_its_ends_and_one_may_be_open(state: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "request_"),
     [
-        ("--limit", Request(limit=1)),
-        ("--key-type", Request(store="totals", key_type="int64")),
-        ("--value-type", Request(store="totals", value_type="int64")),
+        ("--limit", InspectRequest(limit=1)),
+        ("--key-type", InspectRequest(store="totals", key_type="int64")),
+        ("--value-type", InspectRequest(store="totals", value_type="int64")),
     ],
 )
 def test_an_option_about_entries_is_refused_where_none_are_asked_for(
-    state: Path, option: str, request_: Request
+    state: Path, option: str, request_: InspectRequest
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{option} is about entries: ask for some with --key, or --from"):
         inspect(state, request_, as_json=False)
@@ -234,7 +234,7 @@ def test_a_limit_that_cuts_entries_off_says_so(state: Path) -> None:
     found = listing(state, store="totals", lower="", limit=4)
     assert ([entry["task"] for entry in found["entries"]], found["more"]) == (["0_3"] * 3 + ["0_4"], True)
     assert listing(state, store="totals", lower="", limit=6)["more"] is False
-    text, _ = inspect(state, Request("totals", lower="", limit=1), as_json=False)
+    text, _ = inspect(state, InspectRequest("totals", lower="", limit=1), as_json=False)
     assert text.splitlines()[-1] == "There are more than these 1: --limit shows more."
 
 
@@ -261,7 +261,7 @@ def test_keys_of_every_kind_are_shown_taken_apart(state: Path) -> None:
 
 def test_a_store_that_is_damaged_does_not_hide_the_entries_of_another(state: Path) -> None:
     (state / "app" / "0_3" / "rocksdb" / "totals" / "CURRENT").write_text("nothing")
-    text, code = inspect(state, Request("totals", key="Ada", value_type="int64"), as_json=True)
+    text, code = inspect(state, InspectRequest("totals", key="Ada", value_type="int64"), as_json=True)
     found = json.loads(text)
     assert (code, [entry["task"] for entry in found["entries"]]) == (1, ["0_4"])
     assert [problem["state"] for problem in found["problems"]] == ["damaged"]
@@ -323,22 +323,22 @@ def test_times_that_no_calendar_has_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request("nope"), r"no store 'nope' in .*: it holds clicks, orders, prices, totals, visits\."),
-        (Request("orders", "0_4"), r"no store 'orders' in task 0_4 of .*: it holds totals\."),
-        (Request(task="9_9"), r"no task '9_9' in .*: it holds 0_3, 0_4\."),
-        (Request(key="Ada"), "--store"),
-        (Request("totals", key="Ada", lower="B"), "--key asks for one key"),
-        (Request("totals", lower="B", upper="A"), "--from 'B' is above --to 'A'"),
-        (Request("totals", key="Ada", key_type="int64"), "--key 'Ada' cannot be read: 'Ada' is not an int64"),
-        (Request("totals", upper="0xzz"), "--to '0xzz' cannot be read: hexadecimal digits follow 0x"),
-        (Request("totals", key="Ada", key_type="long"), "--key-type 'long': string, json, bytes, int32"),
+        (InspectRequest("nope"), r"no store 'nope' in .*: it holds clicks, orders, prices, totals, visits\."),
+        (InspectRequest("orders", "0_4"), r"no store 'orders' in task 0_4 of .*: it holds totals\."),
+        (InspectRequest(task="9_9"), r"no task '9_9' in .*: it holds 0_3, 0_4\."),
+        (InspectRequest(key="Ada"), "--store"),
+        (InspectRequest("totals", key="Ada", lower="B"), "--key asks for one key"),
+        (InspectRequest("totals", lower="B", upper="A"), "--from 'B' is above --to 'A'"),
+        (InspectRequest("totals", key="Ada", key_type="int64"), "--key 'Ada' cannot be read: 'Ada' is not an int64"),
+        (InspectRequest("totals", upper="0xzz"), "--to '0xzz' cannot be read: hexadecimal digits follow 0x"),
+        (InspectRequest("totals", key="Ada", key_type="long"), "--key-type 'long': string, json, bytes, int32"),
         (
-            Request("totals", key="Ada", value_type="int32"),
+            InspectRequest("totals", key="Ada", value_type="int32"),
             "is not an int32: it has 8 bytes. Give another --value-type",
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_there_is(state: Path, request_: Request, message: str) -> None:
+def test_what_does_not_fit_is_named_with_what_there_is(state: Path, request_: InspectRequest, message: str) -> None:
     with pytest.raises((DoesNotExistError, InvalidArgumentError), match=message):
         inspect(state, request_, as_json=True)
 
@@ -346,7 +346,7 @@ def test_what_does_not_fit_is_named_with_what_there_is(state: Path, request_: Re
 def test_a_directory_that_is_none_of_statelines_is_refused(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "nowhere", Path(__file__)):
         with pytest.raises(CallerError, match=f"{directory.name}.*ive a state directory"):
-            inspect(directory, Request(), as_json=False)
+            inspect(directory, InspectRequest(), as_json=False)
 
 
 # As a process

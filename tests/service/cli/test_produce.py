@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.cli.produce import Terms, most_bytes, terms_of
+from stateline.cli.produce import ProduceOptions, most_bytes, terms_of
 from stateline.cli.produce import produce as produce_records
 from stateline.cli.progress import Progress
 from stateline.config.loading import load_config
@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Config:
     return made
 
 
-def produce(app: App, config: Config, topic: str, lines: list[str], terms: Terms = Terms()) -> str:  # noqa: B008  # frozen
+def produce(app: App, config: Config, topic: str, lines: list[str], terms: ProduceOptions = ProduceOptions()) -> str:  # noqa: B008  # frozen
     """Lines of standard input; the position."""
     return produce_records(app, config, topic, (), terms, lines).position
 
@@ -205,7 +205,7 @@ def test_a_wrong_option_is_named(option: int, given: Any, said: str) -> None:
 
 def test_a_partition_that_there_is_not_is_refused_before_anything_is_written(config: Config) -> None:
     with pytest.raises(InvalidArgumentError, match="Line 1: people has no partition 1: it has 1"):
-        produce(application(), config, "people", ["a\t1\n"], Terms(partition=1))
+        produce(application(), config, "people", ["a\t1\n"], ProduceOptions(partition=1))
     assert written(config) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stateline import App, serdes
 from stateline.cli.consume import consume, wanted_of
-from stateline.cli.produce import Terms
+from stateline.cli.produce import ProduceOptions
 from stateline.cli.produce import produce as produce_records
 from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
@@ -29,9 +29,11 @@ def test_what_is_written_as_json_is_avro_in_the_topic_and_shown_as_the_same_json
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
         admin.create_topics([NewTopic("sales", 1)])
     key, value = "0198c0de-0000-7000-8000-0000000000ab", '{"amount":3,"at":"2026-05-01T12:00:00Z"}'
-    assert produce_records(app, config, "sales", (), Terms(), [f"{key}\t{value}"]).position == '{"sales":{"0":0}}'
+    assert (
+        produce_records(app, config, "sales", (), ProduceOptions(), [f"{key}\t{value}"]).position == '{"sales":{"0":0}}'
+    )
     with pytest.raises(InvalidArgumentError, match=r"value \(avro\(shop\.Sale\)\): 'amont' is no field of shop\.Sale"):
-        produce_records(app, config, "sales", (), Terms(), [f'{key}\t{{"amont":3}}'])
+        produce_records(app, config, "sales", (), ProduceOptions(), [f'{key}\t{{"amont":3}}'])
     out = io.StringIO()
     how = wanted_of("earliest", None, (), most=None, isolation_level="read_committed", format_="jsonl", follow=False)
     assert consume(app, config, ["sales"], how, out) == 1

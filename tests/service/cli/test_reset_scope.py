@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateline import serdes, stores
-from stateline.cli.reset.found import Found, others_of
+from stateline.cli.reset.found import ResetFacts, others_of
 from stateline.cli.reset.plan import Plan, plan_of
 from stateline.cli.reset.scope import Asked
 from stateline.cli.reset.where_to import WhereTo, where_to
@@ -54,10 +54,10 @@ def _frame(frame: object) -> object:
 TOPICS = ["in", "out", "made", "more", "app-s0-changelog", "app-s1-changelog", "app-p-epochs", "app-old-changelog"]
 
 
-def found(*, end: int = 10) -> Found:
+def found(*, end: int = 10) -> ResetFacts:
     topics = {name: TopicInfo(name, 1, name) for name in TOPICS}
     bounds = {TopicPartition(name, 0): (2, end) for name in TOPICS}
-    return Found(topics, bounds, {TopicPartition("in", 0): 8}, {}, (), {"p": "/p/checkpoint"})
+    return ResetFacts(topics, bounds, {TopicPartition("in", 0): 8}, {}, (), {"p": "/p/checkpoint"})
 
 
 def planned(*, end: int = 10, **asked: Any) -> Plan:

@@ -7,9 +7,9 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
-from stateline.model.fed_parts import FedParts, Part, note_after
+from stateline.model.fed_parts import FedPart, FedParts, note_after
 
-TOTALS, SUMS, OUT = Part("totals"), Part("sums"), Part("app-out-repartition", "topic")
+TOTALS, SUMS, OUT = FedPart("totals"), FedPart("sums"), FedPart("app-out-repartition", "topic")
 
 
 def test_a_digest_is_of_the_kind_and_the_name() -> None:
@@ -39,14 +39,14 @@ def test_what_nobody_noted_is_no_note(text: str | None) -> None:
 
 
 def test_a_note_never_grows_beyond_what_a_broker_takes() -> None:
-    many = [Part(f"store-{n}") for n in range(400)]
+    many = [FedPart(f"store-{n}") for n in range(400)]
     note = note_after(None, None, many)
     for round_ in range(1, 5):
-        note = note_after(FedParts.decode(note), round_, [Part(f"store-{n}-{round_}") for n in range(400)])
+        note = note_after(FedParts.decode(note), round_, [FedPart(f"store-{n}-{round_}") for n in range(400)])
         assert note is not None
         assert len(note) <= 3_000
     found = FedParts.decode(note)
     assert found is not None
     assert len(found.has_all) == 400
     assert {*found.left.values()} <= {4}, "what left last is likelier to come back"
-    assert note_after(None, None, [Part(f"store-{n}") for n in range(500)]) is None
+    assert note_after(None, None, [FedPart(f"store-{n}") for n in range(500)]) is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stateline.query.execution import execute, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
-from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, Rows, Terms, served_by
+from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, QueryRows, Terms, served_by
 from stateline.query.words import check_answered
 from stateline.serde.partitioner import home_partition
 from stateline.server.routing.query_routing import _has_entries
@@ -178,7 +178,7 @@ def test_a_rest_that_was_closed_has_nothing_more(store: KeyValueStore) -> None:
     rest = rest_of(ask(store, RangeQuery(), limit=1))
     rest.close()
     rest.close()
-    assert rest.rows(9) == Rows([])
+    assert rest.rows(9) == QueryRows([])
 
 
 @given(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, Rest, Rows, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, Rest, Terms
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -92,7 +92,7 @@ def test_a_request_arrives_as_it_was_sent(
 def test_an_answer_arrives_as_it_was_sent(
     entries: list[Entry], count: int, interval_ms: int, position: Position
 ) -> None:
-    answer = PartitionAnswer(Rows(entries, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
+    answer = PartitionAnswer(QueryRows(entries, count, interval_ms), position, CopyStatus("standby", 1, 2, 3))
     assert decode_outcome(through_the_wire(encode_outcome(answer)), no_rest) == answer
 
 
@@ -102,26 +102,26 @@ class Numbered:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         raise AssertionError("nobody reads on")
 
     def close(self) -> None: ...
 
 
 def test_what_a_scan_left_arrives_by_its_number() -> None:
-    answer = PartitionAnswer(Rows([(b"k", b"v")]), Position(), CopyStatus("active", 0, 0, 0))
+    answer = PartitionAnswer(QueryRows([(b"k", b"v")]), Position(), CopyStatus("active", 0, 0, 0))
     arrived = decode_outcome(through_the_wire(encode_outcome(answer, 9)), Numbered)
     assert isinstance(arrived, PartitionAnswer)
     assert isinstance(arrived.rows.rest, Numbered)
     assert arrived.rows.rest.number == 9
-    more = decode_rows(through_the_wire(encode_rows(Rows([(b"l", b"w")]), None)), Numbered)
-    assert more == Rows([(b"l", b"w")])
+    more = decode_rows(through_the_wire(encode_rows(QueryRows([(b"l", b"w")]), None)), Numbered)
+    assert more == QueryRows([(b"l", b"w")])
 
 
 @pytest.mark.parametrize("entry", [["YQ=="], ["YQ==", 1, 2], ["YQ==", "YQ==", "x", None], {}, None, ["é", "YQ=="]])
 def test_entries_of_no_shape_that_there_is_are_refused(entry: Any) -> None:
     with pytest.raises(InvalidArgumentError):
-        decode_rows(encode_rows(Rows(), None) | {"entries": [entry]}, no_rest)
+        decode_rows(encode_rows(QueryRows(), None) | {"entries": [entry]}, no_rest)
 
 
 def test_a_failure_keeps_its_kind_and_position() -> None:

@@ -24,7 +24,7 @@ from stateline.log import Log, NewTopic, Producer, Record
 from stateline.processing.changelog import position_of_changelog
 from stateline.server.changes import topic_reader
 from stateline.server.changes.log import ChangeLog
-from stateline.server.changes.topic_reader import After, AfterInput, TopicReader
+from stateline.server.changes.topic_reader import After, AfterInput, CommittedRecords
 from stateline.server.rows.event_stream import HEARTBEAT, Outbox, event_bytes
 from stateline_store import CursorExpiredError, LogUnavailableError, NotReadyError, Position, PositionBound
 from support.log.log_bench import until
@@ -251,7 +251,7 @@ def test_after_a_position_of_the_input_begins_the_first_commit_that_it_does_not_
 ) -> None:
     monkeypatch.setattr(topic_reader, "_FEW_OFFSETS", few)
     records = read_all(log, changelog, 1)
-    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+    with closing(CommittedRecords(log, changelog, [0], Event())) as reader:
         for offset in (0, 5, 10, 299, 300, 301, 589, 590, INPUT_RECORDS - 1):
             seen = Position({input_of(changelog): {0: offset}})
             assert reader.begin(AfterInput(seen)) == {0: covered(records, seen)}
@@ -263,7 +263,7 @@ def test_a_position_that_the_input_has_never_reached_is_refused(log: Log, change
     source = input_of(changelog)
     end = len(read_all(log, changelog, 1))
     beyond = Position({source: {0: INPUT_RECORDS}})
-    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+    with closing(CommittedRecords(log, changelog, [0], Event())) as reader:
         # Read, and not yet committed: such positions have the answers at read_uncommitted.
         assert reader.begin(AfterInput(Position({source: {0: INPUT_RECORDS - 1}}))) == {0: end}
         for seen in (beyond, Position({source: {0: 2**62}})):
@@ -279,7 +279,7 @@ def test_a_position_that_the_input_has_never_reached_is_refused(log: Log, change
 
 def test_an_offset_that_the_log_does_not_have_is_refused(log: Log, changelog: str) -> None:
     end = len(read_all(log, changelog, 1))
-    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+    with closing(CommittedRecords(log, changelog, [0], Event())) as reader:
         assert reader.begin(After({0: end - 1})) == {0: end}
         with pytest.raises(CursorExpiredError, match=f"at offset {end + 5}, and the last offset of .* is {end - 1}: "):
             reader.begin(After({0: end + 5}))
@@ -296,7 +296,7 @@ def delete_before(bootstrap: str, topic: str, offset: int) -> None:
 def test_what_retention_has_deleted_is_not_passed_over(bootstrap: str, log: Log, changelog: str) -> None:
     records = read_all(log, changelog, 1)
     delete_before(bootstrap, changelog, 100)
-    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+    with closing(CommittedRecords(log, changelog, [0], Event())) as reader:
         assert reader.begin(After({}, exactly=False)) == {0: 100}
         assert reader.begin(After({0: 99})) == {0: 100}
         with pytest.raises(CursorExpiredError, match="begins at offset 100 now"):
@@ -311,7 +311,7 @@ def test_what_retention_has_deleted_is_not_passed_over(bootstrap: str, log: Log,
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 def test_what_is_deleted_in_front_of_a_reader_ends_its_feed(bootstrap: str, log: Log, changelog: str) -> None:
     end = len(read_all(log, changelog, 1))
-    with closing(TopicReader(log, changelog, [0], Event())) as reader:
+    with closing(CommittedRecords(log, changelog, [0], Event())) as reader:
         reader.begin(After({0: end - 1}))
         reader.read(frozenset({0}))  # from here on nothing is fetched
         write_commit(log, changelog, [b"k"] * 20, Position({input_of(changelog): {0: 1000}}))
@@ -329,7 +329,7 @@ def test_offsets_that_transactions_leave_out_are_no_loss(log: Log) -> None:
             producer.produce("gaps", b"k", b"%d" % n, timestamp_ms=n, partition=0)
             producer.commit_transaction()
     found: list[Record] = []
-    with closing(TopicReader(log, "gaps", [0], Event())) as reader:
+    with closing(CommittedRecords(log, "gaps", [0], Event())) as reader:
         reader.begin(After({}))
         while len(found) < 3:
             found += reader.read(NOBODY)[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stateline.deployment.topology_file import Placement
-from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Rows, ServedBy, Terms
+from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, QueryRows, ServedBy, Terms
 from stateline.query.wire import WireRequest
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.routing.bounds import PositionBounds
@@ -45,7 +45,7 @@ class Says(HasNothing):
 
 
 def standby() -> PartitionAnswer:
-    return PartitionAnswer(Rows(), Position(), CopyStatus("standby", 0, 0, 0, lag_ms=5, lag_records=1))
+    return PartitionAnswer(QueryRows(), Position(), CopyStatus("standby", 0, 0, 0, lag_ms=5, lag_records=1))
 
 
 async def asked(root: Path, others: Mapping[str, tuple[NodeMap, Outcome]]) -> tuple[Outcome, list[str]]:

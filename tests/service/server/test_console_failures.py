@@ -141,7 +141,7 @@ def test_what_was_read_is_not_kept_until_somebody_asks_again(failing: Failing, l
         produce(log, failing.dead, [(b"k", b"v", 1)])
         assert len(shown(here.client)) == 1
         gc.collect()
-        assert not [each for each in gc.get_objects() if isinstance(each, newest_records.Kept)]
+        assert not [each for each in gc.get_objects() if isinstance(each, newest_records.KeptRecord)]
 
 
 def test_one_read_answers_all_who_ask_meanwhile(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from stateline import App, serdes
 from stateline.log import open_log
 from stateline.log.interface import Log
 from stateline.server.console import history
-from stateline.server.console.query_times import Look, QueryTimes
+from stateline.server.console.query_times import QueryTimes, TimedCounts
 from stateline.stores import key_value
 from stateline_store import StoreState
 from support.processes.query_server import TOPIC, OwningWorker, wait_until
@@ -88,10 +88,10 @@ def test_it_has_what_workers_copies_and_queries_tell(shop: tuple[httpx.Client, L
 
 
 def test_quantiles_are_of_all_looks_and_the_rate_of_the_last_two() -> None:
-    looks = [Look(0.0, [(0.1, 0), (1.0, 0), (None, 0)]), Look(5.0, [(0.1, 50), (1.0, 98), (None, 98)])]
+    looks = [TimedCounts(0.0, [(0.1, 0), (1.0, 0), (None, 0)]), TimedCounts(5.0, [(0.1, 50), (1.0, 98), (None, 98)])]
     assert QueryTimes.between(looks[:1]) == (None, None, None)
-    assert QueryTimes.between([*looks, Look(10.0, [(0.1, 50), (1.0, 99), (None, 100)])]) == (0.4, 100.0, 1000.0)
-    began_anew = Look(10.0, [(0.1, 0), (1.0, 0), (None, 1)])
+    assert QueryTimes.between([*looks, TimedCounts(10.0, [(0.1, 50), (1.0, 99), (None, 100)])]) == (0.4, 100.0, 1000.0)
+    began_anew = TimedCounts(10.0, [(0.1, 0), (1.0, 0), (None, 1)])
     assert QueryTimes.between([looks[1], began_anew]) == (0.0, None, None)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stateline.server.state.cursor_text import Token, signing_key
+from stateline.server.state.cursor_text import CursorToken, signing_key
 from stateline.server.state.cursors import Cursors
 from stateline_store import DoesNotExistError
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
@@ -23,7 +23,7 @@ EXPIRED, INVALID, NO_SUCH = (410, "CURSOR_EXPIRED"), (422, "INVALID_ARGUMENT"), 
 LEVEL = "default.state.isolation.level=read_committed"
 ALPHABET = string.ascii_letters + string.digits + "-_"
 TOKENS = st.builds(
-    Token, st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8), st.integers(0, 2**32 - 1)
+    CursorToken, st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8), st.integers(0, 2**32 - 1)
 )
 
 
@@ -47,7 +47,9 @@ def signing() -> Cursors:
 
 
 @given(token=TOKENS, at=st.integers(0, 10**6), other=st.sampled_from(ALPHABET))
-def test_a_cursor_with_any_character_changed_is_refused(signing: Cursors, token: Token, at: int, other: str) -> None:
+def test_a_cursor_with_any_character_changed_is_refused(
+    signing: Cursors, token: CursorToken, at: int, other: str
+) -> None:
     text = signing.text(token)
     assert signing.token(text) == token
     at %= len(text)
@@ -58,7 +60,9 @@ def test_a_cursor_with_any_character_changed_is_refused(signing: Cursors, token:
 
 
 @given(token=TOKENS, text=st.text(), at=st.integers(0, 60))
-def test_a_cursor_with_anything_added_or_cut_is_refused(signing: Cursors, token: Token, text: str, at: int) -> None:
+def test_a_cursor_with_anything_added_or_cut_is_refused(
+    signing: Cursors, token: CursorToken, text: str, at: int
+) -> None:
     whole = signing.text(token)
     for changed in (text, whole + text, text + whole, whole[:at] + text + whole[at:], whole[:at], whole[at:]):
         if changed != whole:
@@ -67,7 +71,7 @@ def test_a_cursor_with_anything_added_or_cut_is_refused(signing: Cursors, token:
 
 
 @given(token=TOKENS)
-def test_a_cursor_of_another_application_is_refused(signing: Cursors, token: Token) -> None:
+def test_a_cursor_of_another_application_is_refused(signing: Cursors, token: CursorToken) -> None:
     other = Cursors(bytes(31) + b"x", ttl_s=60, most=9, most_bytes=2**30)
     with pytest.raises(DoesNotExistError):
         signing.token(other.text(token))

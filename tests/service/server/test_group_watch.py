@@ -18,7 +18,7 @@ from stateline.log.interface import GroupMember
 from stateline.log.kafka import KafkaLog
 from stateline.query.values import CopyStatus
 from stateline.server.state import group_watch
-from stateline.server.state.group_watch import Ends, GroupWatch, Look, Wanted
+from stateline.server.state.group_watch import Ends, GroupRequest, GroupState, GroupWatch
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.workers import Workers
 from stateline.server.wire.time_limits import TimeLimits
@@ -30,7 +30,7 @@ from support.processes.running_worker import create
 from support.run.patience import HANGING_S
 
 
-def watch_of(servers: str, wanted: Wanted, kind: type[GroupWatch] = GroupWatch) -> GroupWatch:
+def watch_of(servers: str, wanted: GroupRequest, kind: type[GroupWatch] = GroupWatch) -> GroupWatch:
     """Of a group that has no members."""
     config = load_config("app", environment={}, overrides=[f"bootstrap.servers={servers}"])
     group = f"nobody-{uuid4().hex[:8]}"
@@ -51,7 +51,7 @@ def test_a_changelog_that_is_missing_leaves_the_ends_of_the_others_known(kafka_b
     with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
         create(log, {topic: 1})
     there, beyond, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(f"{topic}-no", 0)
-    watch = watch_of(kafka_broker.bootstrap_servers, Wanted({there, beyond, missing}, (), is_urgent=False))
+    watch = watch_of(kafka_broker.bootstrap_servers, GroupRequest({there, beyond, missing}, (), is_urgent=False))
     asyncio.run(kept(watch, known=[there]))
     assert watch.end(there) is not None
     assert watch.end(beyond) is watch.end(missing) is None
@@ -65,7 +65,7 @@ def test_who_has_the_tasks_is_told_before_it_is_known_how_long_changelogs_are(ka
             goes_on.wait(HANGING_S)
             return super()._ask_ends(changelogs)
 
-    watch = watch_of(kafka_broker.bootstrap_servers, Wanted((), (), is_urgent=True), Slow)
+    watch = watch_of(kafka_broker.bootstrap_servers, GroupRequest((), (), is_urgent=True), Slow)
     try:
         asyncio.run(kept(watch))
     finally:
@@ -81,7 +81,7 @@ def test_a_query_waits_for_one_answer_of_a_slow_kafka_and_not_a_fixed_time(
     other = GroupMember("other", "another-directory", None, frozenset())
 
     class Slow(GroupWatch):
-        def _ask(self, sources: Collection[TopicPartition]) -> Look | None:
+        def _ask(self, sources: Collection[TopicPartition]) -> GroupState | None:
             look = super()._ask(sources)
             time.sleep(0.4 * group_watch._ALONE_MS / 1000)
             members = (other,) if has_others else ()
@@ -98,20 +98,20 @@ def test_a_query_waits_for_one_answer_of_a_slow_kafka_and_not_a_fixed_time(
             assert await watch.settle()
         keeping.cancel()
 
-    asyncio.run(settled(watch_of(kafka_broker.bootstrap_servers, Wanted((), (), is_urgent=False), Slow)))
+    asyncio.run(settled(watch_of(kafka_broker.bootstrap_servers, GroupRequest((), (), is_urgent=False), Slow)))
 
 
 def test_in_an_outage_nobody_waits_to_be_told_how_long_changelogs_are() -> None:
-    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+    watch = watch_of("localhost:1", GroupRequest((), (), is_urgent=False))
     long_ago_ms = boot_ms() - 10_000
-    watch._look = Look(long_ago_ms, (), {})
+    watch._look = GroupState(long_ago_ms, (), {})
     watch._elsewhere = {TopicPartition("in", 0)}
     watch._unanswered_since_ms = long_ago_ms + 5_000
     assert not asyncio.run(watch.settle())
 
 
 def test_what_kafka_said_before_a_worker_here_was_given_its_tasks_counts_no_more(tmp_path: Path) -> None:
-    watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+    watch = watch_of("localhost:1", GroupRequest((), (), is_urgent=False))
     workers = Workers(tmp_path, lambda: None, TimeLimits())
     ownership = Ownership(changes_app.build("t").topology(), workers, watch, exactly_once=False)
     path = instance_path(tmp_path, "w")
@@ -124,11 +124,11 @@ def test_what_kafka_said_before_a_worker_here_was_given_its_tasks_counts_no_more
         return ownership.may_be_elsewhere("0_0"), ownership._has_been_elsewhere("0_0")
 
     watch._unanswered_since_ms = boot_ms() - 10_000
-    watch._look = Look(boot_ms() - 5_000, (), {})
+    watch._look = GroupState(boot_ms() - 5_000, (), {})
     assert may_be_elsewhere(-1) == (False, False)
     assert may_be_elsewhere(3) == (True, True)
     assert watch._asked.is_set()
-    watch._look = Look(boot_ms(), (), {})
+    watch._look = GroupState(boot_ms(), (), {})
     assert may_be_elsewhere(3) == may_be_elsewhere(-1) == (False, False)
 
 
@@ -173,7 +173,7 @@ class Lags:
     """What is said of copies of one partition, of which Kafka has said where the changelog ends."""
 
     def __init__(self, root: Path) -> None:
-        self._watch = watch_of("localhost:1", Wanted((), (), is_urgent=False))
+        self._watch = watch_of("localhost:1", GroupRequest((), (), is_urgent=False))
         topology, workers = changes_app.build("t").topology(), Workers(root, lambda: None, TimeLimits())
         self.ownership = Ownership(topology, workers, self._watch, exactly_once=False)
         self.store = topology.stores["counts"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.values import CopyStatus, Entry, PartitionAnswer, Rest, Rows, ScanQuery
+from stateline.query.values import CopyStatus, Entry, PartitionAnswer, QueryRows, Rest, ScanQuery
 from stateline.server.state import merged_scan
 from stateline.server.state.merged_scan import MergedScan
 from stateline_store import (
@@ -49,16 +49,16 @@ class Partition:
     def answer(self) -> PartitionAnswer:
         return PartitionAnswer(self._rows(), Position(), COPY)
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         self.before_more()
         self.limits.append(limit)
         await asyncio.sleep(0)
         return self._rows()
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> QueryRows:
         entries = self.chunks.pop(0) if self.chunks else []
         rest: Rest | None = _Rest(self) if self.chunks else None
-        return Rows(entries, interval_ms=self.interval_ms, rest=rest)
+        return QueryRows(entries, interval_ms=self.interval_ms, rest=rest)
 
 
 class _Rest:
@@ -68,7 +68,7 @@ class _Rest:
         self._partition: Partition | None = partition
         partition.open += 1
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         partition = self._partition
         assert partition is not None, "this rest was used or closed"
         self.close()

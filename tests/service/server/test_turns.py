@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from stateline.server.wire.turns import STEP_S, Pace, let_others_in
+from stateline.server.wire.turns import STEP_S, ScanPace, let_others_in
 
 
 class Clock:
@@ -25,7 +25,7 @@ class Clock:
 def steps(row_s: float, count: int, most: int = 10**9) -> list[tuple[int, float]]:
     """Rows and seconds of so many steps, none of more than `most` rows."""
     clock = Clock(row_s)
-    pace, found = Pace(lambda: clock.now_s), []
+    pace, found = ScanPace(lambda: clock.now_s), []
     for _ in range(count):
         rows = min(pace.rows, most)
         with pace.step(rows):
@@ -53,7 +53,7 @@ def test_a_step_is_at_most_twice_or_half_as_large_as_the_one_before() -> None:
 def test_steps_that_had_few_rows_for_another_reason_make_the_next_ones_no_smaller() -> None:
     assert [rows for rows, _ in steps(1e-6, 10, most=3)] == [3] * 10
     clock = Clock(1e-6)
-    pace = Pace(lambda: clock.now_s)
+    pace = ScanPace(lambda: clock.now_s)
     before = pace.rows
     with pace.step(1):
         clock.work(1)

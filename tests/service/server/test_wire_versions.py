@@ -12,7 +12,7 @@ import pytest
 
 from stateline.deployment.nodes_topic import NodeEntry
 from stateline.deployment.worker_entries import StandbysEntry, WorkerEntry
-from stateline.query.values import CopyStatus, Entry, PartitionAnswer, Rows, Terms
+from stateline.query.values import CopyStatus, Entry, PartitionAnswer, QueryRows, Terms
 from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
 from stateline.server.routing.asked_values import as_asked
 from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError, VersionedRecord, Windowed
@@ -146,8 +146,8 @@ class Pages:
         self.left: Iterator[bytes] = iter(values)
         self.is_closed = False
 
-    async def more(self, limit: int) -> Rows:
-        return Rows([(b"k", next(self.left))], rest=self)
+    async def more(self, limit: int) -> QueryRows:
+        return QueryRows([(b"k", next(self.left))], rest=self)
 
     def close(self) -> None:
         self.is_closed = True
@@ -155,7 +155,7 @@ class Pages:
 
 def answer(value: bytes, rest: Pages | None = None) -> PartitionAnswer:
     entries: list[Entry] = [(b"k", value), (Windowed(b"w", 1, 2), value), (b"v", VersionedRecord(b"version", 3, None))]
-    return PartitionAnswer(Rows(entries, 1, 2, rest), Position(), COPY)
+    return PartitionAnswer(QueryRows(entries, 1, 2, rest), Position(), COPY)
 
 
 UNKNOWN, KNOWN = b"\xff" * 8, (7).to_bytes(8)

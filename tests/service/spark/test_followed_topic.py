@@ -24,7 +24,7 @@ from stateline.model.topic import Topic
 from stateline.spark.sources import newest_files
 from stateline.spark.sources.followed_topic import FollowedTopicReader, as_of_now
 from stateline.spark.sources.frames import topic_frames
-from stateline.spark.sources.newest_files import Span, private_folder
+from stateline.spark.sources.newest_files import BatchSpan, private_folder
 from stateline_store import ConfigurationError, DoesNotExistError, TopicPartition
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
@@ -36,18 +36,18 @@ class Reader(FollowedTopicReader):
     """Notes how many records were read."""
 
     read_records = 0
-    told: list[Span] | None = None
+    told: list[BatchSpan] | None = None
     """What a micro-batch is to read."""
 
-    def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
+    def changes(self, span: BatchSpan, since: int) -> Iterator[list[Record]]:
         for page in super().changes(span, since):
             self.read_records += len(page)
             yield page
 
-    def _now(self) -> list[Span]:
+    def _now(self) -> list[BatchSpan]:
         return super()._now() if self.told is None else self.told
 
-    def rows(self, told: list[Span] | None = None) -> Rows:
+    def rows(self, told: list[BatchSpan] | None = None) -> Rows:
         """Everything that a micro-batch gets; it has no key twice."""
         self.told = told
         shares = self.partitions()
@@ -144,7 +144,7 @@ def test_tasks_read_to_the_end_that_they_are_told_also_when_repeated(bench: Benc
     topic = bench.topic()
     put(bench, topic, {b"k": b"1"})
     read = reader(bench, topic)
-    plan = [Span(*each) for each in json.loads(as_of_now(bench.log, [topic]))[topic]]
+    plan = [BatchSpan(*each) for each in json.loads(as_of_now(bench.log, [topic]))[topic]]
     put(bench, topic, {b"k": b"2", b"new": b"3"})
     assert read.rows(plan) == {b"k": b"1"}
     assert read.rows() == {b"k": b"2", b"new": b"3"}

@@ -33,7 +33,7 @@ from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.spark.sink.epoch_sink import EpochSink
 from stateline.spark.sink.receiving import RowReceiver
-from stateline.spark.sink.written import Written
+from stateline.spark.sink.written import BatchResult
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, drain, until
@@ -66,7 +66,7 @@ class Batches:
 
     def write(
         self, batch_id: int, *rows: tuple[Any, ...], end: int | None = None, ends: Mapping[str, int] | None = None
-    ) -> Written:
+    ) -> BatchResult:
         """Hand over this micro-batch, which ends at `end` (by default at its own number); what it came to. `ends` are
         topics that are read as well → their partitions."""
         also = {topic: dict.fromkeys(map(str, range(count)), 1) for topic, count in (ends or {}).items()}

@@ -14,7 +14,7 @@ from stateline.deployment.pipeline_status import MOST_BYTES, PipelineStatus, rea
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
 from stateline.spark.sink.checkpoint import claim, keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
-from stateline.spark.sink.written import Written
+from stateline.spark.sink.written import BatchResult
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
 
@@ -49,7 +49,7 @@ class Told:
 
     def __init__(self, directory: Path) -> None:
         self.reports: list[PipelineStatus] = []
-        self.written: Written | None = None
+        self.written: BatchResult | None = None
         self.file = StatusFile("delays", directory)
         self.listener = self._listener()
         self.listener.onQueryStarted(Event(id=QUERY, name="delays"))
@@ -84,7 +84,7 @@ def test_a_source_that_is_no_topic_has_no_lag(latest: str | None) -> None:
 
 
 def test_a_micro_batch_is_told_with_its_lag_its_steps_and_what_it_wrote(told: Told, tmp_path: Path) -> None:
-    told.written = Written(
+    told.written = BatchResult(
         3, rows=9, tombstones=2, dead_lettered=1, compute_ms=70, arrange_ms=5, produce_ms=6, commit_ms=7
     )
     told.listener.onQueryProgress(Event(progress=progress()))
@@ -105,7 +105,7 @@ def test_a_micro_batch_is_told_with_its_lag_its_steps_and_what_it_wrote(told: To
 
 def test_totals_add_up_over_micro_batches(told: Told) -> None:
     for batch_id, rows in ((3, 9), (4, 1)):
-        told.written = Written(batch_id, rows=rows)
+        told.written = BatchResult(batch_id, rows=rows)
         told.listener.onQueryProgress(Event(progress=progress(batch_id)))
     assert told.reports[-1].totals == {
         "batches": 2, "rows_in": 24, "rows_out": 10, "tombstones": 0, "skipped": 4, "dead_lettered": 0,
@@ -113,7 +113,7 @@ def test_totals_add_up_over_micro_batches(told: Told) -> None:
 
 
 def test_what_the_sink_says_of_another_micro_batch_is_not_told(told: Told) -> None:
-    told.written = Written(2, rows=9)
+    told.written = BatchResult(2, rows=9)
     told.listener.onQueryProgress(Event(progress=progress(3)))
     assert told.reports[-1].rows_out == 0
 

@@ -20,7 +20,7 @@ from service.worker.faults import (
 )
 from stateline.log import Record
 from stateline.processing.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
-from stateline.server.changes.topic_reader import After, TopicReader
+from stateline.server.changes.topic_reader import After, CommittedRecords
 from stateline_store import Position
 from support.processes.running_worker import read_all
 
@@ -118,7 +118,7 @@ def test_what_a_former_owner_wrote_is_no_change(place: Place) -> None:
         place.commit_once(app, config, 2 * n)
     late_commit(place, 0, b"77", 9)
     late_commit(place, 2, b"8", 9)
-    with closing(TopicReader(place.log, CHANGELOG, [0], Event())) as reader:
+    with closing(CommittedRecords(place.log, CHANGELOG, [0], Event())) as reader:
         reader.begin(After({}))
         read, next_offsets = reader.read(frozenset())
         assert [record.value for record in read] == [b"1", b"1", b"2", b"2", b"8", b"8"]

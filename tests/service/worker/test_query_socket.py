@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from stateline.query import open_scans
-from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer, Rows, Terms
+from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline.query.wire import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -158,7 +158,7 @@ class Numbered:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         raise AssertionError("the tests ask by number")
 
     def close(self) -> None: ...

@@ -27,7 +27,7 @@ from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit_order import Committer
-from stateline.worker.pace import Pace
+from stateline.worker.pace import SlicePace
 from stateline.worker.registration import socket_path
 from stateline.worker.task import Task
 from stateline.worker.worker import Worker
@@ -243,13 +243,13 @@ def test_the_byte_limit_forces_commits_long_before_the_interval(
     )
     wide = [(b"key-%d" % n, serdes.int64.serialize(n), n) for n in range(6_000)]
     slices = list[tuple[int, int]]()  # how many records, and how many bytes had been staged before
-    learn = Pace.learn
+    learn = SlicePace.learn
 
-    def learned(pace: Pace, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
+    def learned(pace: SlicePace, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
         slices.append((records, worker._tasks.staged_bytes() - growth_bytes))
         learn(pace, records, size_bytes, seconds, growth_bytes)
 
-    monkeypatch.setattr(Pace, "learn", learned)
+    monkeypatch.setattr(SlicePace, "learn", learned)
     with running(scene.app, scene.config, log) as worker:
         produce(log, scene.topic, wide)
         eventually(lambda: sum(records for records, _ in slices) >= 6_000, "all is processed")

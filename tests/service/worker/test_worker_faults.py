@@ -39,7 +39,7 @@ from stateline.log.interface import Consumer
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output, restorer, store_restore
 from stateline.worker.commit_order import Committer
-from stateline.worker.group_member import GroupMember
+from stateline.worker.group_member import WorkerMembership
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline.worker.task_executor import TaskExecutor
@@ -199,7 +199,7 @@ class TestTheGroup:
     def test_a_commit_that_fails_while_partitions_are_revoked_does_not_let_the_rest_through(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        flush, revoked = EmbeddedProducer.flush, GroupMember.revoked
+        flush, revoked = EmbeddedProducer.flush, WorkerMembership.revoked
         revoking, failed = threading.local(), list[str]()
 
         def flush_not_while_revoking(producer: EmbeddedProducer) -> dict[TopicPartition, int]:
@@ -208,7 +208,7 @@ class TestTheGroup:
                 raise LogUnavailableError("the log is busy")
             return flush(producer)
 
-        def revoked_when_a_commit_is_due(member: GroupMember, partitions: list[TopicPartition]) -> None:
+        def revoked_when_a_commit_is_due(member: WorkerMembership, partitions: list[TopicPartition]) -> None:
             revoking.now = threading.current_thread().name == "first"
             revoked(member, partitions)
             if revoking.now and failed == ["flush"]:
@@ -217,7 +217,7 @@ class TestTheGroup:
             revoking.now = False
 
         monkeypatch.setattr(EmbeddedProducer, "flush", flush_not_while_revoking)
-        monkeypatch.setattr(GroupMember, "revoked", revoked_when_a_commit_is_due)
+        monkeypatch.setattr(WorkerMembership, "revoked", revoked_when_a_commit_is_due)
         calls: list[int] = []
         app = counting(lambda record: calls.append(record.offset))
         with closing(Place(tmp_path, partitions=2)) as place:
@@ -274,14 +274,14 @@ class TestTheGroup:
     ) -> None:
         monkeypatch.setattr("stateline.worker.task_executor._POLL_PATIENCE_S", 0.01)
         polled: list[int] = []
-        poll = GroupMember.poll
+        poll = WorkerMembership.poll
 
-        def counted_poll(member: GroupMember, max_records: int, wait_s: float) -> list[Record]:
+        def counted_poll(member: WorkerMembership, max_records: int, wait_s: float) -> list[Record]:
             records = poll(member, max_records, wait_s)
             polled.append(len(records))
             return records
 
-        monkeypatch.setattr(GroupMember, "poll", counted_poll)
+        monkeypatch.setattr(WorkerMembership, "poll", counted_poll)
         offsets: list[int] = []
 
         def take_long(record: InputRecord) -> None:
@@ -299,9 +299,9 @@ class TestTheGroup:
     ) -> None:
         polls: list[int] = []
         commits: list[int] = []  # in which poll each was made
-        poll, commit = GroupMember.poll, Committer.commit
+        poll, commit = WorkerMembership.poll, Committer.commit
 
-        def counted_poll(member: GroupMember, max_records: int, wait_s: float) -> list[Record]:
+        def counted_poll(member: WorkerMembership, max_records: int, wait_s: float) -> list[Record]:
             records = poll(member, max_records, wait_s)
             polls.append(len(records))
             return records
@@ -310,7 +310,7 @@ class TestTheGroup:
             commits.append(len(polls))
             commit(committer, *others)
 
-        monkeypatch.setattr(GroupMember, "poll", counted_poll)
+        monkeypatch.setattr(WorkerMembership, "poll", counted_poll)
         monkeypatch.setattr(Committer, "commit", counted_commit)
         app = counting(lambda _: time.sleep(0.001))  # a slow processor: each slice takes longer than the interval
         place.send(entries("a", 100))
@@ -438,18 +438,18 @@ class TestTopicsThatWereDeleted:
     def test_what_was_read_of_the_old_topic_is_not_committed_for_the_new_one_when_partitions_move(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        revoked, seen = GroupMember.revoked, list[tuple[str, dict[TopicPartition, int]]]()
+        revoked, seen = WorkerMembership.revoked, list[tuple[str, dict[TopicPartition, int]]]()
         calls: list[int] = []
         app = counting(lambda record: calls.append(record.offset))
         with closing(Place(tmp_path, partitions=2)) as place:
 
-            def looked_at(member: GroupMember, partitions: list[TopicPartition]) -> None:
+            def looked_at(member: WorkerMembership, partitions: list[TopicPartition]) -> None:
                 revoked(member, partitions)
                 with closing(place.log.admin()) as admin:
                     committed = admin.committed("app", [TopicPartition("in", p) for p in (0, 1)])
                 seen.append((str(member.failed), committed))
 
-            monkeypatch.setattr(GroupMember, "revoked", looked_at)
+            monkeypatch.setattr(WorkerMembership, "revoked", looked_at)
             place.send_each_partition(2, 20)
             config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
             with running(app, config, place.log, "first"):

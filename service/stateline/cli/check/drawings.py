@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from stateline.model.graph import Drawn, DrawnKind, Edge, Part
+from stateline.model.graph import Drawn, DrawnKind, Edge, GraphPart
 
 _DOT_SHAPES: dict[DrawnKind, str] = {
     "topic": "box",
@@ -30,7 +30,7 @@ _MERMAID_SHAPES: dict[DrawnKind, tuple[str, str]] = {
 _MERMAID_SPECIAL = '#"<>&;`'
 
 
-def as_lines(parts: Sequence[Part]) -> Iterator[str]:
+def as_lines(parts: Sequence[GraphPart]) -> Iterator[str]:
     """A tree for each topic that comes in: ``→`` for where records flow, ``─`` for a store that is read or written.
     What stands elsewhere already is followed by ``…``."""
     for part in parts:
@@ -41,7 +41,7 @@ def as_lines(parts: Sequence[Part]) -> Iterator[str]:
             yield from _below(part, entry, "    ", followed)
 
 
-def _below(part: Part, start: Drawn, indent: str, followed: set[Drawn]) -> Iterator[str]:
+def _below(part: GraphPart, start: Drawn, indent: str, followed: set[Drawn]) -> Iterator[str]:
     followed.add(start)
     for edge in part.edges:
         if edge.start != start:
@@ -59,7 +59,7 @@ def _named(drawn: Drawn) -> str:
     return f"{name} ({drawn.note})" if drawn.note else name
 
 
-def as_dot(application_id: str, parts: Sequence[Part]) -> str:
+def as_dot(application_id: str, parts: Sequence[GraphPart]) -> str:
     """For ``dot -Tsvg``. Each part but for its topics is a cluster."""
     names, homes = _names(parts), _homes(parts)
     lines = [f"digraph {_quoted(application_id)} {{", "  rankdir=LR;", "  node [fontname=Helvetica];"]
@@ -74,7 +74,7 @@ def as_dot(application_id: str, parts: Sequence[Part]) -> str:
     return "\n".join([*lines, "}"])
 
 
-def as_mermaid(parts: Sequence[Part]) -> str:
+def as_mermaid(parts: Sequence[GraphPart]) -> str:
     """For a Markdown block of the language mermaid."""
     names, homes = _names(parts), _homes(parts)
     lines = ["flowchart LR"]
@@ -88,17 +88,17 @@ def as_mermaid(parts: Sequence[Part]) -> str:
     return "\n".join(lines)
 
 
-def _names(parts: Sequence[Part]) -> dict[Drawn, str]:
+def _names(parts: Sequence[GraphPart]) -> dict[Drawn, str]:
     """Node → a name that either language takes."""
     return {drawn: f"n{n}" for n, drawn in enumerate(dict.fromkeys(each for part in parts for each in part.drawn))}
 
 
-def _homes(parts: Sequence[Part]) -> dict[Drawn, int]:
+def _homes(parts: Sequence[GraphPart]) -> dict[Drawn, int]:
     """Node → the number of its part, of all but topics. A global table's own comes after those that look it up."""
     return {each: number for number, part in enumerate(parts) for each in part.drawn if each.kind != "topic"}
 
 
-def _edges(parts: Sequence[Part]) -> Iterator[Edge]:
+def _edges(parts: Sequence[GraphPart]) -> Iterator[Edge]:
     yield from dict.fromkeys(edge for part in parts for edge in part.edges)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from stateline.cli.table import Row
-from stateline.model.graph import Part
+from stateline.model.graph import GraphPart
 
 Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
 """A start would be refused; whether it would is not known; it would work, and warn; it would work, and do this."""
@@ -41,7 +41,7 @@ class Report:
     store, and what would be restored."""
 
     application_id: str
-    parts: Sequence[Part]
+    parts: Sequence[GraphPart]
     of_settings: Sequence[Finding]
     topics: Sequence[Row]
     of_topics: Sequence[Finding]

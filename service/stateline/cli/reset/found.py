@@ -21,7 +21,7 @@ Bounds = Mapping[TopicPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResetFacts:
     """`bounds` are (first offset kept, end) of the topics that the scope reads or writes, `committed` the group's next
     offsets, `at_time` the first ones of the asked time. `stored` is what the directory here has of stores,
     `checkpoints` where pipelines have theirs: those that there are, and every one at a URL, where nobody looked."""
@@ -44,7 +44,7 @@ class Found:
         return [] if info is None else info.places
 
 
-def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: Admin) -> Found:
+def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: Admin) -> ResetFacts:
     """Ask the log and the directory. Raises what the log raises, and `RetryLaterError` naming what cannot be read."""
     topics = admin.topics()
     sources = _partitions({t.name for s in scope.replayed for t in s.sources}, topics)
@@ -52,7 +52,7 @@ def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: A
     at_time = {each: admin.offset_at(each, to.value) for each in sources} if to.kind == "time" else {}
     committed = admin.committed(topology.application_id, sources) if sources else {}
     directory = StateDirectory(config.state_dir, config.application_id)
-    return Found(
+    return ResetFacts(
         topics,
         admin.bounds(dict.fromkeys([*sources, *results])),
         committed,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stateline.cli.reset.found import Found, others_of
+from stateline.cli.reset.found import ResetFacts, others_of
 from stateline.cli.reset.scope import Asked, Scope, check_scope, results_of, scope_of
 from stateline.cli.reset.where_to import WhereTo
 from stateline.deployment.resets import ResetWork
@@ -33,7 +33,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan_of(topology: Topology, asked: Asked, found: Found) -> Plan:
+def plan_of(topology: Topology, asked: Asked, found: ResetFacts) -> Plan:
     """What follows from what is asked and what there is. Raises as `scope_of` and `check_scope`, and
     `DoesNotExistError` for internal topics that are not there, or not the application's."""
     scope = scope_of(topology, asked)
@@ -83,7 +83,7 @@ def _known(topology: Topology) -> set[str]:
     return own | {epochs_topic(topology.application_id, name) for name in topology.pipelines}
 
 
-def _offsets(scope: Scope, to: WhereTo, found: Found, deleted: set[str]) -> dict[TopicPartition, int]:
+def _offsets(scope: Scope, to: WhereTo, found: ResetFacts, deleted: set[str]) -> dict[TopicPartition, int]:
     """Where the group goes on: of what is deleted at 0; of what is written again, and processed, behind what was."""
     offsets: dict[TopicPartition, int] = {}
     for subtopology in scope.replayed:
@@ -107,7 +107,7 @@ def _as_texts(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
     return found
 
 
-def _steps(work: ResetWork, found: Found, offsets: Mapping[TopicPartition, int]) -> Iterator[str]:
+def _steps(work: ResetWork, found: ResetFacts, offsets: Mapping[TopicPartition, int]) -> Iterator[str]:
     yield from (f"delete the changelog {name}" for name in work.changelogs)
     for topic in dict.fromkeys(partition.topic for partition in offsets):
         moves = [
@@ -123,7 +123,7 @@ def _steps(work: ResetWork, found: Found, offsets: Mapping[TopicPartition, int])
     yield from (f"delete the checkpoint {place}" for place in found.checkpoints.values())
 
 
-def _notes(topology: Topology, scope: Scope, asked: Asked, found: Found, others: list[str]) -> Iterator[str]:
+def _notes(topology: Topology, scope: Scope, asked: Asked, found: ResetFacts, others: list[str]) -> Iterator[str]:
     tables = sorted(store.name for store in scope.stores if store.source is not None)
     if tables and asked.to.kind != "earliest":
         yield f"tables are rebuilt from the beginning of their topics: {', '.join(tables)}"

@@ -56,7 +56,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartAddress:
     """Where a partition of a snapshot is read: the path, at any server of one node, and where there are several nodes
     the whole address, at the one that keeps it."""
 
@@ -64,7 +64,7 @@ class Part:
     url: str | None = None
 
     @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Part:
+    def of(cls, described: Mapping[str, Any]) -> PartAddress:
         """As the server describes it."""
         return cls(described["path"], described.get("url"))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stateline.log.interface import Record
 from stateline.model.nodes import (
-    Node,
+    OperatorNode,
     calls_on_changes,
     is_met_twice,
     looks_up_its_own,
@@ -14,7 +14,7 @@ from stateline.model.nodes import (
     shares_with_others,
 )
 from stateline.model.topology import Subtopology
-from stateline.processing.operators.interface import Operator, OperatorContext, Source
+from stateline.processing.operators.interface import Operator, OperatorContext, RecordSource
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.records import OutputRecord
@@ -28,7 +28,7 @@ class OperatorGraph:
         """The stores are open and restored."""
         self._context = context
         self._made: dict[int, Operator] = {}
-        self._sources: dict[str, list[tuple[Source, Sequence[Node]]]] = {}
+        self._sources: dict[str, list[tuple[RecordSource, Sequence[OperatorNode]]]] = {}
         self._one_by_one: set[str] = set()
         for processor in subtopology.processors:
             if processor.roots:
@@ -75,20 +75,20 @@ class OperatorGraph:
         """What this store's next commit has to write with its offsets."""
         return self._context.times.marks(store)
 
-    def _hand_on(self, batch: Rows | Changes | None, children: Sequence[Node]) -> None:
+    def _hand_on(self, batch: Rows | Changes | None, children: Sequence[OperatorNode]) -> None:
         if batch is None or not batch.records:
             return
         for node in children:
             self._context.failures.give(_step(node), len(batch.records))
             self._hand_on(self._operator(node).process(batch), node.children)
 
-    def _operator(self, node: Node) -> Operator:
+    def _operator(self, node: OperatorNode) -> Operator:
         if id(node) not in self._made:
             self._made[id(node)] = node.make(self._context)
         return self._made[id(node)]
 
 
-def _step(node: Node) -> str:
+def _step(node: OperatorNode) -> str:
     """Name the step that a node is: lookups have their table in it, because there may be several of one kind."""
     table = node.looks_up or node.global_table
     return node.name if table is None else f"{node.name} {table.name}"

@@ -27,7 +27,7 @@ class Operator(Protocol):
         """
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where a topic's records come in."""
 
     def before(self, records: Sequence[Record]) -> None:

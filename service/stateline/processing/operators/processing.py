@@ -14,7 +14,7 @@ from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.given_rows import key_and_value, several
 from stateline.processing.operators.interface import OperatorContext
-from stateline.processing.operators.rows import Column, Rows
+from stateline.processing.operators.rows import LazyColumn, Rows
 from stateline.processing.records import InputRecord
 from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
@@ -57,8 +57,8 @@ class ProcessRows:
                 made += called[0]
                 places += [place] * len(called[0])
         return Rows(
-            Column(self._key, [row[0] for row in made], [row[3] for row in made]),
-            Column(self._value, [row[1] for row in made], [row[4] for row in made]),
+            LazyColumn(self._key, [row[0] for row in made], [row[3] for row in made]),
+            LazyColumn(self._value, [row[1] for row in made], [row[4] for row in made]),
             [row[2] for row in made],
             [rows.records[place] for place in places],
         )

@@ -13,7 +13,7 @@ from stateline.serde.plain import Serde
 from stateline_store.timestamped_rows import TIMESTAMP
 
 
-class Column:
+class LazyColumn:
     """Keys or values, as bytes (`raw`) and as what their serde reads (`typed`), which is read when it is first asked
     for. None is None in both. Do not change either list."""
 
@@ -33,18 +33,18 @@ class Column:
             self._typed = [None if data is None else read(data) for data in self.raw]
         return self._typed
 
-    def pick(self, places: Iterable[int]) -> Column:
+    def pick(self, places: Iterable[int]) -> LazyColumn:
         """The rows at these places."""
         places = list(places)
         typed = None if self._typed is None else [self._typed[place] for place in places]
-        return Column(self.serde, [self.raw[place] for place in places], typed)
+        return LazyColumn(self.serde, [self.raw[place] for place in places], typed)
 
 
 class Rows(NamedTuple):
     """Rows of a stream, in order. `records` are those that they were made of: what a failure is told of."""
 
-    keys: Column
-    values: Column
+    keys: LazyColumn
+    values: LazyColumn
     timestamps: Sequence[int]
     records: Sequence[Record]
 

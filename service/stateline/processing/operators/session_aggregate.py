@@ -19,7 +19,7 @@ from stateline.model.windows import SessionWindows
 from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
-from stateline.processing.operators.session_cache import Session, SessionCache, Sessions
+from stateline.processing.operators.session_cache import CachedSession, SessionCache, Sessions
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedSessionStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
@@ -27,7 +27,7 @@ from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
 _END = attrgetter("end_ms")
 
 # The changelog's key, the session's end, what was there, what is now, and the record that did it.
-_Changed: TypeAlias = tuple[bytes, int, Session | None, Session | None, Record]
+_Changed: TypeAlias = tuple[bytes, int, CachedSession | None, CachedSession | None, Record]
 
 
 class SessionAggregate:
@@ -125,7 +125,7 @@ class SessionAggregate:
         found = sessions[first:behind]
         aggregate = self._folding.join(typed_key, value, [s.aggregate for s in found])
         refuse_too_large(key, aggregate, self._context.max_record_bytes)
-        made = () if aggregate is None else (Session(end_ms, start_ms, at_ms, aggregate),)
+        made = () if aggregate is None else (CachedSession(end_ms, start_ms, at_ms, aggregate),)
         if end_ms >= least_end:
             return (*sessions[:first], *made, *sessions[behind:])
         kept = [s for s in sessions if s not in found and (s.end_ms, s.start_ms) != (end_ms, start_ms)]
@@ -134,7 +134,7 @@ class SessionAggregate:
 
 def _differences(
     key: bytes, before: Sessions, after: Sessions
-) -> Iterable[tuple[bytes, int, Session | None, Session | None]]:
+) -> Iterable[tuple[bytes, int, CachedSession | None, CachedSession | None]]:
     """What of a key's sessions is other than before: the changelog's key, the end, what was there, and what is."""
     if after and before == after[:-1]:  # one more, behind all others
         (end_ms, start_ms, _, _) = now = after[-1]

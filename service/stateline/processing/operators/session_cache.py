@@ -17,7 +17,7 @@ _SESSIONS = 16  # of one key, the newest
 _BYTES = 32 * 1024 * 1024  # of aggregates, of all keys
 
 
-class Session(NamedTuple):
+class CachedSession(NamedTuple):
     """From its first record to its last one, with the timestamp of the record that it was made of last."""
 
     end_ms: int
@@ -31,7 +31,7 @@ class Session(NamedTuple):
         return TIMESTAMP.pack(self.timestamp_ms) + self.aggregate
 
 
-Sessions = tuple[Session, ...]  # by end, then start
+Sessions = tuple[CachedSession, ...]  # by end, then start
 
 
 class SessionCache:
@@ -58,7 +58,7 @@ class SessionCache:
             sessions: Sessions = ()
         else:
             with self._store.find_sessions_with_timestamp(key, earliest_end, MAX_TIMESTAMP_MS) as rows:
-                sessions = tuple(Session(s.end_ms, s.start_ms, at_ms, data) for s, (data, at_ms) in rows)
+                sessions = tuple(CachedSession(s.end_ms, s.start_ms, at_ms, data) for s, (data, at_ms) in rows)
         self._keep(key, earliest_end, sessions, 0 if known is None else known[2])
         return sessions
 

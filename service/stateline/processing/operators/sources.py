@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.operators.interface import OperatorContext
-from stateline.processing.operators.rows import Changes, Column, Rows, plain
+from stateline.processing.operators.rows import Changes, LazyColumn, Rows, plain
 from stateline_store import ExpiringKeyValueStore
 
 
@@ -23,8 +23,8 @@ class StreamSource:
 
     def read(self, records: Sequence[Record]) -> Rows:
         return Rows(
-            Column(self._topic.key, [record.key for record in records]),
-            Column(self._topic.value, [record.value for record in records]),
+            LazyColumn(self._topic.key, [record.key for record in records]),
+            LazyColumn(self._topic.value, [record.value for record in records]),
             [record.timestamp_ms for record in records],
             records,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from stateline.processing.given_rows import key_and_value, several
 from stateline.processing.operators.interface import OperatorContext
-from stateline.processing.operators.rows import Changes, Column, Rows
+from stateline.processing.operators.rows import Changes, LazyColumn, Rows
 from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
 
@@ -67,7 +67,7 @@ class MapValues:
 
         made = list(self._context.each(self._name, rows.records, rows.pairs, mapped))
         kept = rows.pick([place for place, _ in made])
-        values = Column(self._serde, [raw for _, (raw, _) in made], [value for _, (_, value) in made])
+        values = LazyColumn(self._serde, [raw for _, (raw, _) in made], [value for _, (_, value) in made])
         return kept._replace(values=values)
 
 
@@ -97,8 +97,8 @@ class FlatMap:
             for one in several
         ]
         return Rows(
-            Column(self._key, [key for _, (key, _, _) in found], [pair[0] for _, (_, _, pair) in found]),
-            Column(self._value, [value for _, (_, value, _) in found], [pair[1] for _, (_, _, pair) in found]),
+            LazyColumn(self._key, [key for _, (key, _, _) in found], [pair[0] for _, (_, _, pair) in found]),
+            LazyColumn(self._value, [value for _, (_, value, _) in found], [pair[1] for _, (_, _, pair) in found]),
             [rows.timestamps[place] for place, _ in found],
             [rows.records[place] for place, _ in found],
         )
@@ -112,5 +112,5 @@ class ToStream:
         self._key, self._value = key, value
 
     def process(self, changes: Changes) -> Rows:
-        keys, values = Column(self._key, list(changes.keys)), Column(self._value, list(changes.new))
+        keys, values = LazyColumn(self._key, list(changes.keys)), LazyColumn(self._value, list(changes.new))
         return Rows(keys, values, changes.timestamps, changes.records)

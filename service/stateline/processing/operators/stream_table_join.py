@@ -12,7 +12,7 @@ from typing import Any
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.operators.grouping import with_key_and_value, with_value
 from stateline.processing.operators.interface import OperatorContext
-from stateline.processing.operators.rows import Column, Rows
+from stateline.processing.operators.rows import LazyColumn, Rows
 from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
 from stateline_store import TransactionalStore, VersionedStore
@@ -55,7 +55,7 @@ class StreamTableJoin:
         pairs = zip(rows.values.typed, found, strict=True)
         made = list(self._context.each(self._name, rows.records, pairs, joined))
         kept = rows.pick([place for place, _ in made])
-        return kept._replace(values=Column(self._serde, [raw for _, (raw, _) in made], [v for _, (_, v) in made]))
+        return kept._replace(values=LazyColumn(self._serde, [raw for _, (raw, _) in made], [v for _, (_, v) in made]))
 
     def _with_keys(self, rows: Rows) -> tuple[Rows, Sequence[bytes | None]]:
         """The rows that are not dropped, and the keys to look under."""

@@ -185,8 +185,8 @@ class ChangeFeed:
             ends = await self._log.ends()
             if any(ends[p] for p in unknown):
                 raise NotReadyError(
-                    f"What partition {unknown[0]} has committed is not known here now, and latest means all of them: "
-                    "ask again in a moment."
+                    f"The end of partition {unknown[0]} is not known here now, and latest means the end of all "
+                    "partitions. Ask again in a moment."
                 )
 
     async def _look(self) -> None:

@@ -1,7 +1,7 @@
 """`ChangeLog`: a topic behind a change feed, read on a thread of its own for the event loop.
 
-That thread is the only one that ever touches consumer and admin (`TopicReader`). Closing is one more piece of work for
-it: whoever closes waits for nothing, and the thread ends behind it.
+Only that thread touches the consumer and the admin client (`CommittedRecords`). Closing is its last work: nobody waits
+for it, and the thread ends after it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.log import Record
 from stateline.processes.seldom import seldom
-from stateline.server.changes.topic_reader import POLL_RECORDS, Begin, TopicReader, recreated
+from stateline.server.changes.topic_reader import POLL_RECORDS, Begin, CommittedRecords, recreated
 from stateline_store import (
     CursorExpiredError,
     DoesNotExistError,
@@ -31,7 +31,7 @@ _log = seldom(__name__)
 
 
 class ChangeLog:
-    """A `TopicReader` on a thread of its own; every method is for the event loop's thread.
+    """A `CommittedRecords` on a thread of its own; every method is for the event loop's thread.
 
     Each may raise `NotReadyError` when the log cannot be read now; after `begin` `CursorExpiredError` also means that
     the topic is gone.
@@ -48,7 +48,7 @@ class ChangeLog:
         poll_records: int = POLL_RECORDS,
         is_changelog: bool,
     ) -> None:
-        """`is_changelog`: as `TopicReader`. With a `topic_id` only the topic that has it is read:
+        """`is_changelog`: as `CommittedRecords`. With a `topic_id` only the topic that has it is read:
         `CursorExpiredError` says that there is none."""
         self._config = config
         self._topic = topic
@@ -59,25 +59,25 @@ class ChangeLog:
         self._is_changelog = is_changelog
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="changes")
         self._stopped = Event()
-        self._reader: TopicReader | None = None  # the thread's own
+        self._reader: CommittedRecords | None = None  # the thread's own
         self._is_used = False
         self.next_offsets: dict[int, int] = {}
 
     async def begin(self, begin: Begin) -> None:
-        """As `TopicReader.begin`; `NotReadyError` when there is no topic yet."""
+        """As `CommittedRecords.begin`; `NotReadyError` when there is no topic yet."""
         self.next_offsets = await self._on_thread(lambda: self._opened().begin(begin))
 
     async def read(self, without: frozenset[int]) -> list[Record]:
-        """As `TopicReader.read`; `next_offsets` moves along."""
+        """As `CommittedRecords.read`; `next_offsets` moves along."""
         records, self.next_offsets = await self._on_thread(lambda: self._opened().read(without))
         return records
 
     async def ends(self) -> dict[int, int]:
-        """As `TopicReader.ends`."""
+        """As `CommittedRecords.ends`."""
         return await self._on_thread(lambda: self._opened().ends())
 
     async def ends_of_commits(self, seen: Mapping[int, Position], known: Mapping[int, int]) -> dict[int, int]:
-        """As `TopicReader.ends_of_commits`."""
+        """As `CommittedRecords.ends_of_commits`."""
         return await self._on_thread(lambda: self._opened().ends_of_commits(seen, known))
 
     async def topic_id(self) -> str:
@@ -85,7 +85,7 @@ class ChangeLog:
         return await self._on_thread(lambda: self._opened().topic_id)
 
     async def check_topic(self) -> None:
-        """As `TopicReader.check_topic`."""
+        """As `CommittedRecords.check_topic`."""
         await self._on_thread(lambda: self._opened().check_topic())
 
     def close(self) -> None:
@@ -96,14 +96,14 @@ class ChangeLog:
                 self._thread.submit(self._close)
             self._thread.shutdown(wait=False)
 
-    def _opened(self) -> TopicReader:
+    def _opened(self) -> CommittedRecords:
         if self._reader is None:
             # One reader's share of memory: librdkafka's own default is 64 MiB for each.
             kibibytes = max(1, self._buffer_bytes // 1024)
             small = {"queued.max.messages.kbytes": str(kibibytes), "queued.min.messages": str(POLL_RECORDS)}
             config = self._config.model_copy(update={"consumer": {**small, **self._config.consumer}})
             log = configured_log(config)
-            self._reader = TopicReader(
+            self._reader = CommittedRecords(
                 log,
                 self._topic,
                 self._partitions,

@@ -32,7 +32,7 @@ from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
-from stateline.server.wire.turns import Pace, let_others_in
+from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -171,7 +171,7 @@ async def _events(
     """The stream, in pieces of whole events."""
     given = {str(p): at - 1 for p, at in sorted(next_offsets.items()) if at > 0}
     yield b"retry: %d\nid: %b\n\n" % (_RETRY_MS, orjson.dumps({feed.topic: given}))
-    pace = Pace()
+    pace = ScanPace()
     async with aclosing(feed.changes()) as changes:
         async for records in changes:
             at = 0

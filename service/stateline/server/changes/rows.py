@@ -43,7 +43,7 @@ from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
-from stateline.server.wire.turns import Pace, let_others_in
+from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ class ChangeRowRoutes:
         if text == "latest":
             if missing := [p for p in store.partitions if p not in ends]:
                 raise NotReadyError(
-                    f"What partition {missing[0]} of {store.name!r} has committed cannot be read now, and latest means "
-                    "all of them: ask again in a moment."
+                    f"The end of partition {missing[0]} of {store.name!r} cannot be read now, and latest means "
+                    "the end of all partitions. Ask again in a moment."
                 )
             return ends
         if text == "earliest":
@@ -284,7 +284,7 @@ class ChangeRowRoutes:
         from stateline.server.changes.batches import change_batch, pieces
         from stateline.server.rows.arrow_rows import stream_batch
 
-        definition, pace = asked.store.definition, Pace()
+        definition, pace = asked.store.definition, ScanPace()
         async with aclosing(self._records(asked, log)) as found:
             async for records in found:
                 for some in pieces(records, lambda: pace.rows):

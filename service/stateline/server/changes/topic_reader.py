@@ -63,7 +63,7 @@ class AfterInput:
 Begin = After | AfterInput
 
 
-class TopicReader:
+class CommittedRecords:
     """Committed records of some partitions of a topic. One thread at a time uses it.
 
     Every method may raise `LogUnavailableError`; `CursorExpiredError` when the log has lost what comes next.

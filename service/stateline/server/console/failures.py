@@ -22,7 +22,7 @@ from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
 from stateline.processing.record_members import headers_of, members_of
-from stateline.server.console.newest_records import MOST, Kept, newest_records
+from stateline.server.console.newest_records import MOST, KeptRecord, newest_records
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.hidden_paths import trace_without_paths, without_paths
@@ -41,7 +41,7 @@ class ConsoleFailures:
 
     def __init__(self, serving: Serving) -> None:
         self._topology, self._config = serving.topology, serving.config
-        self._reading: asyncio.Task[list[Kept]] | None = None
+        self._reading: asyncio.Task[list[KeptRecord]] | None = None
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -59,7 +59,7 @@ class ConsoleFailures:
         found = await asyncio.to_thread(_shown, self._topology, records[:limit])
         return json_response({"topic": topic, "records": found})
 
-    async def _newest(self, topic: str) -> list[Kept]:
+    async def _newest(self, topic: str) -> list[KeptRecord]:
         reading = self._reading
         if reading is None:
             reading = self._reading = asyncio.create_task(asyncio.to_thread(newest_records, self._config, topic))
@@ -72,11 +72,11 @@ class ConsoleFailures:
                 f"The topic {topic!r} cannot be read now, and the server's log says why: ask again in a moment."
             ) from error
 
-    def _forget(self, _: asyncio.Task[list[Kept]]) -> None:
+    def _forget(self, _: asyncio.Task[list[KeptRecord]]) -> None:
         self._reading = None  # it would keep what was read until somebody asks again
 
 
-def _shown(topology: Topology, records: Sequence[Kept]) -> list[dict[str, Any]]:
+def _shown(topology: Topology, records: Sequence[KeptRecord]) -> list[dict[str, Any]]:
     topics = topology.topics_known()
     found = []
     for record, left_out, _ in records:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.model.graph import Drawn, DrawnKind, Part, graph_of
+from stateline.model.graph import Drawn, DrawnKind, GraphPart, graph_of
 from stateline.model.topology import Topology
 from stateline.server.console.history import History
 from stateline.server.contract.answers import json_response
@@ -72,7 +72,7 @@ class ConsoleGraph:
             }
         )
 
-    def _known(self, request: Request) -> tuple[list[Part], set[Drawn]]:
+    def _known(self, request: Request) -> tuple[list[GraphPart], set[Drawn]]:
         """The parts that who asks may know of, and what may be known of these."""
         subtopologies = [s for s in self._topology.subtopologies if concerns(s, request)]
         ordinals = {None, *(subtopology.ordinal for subtopology in subtopologies)}

@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.deployment.topology_file import GLOBAL, GLOBAL_TABLES
 from stateline.deployment.worker_figures import Totals, WorkerFigures
 from stateline.model.topology import Topology
-from stateline.server.console.query_times import Look, QueryTimes
+from stateline.server.console.query_times import QueryTimes, TimedCounts
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
@@ -89,7 +89,7 @@ class History:
         self._followed = _stores_to_follow(serving.topology)
         self._samples: deque[_Sample] = deque(maxlen=int(_KEPT_S / INTERVAL_S))
         self._workers: Mapping[str, WorkerFigures] = {}
-        self._queries: deque[Look] = deque(maxlen=_QUANTILE_LOOKS)
+        self._queries: deque[TimedCounts] = deque(maxlen=_QUANTILE_LOOKS)
         self._offsets: Mapping[TopicPartition, int] = {}
         self._tasks: Set[str] = frozenset()
         self._grown: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class History:
         at_ms, at_s = now_ms(), time.monotonic()
         workers, before = await asyncio.to_thread(self._figures.read), self._workers
         self._workers = workers
-        self._queries.append(Look(at_s, await self._metrics.queries()))
+        self._queries.append(TimedCounts(at_s, await self._metrics.queries()))
         await self._follow()
         committed_at_ms, restoring = Counter[str](), Counter[str]()
         for _, store, _, status in noticed(self._serving.partitions):

@@ -30,7 +30,7 @@ _POLL_RECORDS = 32  # of any size
 _OFFSETS, _MORE = 2 * MOST, 16
 
 
-class Kept(NamedTuple):
+class KeptRecord(NamedTuple):
     """A record, and which of its `key`, `value` and `headers` it is without, as they are too large. Headers that say
     what a dead letter is of stay, cut off."""
 
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, record: Record) -> Kept:
+    def of(cls, record: Record) -> KeptRecord:
         """What is kept of this one."""
         sizes = {
             "key": len(record.key or b""),
@@ -61,12 +61,12 @@ class _Newest:
     """The newest of those that were added, of each partition in order: `MOST` of each, `_KEPT_BYTES` of all."""
 
     def __init__(self) -> None:
-        self._parts: defaultdict[int, deque[Kept]] = defaultdict(deque)
+        self._parts: defaultdict[int, deque[KeptRecord]] = defaultdict(deque)
         self._bytes = 0
         self.has_enough = False
 
     def add(self, record: Record) -> None:
-        part, kept = self._parts[record.partition], Kept.of(record)
+        part, kept = self._parts[record.partition], KeptRecord.of(record)
         part.append(kept)
         self._bytes += kept.bytes
         if len(part) > MOST:
@@ -74,17 +74,17 @@ class _Newest:
         while self._bytes > _KEPT_BYTES:
             self._drop(min(filter(None, self._parts.values()), key=lambda each: each[0].record.timestamp_ms))
 
-    def _drop(self, part: deque[Kept]) -> None:
+    def _drop(self, part: deque[KeptRecord]) -> None:
         self._bytes -= part.popleft().bytes
         self.has_enough = True
 
-    def sorted(self) -> list[Kept]:
+    def sorted(self) -> list[KeptRecord]:
         """The newest first: of each partition by offset, between them by time."""
-        parts: Iterable[Iterable[Kept]] = (reversed(part) for part in self._parts.values())
+        parts: Iterable[Iterable[KeptRecord]] = (reversed(part) for part in self._parts.values())
         return list(heapq.merge(*parts, key=lambda kept: -kept.record.timestamp_ms))[:MOST]
 
 
-def newest_records(config: Config, topic: str) -> list[Kept]:
+def newest_records(config: Config, topic: str) -> list[KeptRecord]:
     """The newest records of this topic, the newest first, none where it is not there. Blocks for some seconds at most.
 
     Raises `LogUnavailableError` when they do not come in that time, and what the log raises.
@@ -104,8 +104,8 @@ def newest_records(config: Config, topic: str) -> list[Kept]:
 
 def _newest_of(
     log: Log, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], until_s: float
-) -> list[Kept]:
-    offsets, found = _OFFSETS, list[Kept]()
+) -> list[KeptRecord]:
+    offsets, found = _OFFSETS, list[KeptRecord]()
     while True:
         bounds = {place: (max(firsts[place], end - offsets), end) for place, end in ends.items()}
         bounds = {place: (first, end) for place, (first, end) in bounds.items() if first < end}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Look(NamedTuple):
+class TimedCounts(NamedTuple):
     """What was counted at a time: how many took no longer than so many seconds; the last edge is None."""
 
     at_s: float
@@ -22,7 +22,7 @@ class QueryTimes(NamedTuple):
     p99_ms: float | None
 
     @classmethod
-    def between(cls, looks: Sequence[Look]) -> QueryTimes:
+    def between(cls, looks: Sequence[TimedCounts]) -> QueryTimes:
         """Of these looks, the newest last."""
         if len(looks) < 2:
             return cls(None, None, None)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from stateline.server.contract.parameters import PARAMETERS
-from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, Problem
+from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, ProblemKind
 
 _ANY = {"description": "Any JSON value, in the store's type."}
 _STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -224,11 +224,11 @@ def _schemas() -> dict[str, Any]:
         },
         optional=("lag_ms", "lag_records"),
     )
-    schemas["Problem"] = _problem_schema(tuple(PROBLEMS.values()))
+    schemas["ProblemKind"] = _problem_schema(tuple(PROBLEMS.values()))
     return schemas
 
 
-def _problem_schema(problems: tuple[Problem, ...]) -> dict[str, Any]:
+def _problem_schema(problems: tuple[ProblemKind, ...]) -> dict[str, Any]:
     reasons = list(dict.fromkeys(problem.reason for problem in problems))
     required = {
         "type": _STRING,

@@ -42,7 +42,7 @@ CHALLENGE = 'Bearer realm="stateline"'
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
 
 
-class Problem(NamedTuple):
+class ProblemKind(NamedTuple):
     """One line of the contract's table."""
 
     reason: str
@@ -51,27 +51,33 @@ class Problem(NamedTuple):
 
 
 # An error has the line of its nearest class here; whatever else happens is a STORE_EXCEPTION.
-PROBLEMS: dict[type[Exception], Problem] = {
-    UnknownQueryTypeError: Problem("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
-    InvalidArgumentError: Problem("INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."),
-    NotAcceptableError: Problem("NOT_ACCEPTABLE", 406, "This query does not have the requested format."),
-    UnauthenticatedError: Problem("UNAUTHENTICATED", 401, "The request has no valid token."),
-    ForbiddenError: Problem("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
-    DoesNotExistError: Problem("DOES_NOT_EXIST", 404, "There is no such store, partition, cursor, snapshot or path."),
-    CursorExpiredError: Problem(
+PROBLEMS: dict[type[Exception], ProblemKind] = {
+    UnknownQueryTypeError: ProblemKind("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
+    InvalidArgumentError: ProblemKind(
+        "INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."
+    ),
+    NotAcceptableError: ProblemKind("NOT_ACCEPTABLE", 406, "This query does not have the requested format."),
+    UnauthenticatedError: ProblemKind("UNAUTHENTICATED", 401, "The request has no valid token."),
+    ForbiddenError: ProblemKind("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
+    DoesNotExistError: ProblemKind(
+        "DOES_NOT_EXIST", 404, "There is no such store, partition, cursor, snapshot or path."
+    ),
+    CursorExpiredError: ProblemKind(
         "CURSOR_EXPIRED", 410, "The state behind a cursor, a snapshot or a place in a change feed is gone."
     ),
-    NotUpToBoundError: Problem("NOT_UP_TO_BOUND", 412, "The copy was still behind `position_bound` after `wait_ms`."),
-    NotPresentError: Problem("NOT_PRESENT", 421, "No machine that answers has the partition."),
-    TooManyRequestsError: Problem("TOO_MANY_REQUESTS", 429, "The request reached a limit."),
-    NotActiveError: Problem("NOT_ACTIVE", 503, "Only the owner may answer, and here is no active copy."),
-    NotReadyError: Problem("NOT_READY", 503, "The server starts or stops, or cannot read the state."),
-    NewerFormatError: Problem("NOT_READY", 503, "A newer version of Stateline wrote the state."),
-    Exception: Problem("STORE_EXCEPTION", 500, "Something unexpected failed. See the server's log."),
+    NotUpToBoundError: ProblemKind(
+        "NOT_UP_TO_BOUND", 412, "The copy was still behind `position_bound` after `wait_ms`."
+    ),
+    NotPresentError: ProblemKind("NOT_PRESENT", 421, "No machine that answers has the partition."),
+    TooManyRequestsError: ProblemKind("TOO_MANY_REQUESTS", 429, "The request reached a limit."),
+    NotActiveError: ProblemKind("NOT_ACTIVE", 503, "Only the owner may answer, and here is no active copy."),
+    NotReadyError: ProblemKind("NOT_READY", 503, "The server starts or stops, or cannot read the state."),
+    NewerFormatError: ProblemKind("NOT_READY", 503, "A newer version of Stateline wrote the state."),
+    Exception: ProblemKind("STORE_EXCEPTION", 500, "Something unexpected failed. See the server's log."),
 }
 
 
-def problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> ProblemKind:
     """The line of the table that applies to this error."""
     return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
 

@@ -33,7 +33,7 @@ _WORDS = {
 }
 
 
-class UnreadableError(Exception):
+class UnreadableRequestError(Exception):
     """A request that is not read any further; str() says why, and what to do."""
 
     def __init__(self, detail: str, status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
@@ -41,40 +41,40 @@ class UnreadableError(Exception):
         self.status = status
 
 
-def headers_too_large() -> UnreadableError:
+def headers_too_large() -> UnreadableRequestError:
     """There are too many headers, or too long ones."""
-    return UnreadableError(
+    return UnreadableRequestError(
         f"A request has at most {MAX_HEADERS} headers, of {MAX_HEADER_BYTES} bytes (64 KiB) in all: send fewer, or "
         "shorter ones.",
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     )
 
 
-def hash_in_url() -> UnreadableError:
+def hash_in_url() -> UnreadableRequestError:
     """A fragment, which no client may send: parsers disagree on where the path ends. Source: RFC 9112, 3.2.1."""
-    return UnreadableError("The URL has a raw #, which belongs to no request: write # as %23, or leave it out.")
+    return UnreadableRequestError("The URL has a raw #, which belongs to no request: write # as %23, or leave it out.")
 
 
-def wrong_hosts(count: int) -> UnreadableError:
+def wrong_hosts(count: int) -> UnreadableRequestError:
     """`Host` is there so often. Source: RFC 9112, 3.2."""
-    return UnreadableError(
+    return UnreadableRequestError(
         f"A request has one Host header, and this one has {count or 'none'}: send one.", HTTPStatus.BAD_REQUEST
     )
 
 
-def wrong_coding() -> UnreadableError:
+def wrong_coding() -> UnreadableRequestError:
     """A body in a transfer coding that is not known here, or that may be framed in two ways. Source: RFC 9112, 6.1."""
-    return UnreadableError(_CODING, HTTPStatus.BAD_REQUEST)
+    return UnreadableRequestError(_CODING, HTTPStatus.BAD_REQUEST)
 
 
-def wrong_version() -> UnreadableError:
+def wrong_version() -> UnreadableRequestError:
     """An HTTP that is not spoken here."""
-    return UnreadableError(_VERSION)
+    return UnreadableRequestError(_VERSION)
 
 
-def upgrade_with_body() -> UnreadableError:
+def upgrade_with_body() -> UnreadableRequestError:
     """The parser takes what is behind the headers for the other protocol: the body would be lost."""
-    return UnreadableError(
+    return UnreadableRequestError(
         "A request that asks for another protocol (Upgrade) has no body here: leave out Upgrade (curl --http1.1)."
     )
 

@@ -27,7 +27,7 @@ from stateline.server.queries.requests import ReadRequest, all_entries, entry_co
 from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
-from stateline.server.state.cursor_text import Token, mark_of, never_given, node_mark
+from stateline.server.state.cursor_text import CursorToken, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Page, pinned
 from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
@@ -149,7 +149,7 @@ class ScanAnswers:
             return head_response(JSON)
         return head_response(media_type, headers_of(read.terms, outcomes, details=read.shape.details))
 
-    def token(self, cursor: str) -> Token | Elsewhere:
+    def token(self, cursor: str) -> CursorToken | Elsewhere:
         """What a cursor says. Raises `DoesNotExistError` for one that no server has given, as far as can be told here:
         of another node's that node tells; and `NotReadyError` while other nodes are not known."""
         mark, nodes = mark_of(cursor), self._serving.nodes
@@ -168,7 +168,7 @@ class ScanAnswers:
         return Elsewhere(node, cursor)
 
     async def follow(
-        self, request: Request, store: ServedStore, token: Token | Elsewhere, limit: int | None
+        self, request: Request, store: ServedStore, token: CursorToken | Elsewhere, limit: int | None
     ) -> Response:
         """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
         if isinstance(token, Elsewhere):

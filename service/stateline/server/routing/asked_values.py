@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stateline.query.values import Entry, Failure, Outcome, Rest, Rows
+from stateline.query.values import Entry, Failure, Outcome, QueryRows, Rest
 from stateline_store.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
 
@@ -28,14 +28,14 @@ class _ChangedRest:
     rest: Rest
     change: Callable[[bytes], bytes]
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         return _changed(await self.rest.more(limit), self.change)
 
     def close(self) -> None:
         self.rest.close()
 
 
-def _changed(rows: Rows, change: Callable[[bytes], bytes]) -> Rows:
+def _changed(rows: QueryRows, change: Callable[[bytes], bytes]) -> QueryRows:
     rest = None if rows.rest is None else _ChangedRest(rows.rest, change)
     return replace(rows, entries=[_entry(entry, change) for entry in rows.entries], rest=rest)
 

@@ -43,7 +43,7 @@ from stateline_store import (
 _IN_MEMORY = 0
 
 
-class Asking(Protocol):
+class CopyRouter(Protocol):
     """What asks copies of partitions: those of this node, or of all."""
 
     async def ask(
@@ -115,7 +115,7 @@ class Copies:
             await self._workers.refresh()
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
-        """As in `Asking`, of those that nobody else can have."""
+        """As in `CopyRouter`, of those that nobody else can have."""
         found = self._ends(store, partitions)
         if len(found) < len(partitions) and await self._ownership.settle():
             found = self._ends(store, partitions)

@@ -16,7 +16,7 @@ from stateline.query.values import (
     Failure,
     Outcome,
     PartitionAnswer,
-    Rows,
+    QueryRows,
     ScanQuery,
     Terms,
     Value,
@@ -29,7 +29,7 @@ from stateline.query.words import check_answered
 from stateline.serde.key_text import in_lower_case
 from stateline.serde.partitioner import home_partition
 from stateline.server.routing.bounds import PositionBounds
-from stateline.server.routing.copies import Asking
+from stateline.server.routing.copies import CopyRouter
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.served_stores import ServedStore
@@ -52,7 +52,7 @@ class QueryRouting:
     when the server is shutting down.
     """
 
-    def __init__(self, copies: Asking, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
+    def __init__(self, copies: CopyRouter, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
         self._copies = copies
         self._bounds = bounds
         self._whole = whole
@@ -203,7 +203,7 @@ async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:
     """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
     while not answer.rows.entries and answer.rows.rest is not None:
         rows = await answer.rows.rest.more(limit)
-        answer.rows = Rows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
+        answer.rows = QueryRows(rows.entries, interval_ms=answer.rows.interval_ms, rest=rows.rest)
         await let_others_in()
     return bool(answer.rows.entries)
 

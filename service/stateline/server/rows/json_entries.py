@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import orjson
 
 from stateline.server.contract.observation import note_rows
-from stateline.server.wire.turns import Pace, let_others_in
+from stateline.server.wire.turns import ScanPace, let_others_in
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ async def entries_json(items: Sequence[T], shown: Callable[[T], Mapping[str, Any
 async def in_steps(items: Sequence[T], made: Callable[[Sequence[T]], bytes]) -> list[bytes]:
     """What is `made` of these entries, some at a time."""
     note_rows(len(items))
-    pace, pieces, at = Pace(), list[bytes](), 0
+    pace, pieces, at = ScanPace(), list[bytes](), 0
     while at < len(items):
         some = items[at : at + pace.rows]
         with pace.step(len(some)):

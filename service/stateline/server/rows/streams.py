@@ -29,7 +29,7 @@ from stateline.server.rows import csv_rows, ndjson_rows
 from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
-from stateline.server.wire.turns import STEP_BYTES, Pace, let_others_in
+from stateline.server.wire.turns import STEP_BYTES, ScanPace, let_others_in
 
 
 class OwningStream(StreamingResponse):
@@ -118,7 +118,7 @@ async def _arrow(
 
 async def _pieces(scan: MergedScan, made: Callable[[list[Entry]], bytes]) -> AsyncGenerator[bytes, None]:
     """What is `made` of all entries, some at a time."""
-    pace = Pace()
+    pace = ScanPace()
     while entries := await scan.page(pace.rows, STEP_BYTES):
         with pace.step(len(entries)):
             piece = made(entries)

@@ -10,7 +10,7 @@ from typing import Any
 from stateline.server.serving import Serving
 from stateline.server.snapshots.asked_nodes import PART, TIMEOUT_S, AskedNodes, NodeRefusedError
 from stateline.server.snapshots.making import Making, all_of
-from stateline.server.snapshots.own_parts import OwnParts, Places, Wanted
+from stateline.server.snapshots.own_parts import OwnParts, Places, SnapshotRequest
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, StatelineError
 from stateline_store.clock import now_ms
@@ -24,7 +24,7 @@ _MADE_WITHIN_MS = int(3 * TIMEOUT_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeptSnapshot:
     """A snapshot as its keeper has it; `node` is that one's name."""
 
     node: str
@@ -42,7 +42,7 @@ class ClusterSnapshots:
     def __init__(self, serving: Serving, own: OwnParts, nodes: AskedNodes) -> None:
         self._serving, self._own, self._nodes = serving, own, nodes
 
-    async def create(self, stores: Sequence[ServedStore], wanted: Wanted) -> tuple[Found, bool]:
+    async def create(self, stores: Sequence[ServedStore], wanted: SnapshotRequest) -> tuple[KeptSnapshot, bool]:
         """The snapshot, and whether it was made now; else it was made under this pin before. Raises as `OwnParts.make`,
         and `NodeRefusedError`."""
         known = await self._own.pinned(wanted.pin)
@@ -54,7 +54,7 @@ class ClusterSnapshots:
             making = Making(self._own, self._nodes, wanted, self._places(stores))
             made = await self._make(making)
             if made is not None and made.id == making.id:
-                return Found(making.keeper, made), True
+                return KeptSnapshot(making.keeper, made), True
             if made is not None:
                 if (found := await self._finished(made)) is not None:
                     return found, False
@@ -68,7 +68,7 @@ class ClusterSnapshots:
                 )
             await asyncio.sleep(_PAUSE_S)
 
-    async def find(self, snapshot_id: str) -> Found:
+    async def find(self, snapshot_id: str) -> KeptSnapshot:
         """Raises `DoesNotExistError` or `CursorExpiredError`, and `NotPresentError` or `NodeRefusedError` when its
         keeper cannot be asked."""
         keeper = self._nodes.keeper(snapshot_id)
@@ -79,11 +79,11 @@ class ClusterSnapshots:
                 "The node that made this snapshot has left, or was not heard of yet: ask again when it is back."
             )
         if keeper == self._nodes.own:
-            return Found(keeper, self._own.find(snapshot_id))
+            return KeptSnapshot(keeper, self._own.find(snapshot_id))
         told = await self._nodes.ask(keeper, "GET", PART.format(id=snapshot_id))
-        return Found(keeper, Snapshot.from_json(told["snapshot"]))
+        return KeptSnapshot(keeper, Snapshot.from_json(told["snapshot"]))
 
-    async def renew(self, found: Found, ttl_ms: int) -> Found:
+    async def renew(self, found: KeptSnapshot, ttl_ms: int) -> KeptSnapshot:
         """Let all nodes keep it so long from now. When one cannot that has a part, that is raised after all others
         have; its part goes when its lease ends."""
 
@@ -100,9 +100,9 @@ class ClusterSnapshots:
                 return found.snapshot  # it only remembers the pin
 
         renewed = await all_of(at(each) for each in found.nodes)
-        return Found(found.node, renewed[0])
+        return KeptSnapshot(found.node, renewed[0])
 
-    async def release(self, found: Found) -> None:
+    async def release(self, found: KeptSnapshot) -> None:
         """Release it at all nodes, its keeper last. What another one keeps that cannot be reached goes when its lease
         ends."""
 
@@ -115,10 +115,10 @@ class ClusterSnapshots:
         await asyncio.gather(*(at(each.node) for each in found.snapshot.elsewhere), return_exceptions=True)
         await at(found.node)
 
-    async def kept_here(self) -> list[Found]:
+    async def kept_here(self) -> list[KeptSnapshot]:
         """Those of which this node is the keeper."""
         own = self._nodes.own
-        return [Found(own, each) for each in await self._own.all() if self._nodes.keeper(each.id) == own]
+        return [KeptSnapshot(own, each) for each in await self._own.all() if self._nodes.keeper(each.id) == own]
 
     async def kept_elsewhere(self) -> list[Any]:
         """Those that the other nodes list, of all that can be reached."""
@@ -126,7 +126,7 @@ class ClusterSnapshots:
         told = await asyncio.gather(*asked, return_exceptions=True)
         return [each for some in told if isinstance(some, dict) for each in some["snapshots"]]
 
-    async def _finished(self, snapshot: Snapshot) -> Found | None:
+    async def _finished(self, snapshot: Snapshot) -> KeptSnapshot | None:
         """What the keeper has; None when it is not made, or not yet."""
         try:
             return await self.find(snapshot.id)

@@ -6,13 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 from stateline.server.snapshots.asked_nodes import AskedNodes
-from stateline.server.snapshots.cluster import Found
+from stateline.server.snapshots.cluster import KeptSnapshot
 from stateline.server.snapshots.operations import PATH
 from stateline_store import Position
 from stateline_store.checkpoints import CheckpointPart
 
 
-def described(found: Found, nodes: AskedNodes) -> dict[str, Any]:
+def described(found: KeptSnapshot, nodes: AskedNodes) -> dict[str, Any]:
     """The JSON. Where there are several nodes, parts say which one keeps them, and their URLs as far as they are known:
     of one alone the path is right at whatever address it was asked."""
     snapshot = found.snapshot
@@ -31,7 +31,7 @@ def described(found: Found, nodes: AskedNodes) -> dict[str, Any]:
     }
 
 
-def _part(found: Found, node: str, part: CheckpointPart, nodes: AskedNodes) -> dict[str, Any]:
+def _part(found: KeptSnapshot, node: str, part: CheckpointPart, nodes: AskedNodes) -> dict[str, Any]:
     path = f"{PATH}/{found.snapshot.id}/stores/{quote(part.store, safe='')}/partitions/{part.partition}"
     several: dict[str, str] = {}
     if nodes.shown is not None or found.snapshot.elsewhere:

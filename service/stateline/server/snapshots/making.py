@@ -13,7 +13,15 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stateline.server.snapshots.asked_nodes import PART, AskedNodes, NodeRefusedError
-from stateline.server.snapshots.own_parts import Epoch, Made, OwnParts, Places, Wanted, of_one_epoch, read_epochs
+from stateline.server.snapshots.own_parts import (
+    Epoch,
+    Made,
+    OwnParts,
+    Places,
+    SnapshotRequest,
+    of_one_epoch,
+    read_epochs,
+)
 from stateline_store import CursorExpiredError, StatelineError
 from stateline_store.snapshot import PartsElsewhere, Snapshot
 
@@ -23,7 +31,7 @@ T = TypeVar("T")
 class Making:
     """`places` are those of each node."""
 
-    def __init__(self, own: OwnParts, nodes: AskedNodes, wanted: Wanted, places: Mapping[str, Places]) -> None:
+    def __init__(self, own: OwnParts, nodes: AskedNodes, wanted: SnapshotRequest, places: Mapping[str, Places]) -> None:
         self._own, self._nodes, self._wanted = own, nodes, wanted
         self.keeper = min(places)
         self.id = nodes.new_id(self.keeper)

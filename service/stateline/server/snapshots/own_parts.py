@@ -14,7 +14,7 @@ from typing import Any
 
 from stateline.server.serving import Serving
 from stateline_store.clock import now_ms
-from stateline_store.snapshot import PartsElsewhere, Pin, Share, Snapshot
+from stateline_store.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_directory import SnapshotDirectory
 
 Places = Mapping[str, Sequence[int]]
@@ -24,7 +24,7 @@ Epoch = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotRequest:
     """What a snapshot is asked for with. `stores` are all of it, wherever they are; `owner` is whose it is, `caller` by
     whom it is counted, None where it was counted at another node."""
 
@@ -60,7 +60,7 @@ class OwnParts:
     async def make(
         self,
         snapshot_id: str,
-        wanted: Wanted,
+        wanted: SnapshotRequest,
         places: Places,
         elsewhere: Sequence[PartsElsewhere] = (),
         epochs: Iterable[Epoch] = (),
@@ -72,7 +72,7 @@ class OwnParts:
         the pin named is gone.
         """
         by_worker = self._by_worker(places)
-        share = None if wanted.caller is None else Share(wanted.caller, self._share)
+        share = None if wanted.caller is None else CallerShare(wanted.caller, self._share)
         limits = (self._most, self._most_bytes, share)
         unfinished = await asyncio.to_thread(self._directory.begin, now_ms(), *limits, snapshot_id)
         try:

@@ -24,7 +24,7 @@ from stateline.server.guard.caller import name_of, require_owner, require_read
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
 from stateline.server.snapshots.keeper import SnapshotKeeper
-from stateline.server.snapshots.own_parts import OwnParts, Wanted, read_epochs
+from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
 from stateline_store import DoesNotExistError, InvalidArgumentError
 from stateline_store.snapshot import PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_directory import is_snapshot_id
@@ -60,7 +60,7 @@ class PartRoutes:
     async def _make(self, request: Request, members: dict[str, Any]) -> Response:
         stores = tuple(map(str, members["stores"]))
         require_read(request, stores)
-        wanted = Wanted(stores, self._ttl_ms(members), name_of(request), pin=_pin(request, members))
+        wanted = SnapshotRequest(stores, self._ttl_ms(members), name_of(request), pin=_pin(request, members))
         places = {str(store): [int(p) for p in some] for store, some in members["places"].items()}
         elsewhere = [PartsElsewhere.from_json(each) for each in members["elsewhere"]]
         await self._own.look()

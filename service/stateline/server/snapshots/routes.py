@@ -37,18 +37,18 @@ from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
 from stateline.server.serving import Serving
 from stateline.server.snapshots.asked_nodes import AskedNodes, NodeRefusedError
-from stateline.server.snapshots.cluster import ClusterSnapshots, Found
+from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot
 from stateline.server.snapshots.described import described
 from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection, read_split_size
 from stateline.server.snapshots.keeper import SnapshotKeeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
-from stateline.server.snapshots.own_parts import OwnParts, Wanted
+from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest
 from stateline.server.snapshots.part_routes import PartRoutes
 from stateline.server.snapshots.ranges import wanted_splits
 from stateline.server.snapshots.split_text import split_text
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.loading import loaded
-from stateline.server.wire.turns import Pace, let_others_in
+from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
 from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.snapshot import Pin, Snapshot
@@ -106,7 +106,7 @@ class SnapshotRoutes:
         require_read(request, names)
         stores = [self._persistent(name) for name in names]
         owner, ttl_ms = name_of(request), self._ttl_ms(arguments)
-        wanted = Wanted(names, ttl_ms, owner, caller_of(request), read_pin(arguments, owner, names))
+        wanted = SnapshotRequest(names, ttl_ms, owner, caller_of(request), read_pin(arguments, owner, names))
         found, is_new = await self._cluster.create(stores, wanted)
         response = json_response(self._described(found), 201 if is_new else 200)
         response.headers["Location"] = f"{PATH}/{found.snapshot.id}"
@@ -185,7 +185,7 @@ class SnapshotRoutes:
             raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
         return snapshot, part, definition
 
-    def _elsewhere(self, found: Found, store: str, partition: int) -> Exception:
+    def _elsewhere(self, found: KeptSnapshot, store: str, partition: int) -> Exception:
         """Why that part is not read here."""
         holder = next((each for each in found.nodes if each.has(store, partition)), None)
         if holder is None:
@@ -253,18 +253,18 @@ class SnapshotRoutes:
             )
         return store
 
-    async def _found(self, request: Request) -> Found:
+    async def _found(self, request: Request) -> KeptSnapshot:
         found = await self._cluster.find(request.path_params["id"])
         require_read(request, dict.fromkeys(part.store for each in found.nodes for part in each.parts))
         return found
 
-    async def _owned(self, request: Request) -> Found:
+    async def _owned(self, request: Request) -> KeptSnapshot:
         """The one that who asks may change."""
         found = await self._found(request)
         require_owner(request, found.snapshot.owner)
         return found
 
-    def _described(self, found: Found) -> dict[str, Any]:
+    def _described(self, found: KeptSnapshot) -> dict[str, Any]:
         return described(found, self._nodes)
 
 
@@ -276,7 +276,7 @@ async def _stream(
     from stateline.server.snapshots.rows import batch_schema, batches
 
     yield stream_start(batch_schema(checkpoint, definition, wanted))
-    pace = Pace()
+    pace = ScanPace()
     with closing(batches(checkpoint, definition, wanted, lambda: pace.rows)) as found:
         while True:
             with pace.step(pace.rows):
@@ -290,7 +290,7 @@ async def _stream(
     yield STREAM_END
 
 
-def _may_read(request: Request, found: Found) -> bool:
+def _may_read(request: Request, found: KeptSnapshot) -> bool:
     return all(may_read(request, part.store) for each in found.nodes for part in each.parts)
 
 

@@ -28,7 +28,7 @@ _MAC_BYTES = 16
 _KEY_BYTES = 32
 
 
-class Token(NamedTuple):
+class CursorToken(NamedTuple):
     """What a cursor says: which process has it, which one it is, and which page comes next (from 1)."""
 
     process: bytes
@@ -64,18 +64,18 @@ def signing_key(application: Path) -> bytes:
         raise refused(path, "written", error) from error
 
 
-def write_cursor(key: bytes, node: bytes, token: Token) -> str:
+def write_cursor(key: bytes, node: bytes, token: CursorToken) -> str:
     """The cursor that says this, as `read_cursor` reads it; `node` is a mark."""
     body = _BODY.pack(node, *token)
     return _encoded(body + _mac(key, body))
 
 
-def read_cursor(key: bytes, text: str) -> Token:
+def read_cursor(key: bytes, text: str) -> CursorToken:
     """What a client's cursor says. Raises `DoesNotExistError` for one that was not signed with this key."""
     data = _decoded(text)
     if data is None or not hmac.compare_digest(data[_BODY.size :], _mac(key, data[: _BODY.size])):
         raise never_given(text)
-    return Token(*_BODY.unpack(data[: _BODY.size])[1:])
+    return CursorToken(*_BODY.unpack(data[: _BODY.size])[1:])
 
 
 def _mac(key: bytes, body: bytes) -> bytes:

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 
 from stateline.query.open_scans import OpenScans, Pinning
-from stateline.query.values import Entry, Outcome, PartitionAnswer, Rest, Rows, ServedBy, Terms
+from stateline.query.values import Entry, Outcome, PartitionAnswer, QueryRows, Rest, ServedBy, Terms
 from stateline.server.contract.formats import WHOLE, Shape
-from stateline.server.state.cursor_text import MARK_BYTES, Token, read_cursor, write_cursor
+from stateline.server.state.cursor_text import MARK_BYTES, CursorToken, read_cursor, write_cursor
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, InvalidArgumentError
@@ -141,11 +141,11 @@ class Cursors:
             self._make_room(name)
         return page
 
-    def token(self, text: str) -> Token:
+    def token(self, text: str) -> CursorToken:
         """What a client's cursor says. Raises `DoesNotExistError` for one that no server of this node has given."""
         return read_cursor(self._key, text)
 
-    def check(self, token: Token, store: ServedStore) -> Cursor:
+    def check(self, token: CursorToken, store: ServedStore) -> Cursor:
         """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
         page, `InvalidArgumentError` when it is of another store."""
         cursor = self._open.get(token.cursor)
@@ -157,7 +157,7 @@ class Cursors:
             raise CursorExpiredError("The page of this cursor is too old. Start over without it.")
         return cursor
 
-    async def follow(self, token: Token, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
+    async def follow(self, token: CursorToken, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
         """The page that this token stands for, and the state that it is of. Raises as `check`."""
         cursor = self.check(token, store)
         async with cursor.lock:
@@ -216,11 +216,11 @@ class Cursors:
         more = await cursor.scan.has_more()
         cursor.page += 1
         cursor.used_at_s = time.monotonic()
-        cursor.last = Page(entries, self.text(Token(self.process, name, cursor.page)) if more else None)
+        cursor.last = Page(entries, self.text(CursorToken(self.process, name, cursor.page)) if more else None)
         cursor.held_bytes = memory_of(entries) + cursor.scan.held_bytes
         return cursor.last
 
-    def text(self, token: Token) -> str:
+    def text(self, token: CursorToken) -> str:
         """The cursor that says this, as `token` reads it."""
         return write_cursor(self._key, self.node, token)
 
@@ -273,6 +273,6 @@ def held_on_disk(application: Path) -> int:
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
     """The outcomes without their rows: what every page says of the partitions."""
     return {
-        p: replace(outcome, rows=Rows()) if isinstance(outcome, PartitionAnswer) else outcome
+        p: replace(outcome, rows=QueryRows()) if isinstance(outcome, PartitionAnswer) else outcome
         for p, outcome in outcomes.items()
     }

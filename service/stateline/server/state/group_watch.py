@@ -43,7 +43,7 @@ _LOOK_INTERVAL_S = 0.01
 _log = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
+class GroupState(NamedTuple):
     """What Kafka said of the group. `at_ms` is when it was asked (`clock.boot_ms`), `committed_by` the client ids of
     those who have committed offsets of the sources asked for."""
 
@@ -53,13 +53,13 @@ class Look(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What Kafka said of changelogs, of those that are there; `at_ms` as of a `Look`."""
+    """What Kafka said of changelogs, of those that are there; `at_ms` as of a `GroupState`."""
 
     at_ms: int
     offsets: Mapping[TopicPartition, int]
 
 
-class Wanted(NamedTuple):
+class GroupRequest(NamedTuple):
     """What is asked for beside the members: the ends of these changelogs, and who has committed these sources.
     `is_urgent`: of a copy nobody says that he is its owner."""
 
@@ -82,7 +82,7 @@ class GroupWatch:
         group: str,
         is_own: Callable[[GroupMember], bool],
         is_own_id: Callable[[str], bool],
-        wanted: Callable[[], Wanted],
+        wanted: Callable[[], GroupRequest],
         on_change: Callable[[], None],
         has_neighbours: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -95,7 +95,7 @@ class GroupWatch:
         self._has_neighbours = has_neighbours
         self._log: Log | None = None
         self._admin: Admin | None = None
-        self._look: Look | None = None
+        self._look: GroupState | None = None
         self._ends: Ends | None = None
         self._ends_wanted_until_ms = 0
         self._elsewhere: set[TopicPartition] = set()
@@ -215,7 +215,7 @@ class GroupWatch:
         here, and none of this one since."""
         return not self._elsewhere.isdisjoint(sources)
 
-    def _has_others(self, look: Look) -> bool:
+    def _has_others(self, look: GroupState) -> bool:
         return not all(map(self._is_own, look.members))
 
     def has_others(self, since_ms: int = 0) -> bool:
@@ -223,7 +223,7 @@ class GroupWatch:
         nothing since `since_ms`."""
         return not self.has_said(since_ms) or self._look is None or self._has_others(self._look)
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: GroupState) -> None:
         before, self._look, self._unanswered_since_ms = self._look, look, None
         try:
             self._note_others(look)
@@ -235,7 +235,7 @@ class GroupWatch:
         except StatelineError as error:  # this directory's own id cannot be read now
             _log.warning("The workers of this directory are not known now: %s", error)
 
-    def _note_others(self, look: Look) -> None:
+    def _note_others(self, look: GroupState) -> None:
         for source, client_id in look.committed_by.items():
             if self._is_own_id(client_id):
                 self._elsewhere.discard(source)
@@ -277,7 +277,7 @@ class GroupWatch:
             if admin is not None:
                 admin.close()
 
-    def _ask(self, sources: Collection[TopicPartition]) -> Look | None:
+    def _ask(self, sources: Collection[TopicPartition]) -> GroupState | None:
         """On a thread of its own; None when Kafka does not answer."""
         at_ms = boot_ms()
         try:
@@ -285,7 +285,7 @@ class GroupWatch:
                 self._log = configured_log(self._config)
                 self._admin = self._log.admin()
             members = tuple(self._admin.members(self._group))
-            look = Look(at_ms, members, self._admin.committed_by(self._group, sources))
+            look = GroupState(at_ms, members, self._admin.committed_by(self._group, sources))
         except StatelineError as error:
             if str(error) != self._fault:
                 _log.warning("Kafka does not say who has the tasks now: %s", error)

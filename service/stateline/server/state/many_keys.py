@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stateline.query.open_scan import size_of
-from stateline.query.values import Entry, Failure, Outcome, PartitionAnswer, Rows, Terms
+from stateline.query.values import Entry, Failure, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.turns import let_others_in
@@ -53,5 +53,5 @@ async def _in_slices(
             return Failure(too_large(size))
         await let_others_in()
     assert answer is not None, "there are keys"
-    answer.rows = Rows(entries)
+    answer.rows = QueryRows(entries)
     return answer

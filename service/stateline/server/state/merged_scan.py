@@ -9,7 +9,7 @@ from typing import Any
 
 from stateline.query.execution import sort_key
 from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
-from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, Rest, Rows, ScanQuery
+from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, QueryRows, Rest, ScanQuery
 from stateline.server.wire.turns import let_others_in
 from stateline_store import CursorExpiredError, Order
 
@@ -27,7 +27,7 @@ class _Part:
 
     __slots__ = ("_entry_bytes", "entries", "rest")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: QueryRows) -> None:
         self.entries = list(rows.entries)
         self.rest: Rest | None = rows.rest
         self._entry_bytes: float | None = None  # on average, of what was read last

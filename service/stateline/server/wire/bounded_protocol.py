@@ -23,7 +23,7 @@ from stateline.server.contract.unreadable import (
     MAX_HEADERS,
     OF_BODIES,
     VERSIONS,
-    UnreadableError,
+    UnreadableRequestError,
     hash_in_url,
     headers_too_large,
     in_plain_words,
@@ -262,14 +262,14 @@ class BoundedProtocol(HttpToolsProtocol):
         why = failed.__context__ if isinstance(failed, HttpParserCallbackError) else None
         if len(self.url) > MAX_URL_BYTES:
             self._refuse(url_too_long())
-        elif isinstance(why, UnreadableError):
+        elif isinstance(why, UnreadableRequestError):
             self._refuse(why)
         elif "Transfer-Encoding" in str(failed):  # the parser's own words for some of what `_check_head` refuses
             self._refuse(wrong_coding())
         else:
-            self._refuse(UnreadableError(in_plain_words(failed, self._arrived)))
+            self._refuse(UnreadableRequestError(in_plain_words(failed, self._arrived)))
 
-    def _refuse(self, why: UnreadableError | InvalidArgumentError) -> None:
+    def _refuse(self, why: UnreadableRequestError | InvalidArgumentError) -> None:
         """Answer and hang up: there is no telling where the next request begins. What was asked before is answered
         first, unless that has no end, and then that is the end: two answers must not change places."""
         _log.info("A request was refused: %s", why)
@@ -289,8 +289,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._answer_refused(why)
 
-    def _answer_refused(self, why: UnreadableError | InvalidArgumentError) -> None:
-        if isinstance(why, UnreadableError):
+    def _answer_refused(self, why: UnreadableRequestError | InvalidArgumentError) -> None:
+        if isinstance(why, UnreadableRequestError):
             response = unreadable_response(str(why), why.status)
         else:
             response = problem_response(why)

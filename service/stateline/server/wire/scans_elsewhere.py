@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stateline.query.values import Failure, Outcome, Rows
+from stateline.query.values import Failure, Outcome, QueryRows
 from stateline.query.wire import decode_outcome, decode_rows, scan_of
 from stateline.server.wire.exchange import Exchange, Message
 from stateline_store import CursorExpiredError, NotPresentError, StatelineError
@@ -34,7 +34,7 @@ class ScansElsewhere:
             return outcome.error
         return StatelineError(f"{self._exchange.who} {what}: {reply.get('error', 'it answers something else')}")
 
-    async def more(self, scan: int, limit: int) -> Rows:
+    async def more(self, scan: int, limit: int) -> QueryRows:
         """What a scan has next. Raises `CursorExpiredError` when it is gone, or the other end."""
         self._held.discard(scan)
         message: Message = {"id": self._exchange.number(), "type": "more", "scan": scan, "limit": limit}
@@ -84,7 +84,7 @@ class RestElsewhere:
         if self._scan is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._scans.drop, self._scan)  # whatever thread frees it
 
-    async def more(self, limit: int) -> Rows:
+    async def more(self, limit: int) -> QueryRows:
         """The next entries; the `Rest` of them is another one."""
         if self._scan is None:
             raise CursorExpiredError("This scan was closed. Start over.")

@@ -1,4 +1,4 @@
-"""Long work on the event loop, in steps. `Pace` says how many rows a step has, `let_others_in` comes between two steps.
+"""Long work on the event loop, in steps. `ScanPace` says how many rows a step has, `let_others_in` comes between steps.
 
 A request that arrives during a step waits until its end. All scans of a process share one queue, so this holds for any
 number of scans.
@@ -32,7 +32,7 @@ async def let_others_in() -> None:
             await asyncio.sleep(0)
 
 
-class Pace:
+class ScanPace:
     """How many rows the next step of one scan has, from the processor time of the last step (`now_s`)."""
 
     def __init__(self, now_s: Callable[[], float] = time.thread_time) -> None:

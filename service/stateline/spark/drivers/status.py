@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 from stateline.deployment.json_files import publish
 from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
-from stateline.spark.sink.written import Written
+from stateline.spark.sink.written import BatchResult
 from stateline.spark.sources.frames import SKIPPED
 from stateline_store import DamagedDataError, RetryLaterError
 from stateline_store.clock import now_ms
@@ -129,7 +129,7 @@ def _left_by_another(directory: Path) -> PipelineStatus | None:
 class StatusListener(StreamingQueryListener):
     """Turns Spark's events about one query into its `PipelineStatus`. Spark calls it on a thread of its own."""
 
-    def __init__(self, status: StatusFile, progress: Progress, written: Callable[[int], Written | None]) -> None:
+    def __init__(self, status: StatusFile, progress: Progress, written: Callable[[int], BatchResult | None]) -> None:
         """`written` gives what the sink says of a micro-batch, None of one that it knows nothing of."""
         self._status = status
         self._pipeline = status.now.pipeline
@@ -152,7 +152,7 @@ class StatusListener(StreamingQueryListener):
         if str(p.id) != self._query_id:
             return
         self._say_ready()
-        changes = _batch(p, self._written(p.batchId) or Written(p.batchId))
+        changes = _batch(p, self._written(p.batchId) or BatchResult(p.batchId))
         totals = _added(self._status.now.totals, changes)
         self._progress(self._status.change(state="running", query_id=self._query_id, totals=totals, **changes))
 
@@ -188,7 +188,7 @@ def lag_of(sources: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
     return found
 
 
-def _batch(p: StreamingQueryProgress, written: Written) -> dict[str, Any]:
+def _batch(p: StreamingQueryProgress, written: BatchResult) -> dict[str, Any]:
     """The members of a status that a micro-batch changes."""
     skipped = sum(row["records"] for n, row in p.observedMetrics.items() if n.startswith(f"{SKIPPED}."))
     lag = lag_of((source.endOffset, source.latestOffset) for source in p.sources)

@@ -26,7 +26,7 @@ class Membership(NamedTuple):
     order: int
 
 
-class Move(NamedTuple):
+class GroupChange(NamedTuple):
     """A value that has left its group (`sign` -1) or is new in it (1)."""
 
     group: str
@@ -76,7 +76,7 @@ class GroupTotals(TableProcessor):
     add: Aggregator
     subtract: Aggregator
     result: Callable[[str, Value], Value] | None = None
-    takes = Move
+    takes = GroupChange
     state_ddl = "members bigint, aggregate string, at bigint"
     returns = "group string, value string, at bigint"
 

@@ -58,7 +58,7 @@ class TopicEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """Changes of one partition from `first` to `end`, which is not included any more."""
 
     topic: str
@@ -102,11 +102,11 @@ def latest(topic_ends: TopicEnds) -> OffsetsJson:
     return {"id": topic_ends.topic_id, "next": _sorted(ends), "topic": topic_ends.topic}
 
 
-def spans(start: OffsetsJson, end: OffsetsJson) -> list[Span]:
+def spans(start: OffsetsJson, end: OffsetsJson) -> list[OffsetSpan]:
     """What the micro-batch between these offsets reads: a span per partition that has anything."""
     first = _by_partition(end["begin"] if "begin" in end else start["next"])
     return [
-        Span(end["topic"], end["id"], partition, first.get(partition, 0), until)
+        OffsetSpan(end["topic"], end["id"], partition, first.get(partition, 0), until)
         for partition, until in sorted(_by_partition(end["next"]).items())
         if until > first.get(partition, 0)
     ]

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import LOST, PLANNING_S, PassingError
 from stateline.spark.one_line import in_one_line
-from stateline.spark.reading.change_offsets import OffsetsJson, Span, TopicEnds, initial, latest, reached, spans
+from stateline.spark.reading.change_offsets import OffsetsJson, OffsetSpan, TopicEnds, initial, latest, reached, spans
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
 from stateline.spark.reading.row_types import RowShape, default_schema
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class ChangeSpan(InputPartition):
     """The changes of one Spark task."""
 
-    span: Span
+    span: OffsetSpan
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -137,7 +137,7 @@ def change_schema(options: Mapping[str, str]) -> StructType:
     return default_schema(topic_ends.described(read.store), read.columns)
 
 
-def _recast(options: ChangeOptions, schema: StructType, span: Span) -> Iterator[pa.RecordBatch]:
+def _recast(options: ChangeOptions, schema: StructType, span: OffsetSpan) -> Iterator[pa.RecordBatch]:
     columns = tuple(dict.fromkeys([*schema.fieldNames(), "offset"]))
     shape: RowShape | None = None
     with in_one_line(), closing(batches(options, span, columns)) as found:

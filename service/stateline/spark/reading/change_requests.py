@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from stateline.client.lean.arrow_body import ArrowBody
 from stateline.client.lean.client import ARROW, LOST, Failover, LeanClient, LeanRequest, PassingError, segment
-from stateline.spark.reading.change_offsets import Span, TopicEnds
+from stateline.spark.reading.change_offsets import OffsetSpan, TopicEnds
 from stateline.spark.reading.source_options import read_server, spelled
 from stateline_store import CursorExpiredError, InvalidArgumentError
 
@@ -81,7 +81,9 @@ def offsets_now(options: ChangeOptions) -> TopicEnds:
     raise failed
 
 
-def batches(options: ChangeOptions, span: Span, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, None]:
+def batches(
+    options: ChangeOptions, span: OffsetSpan, columns: tuple[str, ...]
+) -> Generator[pa.RecordBatch, None, None]:
     """The changes of this span with these columns, `offset` among them; taken up behind the last batch where a stream
     breaks off.
 
@@ -106,7 +108,7 @@ def batches(options: ChangeOptions, span: Span, columns: tuple[str, ...]) -> Gen
 
 
 def _attempt(
-    options: ChangeOptions, url: str, span: Span, first: int, columns: tuple[str, ...]
+    options: ChangeOptions, url: str, span: OffsetSpan, first: int, columns: tuple[str, ...]
 ) -> Generator[pa.RecordBatch, None, None]:
     between = {"partition": span.partition, "begin": first, "end": span.end, "topic_id": span.topic_id}
     target = f"{_path(options)}/rows?{urlencode({**between, 'columns': ','.join(columns)})}"

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
-from stateline.client.lean.snapshot_rows import Part, splits
+from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
@@ -44,7 +44,7 @@ class RowsPartition(InputPartition):
     """One partition of the store in the snapshot, or one split of it: one Spark task, which reads from the node that
     keeps it."""
 
-    part: Part
+    part: PartAddress
     split: str | None = None
 
 
@@ -110,7 +110,7 @@ class SnapshotReader(DataSourceReader):
             there_are = ", ".join(snapshot["stores"])
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
-        ordered = [Part.of(parts[number]) for number in sorted(parts, key=int)]
+        ordered = [PartAddress.of(parts[number]) for number in sorted(parts, key=int)]
         if self._keys is not None:  # a seek each
             return [RowsPartition(part) for part in ordered]
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
@@ -129,7 +129,7 @@ class SnapshotReader(DataSourceReader):
                     for batch in found:
                         yield self._shape.recast(batch)
 
-    def _splits(self, part: Part) -> list[RowsPartition]:
+    def _splits(self, part: PartAddress) -> list[RowsPartition]:
         try:
             found = splits(part.at(self._options.server), part.path, self._options.bounds, self._options.split_bytes)
         except (NotReadyError, DoesNotExistError) as error:  # a node that is away, or an older one, which has no splits

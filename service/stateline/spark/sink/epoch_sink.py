@@ -43,7 +43,7 @@ from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import Ends, ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.dead_letters import DeadLetters
-from stateline.spark.sink.epoch_writer import USUAL_TIMEOUTS, Epoch, EpochWriter, TransactionTimeouts
+from stateline.spark.sink.epoch_writer import USUAL_TIMEOUTS, EpochRows, EpochWriter, TransactionTimeouts
 from stateline.spark.sink.identity import Identity
 from stateline.spark.sink.large_results import records_of
 from stateline.spark.sink.receiving import EncodedRows, RowReceiver
@@ -52,7 +52,7 @@ from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
 from stateline.spark.sink.sending import SENT, SendRows, Sent
 from stateline.spark.sink.topic_records import all_records
-from stateline.spark.sink.written import StepClock, Written
+from stateline.spark.sink.written import BatchResult, StepClock
 from stateline_store import FencedError, InDoubtError, LogUnavailableError
 from stateline_store.clock import now_ms
 from stateline_store.errors import TopologyError
@@ -93,7 +93,7 @@ class EpochSink:
         checkpoint: what Spark itself says of a micro-batch of a query.
         """
         self.failure: Exception | None = None
-        self._written: deque[Written] = deque(maxlen=_TOLD_LATER)
+        self._written: deque[BatchResult] = deque(maxlen=_TOLD_LATER)
         self._log = log
         self._pipeline = pipeline
         self._checkpoint = checkpoint
@@ -135,7 +135,7 @@ class EpochSink:
         """What to do about a checkpoint that the pipeline's code does not fit any more."""
         return self._identity.after_a_change
 
-    def written(self, batch_id: int) -> Written | None:
+    def written(self, batch_id: int) -> BatchResult | None:
         """What this micro-batch came to; None unless it is one of the newest. Spark reports progress on another thread,
         when further ones may have been written. Thread-safe."""
         return next((each for each in reversed(tuple(self._written)) if each.batch_id == batch_id), None)
@@ -222,19 +222,19 @@ class EpochSink:
         """Write it, unless the topics hold it."""
         clock.passed("compute")
         if self._identity.is_replay(marker, self._writer.markers):
-            self._written.append(Written(marker.batch_id, **clock.steps_ms))
+            self._written.append(BatchResult(marker.batch_id, **clock.steps_ms))
             return
         at_ms = now_ms()
         records = records_of(rows, self._pipeline, at_ms, self._partitions)
         difference = None if self._table is None else self._table.difference(records, at_ms)
-        epoch = Epoch(records if difference is None else difference.records, dead_letters, marker, rows.size_bytes)
+        epoch = EpochRows(records if difference is None else difference.records, dead_letters, marker, rows.size_bytes)
         reached("sink:encoded")
         clock.passed("arrange")
         self._write(epoch, clock)
         tombstones = rows.tombstones if difference is None else difference.tombstones
         self._note(epoch, tombstones, difference, clock)
 
-    def _write(self, epoch: Epoch, clock: StepClock) -> None:
+    def _write(self, epoch: EpochRows, clock: StepClock) -> None:
         """Until it is in the log for certain."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -260,8 +260,8 @@ class EpochSink:
             f"{_ATTEMPTS} attempts: start the pipeline again when the log answers; nothing is lost."
         )
 
-    def _note(self, epoch: Epoch, tombstones: int, difference: Difference | None, clock: StepClock) -> None:
+    def _note(self, epoch: EpochRows, tombstones: int, difference: Difference | None, clock: StepClock) -> None:
         if self._table is not None and difference is not None:
             self._table.moved(difference)
         counts = len(epoch.records), tombstones, len(epoch.dead_letters)
-        self._written.append(Written(epoch.marker.batch_id, *counts, **clock.steps_ms))
+        self._written.append(BatchResult(epoch.marker.batch_id, *counts, **clock.steps_ms))

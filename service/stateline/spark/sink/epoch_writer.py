@@ -39,7 +39,7 @@ _LEAST_ROWS_PER_MS, _LEAST_BYTES_PER_MS = 20, 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class EpochRows:
     """All that one transaction writes."""
 
     records: Collection[RecordParts]
@@ -105,11 +105,11 @@ class EpochWriter:
         if self._topic not in topics:
             admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
 
-    def is_ready_for(self, epoch: Epoch) -> bool:
+    def is_ready_for(self, epoch: EpochRows) -> bool:
         """Whether it can write this one, as long as that may take: `take_over` comes first, and again after `close`."""
         return self._producer is not None and self._most_ms(epoch) <= self._timeout_ms
 
-    def take_over(self, epoch: Epoch | None = None) -> None:
+    def take_over(self, epoch: EpochRows | None = None) -> None:
         """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Its
         transactions may take as long as this epoch's. Raises `FencedError`, and leaves the other alone, where this
         driver may not write."""
@@ -137,7 +137,7 @@ class EpochWriter:
             raise
         return producer
 
-    def _most_ms(self, epoch: Epoch) -> int:
+    def _most_ms(self, epoch: EpochRows) -> int:
         """How long writing this may take, where a broker is slow; at most what a transaction may."""
         rows = len(epoch.records) + len(epoch.dead_letters)
         return min(self._most_timeout_ms, max(rows // _LEAST_ROWS_PER_MS, epoch.size_bytes // _LEAST_BYTES_PER_MS))
@@ -159,7 +159,7 @@ class EpochWriter:
             producer.commit_transaction()
             self.markers.append(marker)
 
-    def write(self, epoch: Epoch, clock: StepClock) -> None:
+    def write(self, epoch: EpochRows, clock: StepClock) -> None:
         """In one transaction. Raises `RecordError` naming a row that the log refuses; nothing is written then.
         `RetryLaterError` when it took longer than a transaction may, `FencedError` for another driver's."""
         began_s = time.monotonic()
@@ -188,7 +188,7 @@ class EpochWriter:
         assert self._producer is not None
         return self._producer
 
-    def _write(self, producer: Producer, epoch: Epoch, clock: StepClock) -> EpochMarker:
+    def _write(self, producer: Producer, epoch: EpochRows, clock: StepClock) -> EpochMarker:
         """One transaction; the marker as written."""
         produce = producer.produce
         producer.begin_transaction()
@@ -210,7 +210,7 @@ class EpochWriter:
         name = self._pipeline.name.encode()
         producer.produce(self._topic, name, marker.encode(), timestamp_ms=now_ms(), partition=0)
 
-    def _produce_rows(self, producer: Producer, epoch: Epoch) -> None:
+    def _produce_rows(self, producer: Producer, epoch: EpochRows) -> None:
         produce = producer.produce
         try:
             for topic, key, value, at, partition in epoch.records:

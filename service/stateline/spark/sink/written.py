@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchResult:
     """What a micro-batch came to: records written (a replay writes none), and how long each step took."""
 
     batch_id: int

@@ -35,7 +35,7 @@ from stateline.log import Log, Record, open_log
 from stateline.log.interface import Admin, TopicInfo
 from stateline.spark.one_line import in_one_line
 from stateline.spark.sources.embedded_source import SCHEMA
-from stateline.spark.sources.newest_files import Span, newest_records, private_folder
+from stateline.spark.sources.newest_files import BatchSpan, newest_records, private_folder
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
 FORMAT = "stateline-followed"
@@ -49,7 +49,7 @@ AS_OF = "stateline.followed"
 
 
 @dataclass(frozen=True, slots=True)
-class Share(InputPartition):
+class PartitionShare(InputPartition):
     """Of the topic's partitions those that one task reads: each `of`-th, from `number` on."""
 
     number: int
@@ -85,15 +85,15 @@ class FollowedTopicReader(DataSourceReader):
         self._topic = options["subscribe"]
 
     @in_one_line()
-    def partitions(self) -> list[Share]:
+    def partitions(self) -> list[PartitionShare]:
         """As many as there are tasks. Raises `DoesNotExistError` when there is no such topic."""
         with closing(self._log()) as log, closing(log.admin()) as admin:
             count = _known(admin, self._topic).partitions
         tasks = min(count, int(self._options.get("tasks", count)))
-        return [Share(number, tasks) for number in range(tasks)]
+        return [PartitionShare(number, tasks) for number in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, PartitionShare)
         # Which of Spark's directories is the executor's, Python workers are told; they have one each.
         local = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
         with in_one_line():
@@ -101,16 +101,16 @@ class FollowedTopicReader(DataSourceReader):
             for span in self._now()[partition.number :: partition.of]:
                 yield from newest_records(kept / span.topic_id, span, partial(self.changes, span))
 
-    def _now(self) -> list[Span]:
+    def _now(self) -> list[BatchSpan]:
         """The topic's partitions as this micro-batch has them."""
         context = TaskContext.get()
         told = json.loads((context and context.getLocalProperty(AS_OF)) or "{}")
         if self._topic in told:
-            return [Span(*each) for each in told[self._topic]]
+            return [BatchSpan(*each) for each in told[self._topic]]
         with closing(self._log()) as log, closing(log.admin()) as admin:
             return _spans(admin, self._topic)
 
-    def changes(self, span: Span, since: int) -> Iterator[list[Record]]:
+    def changes(self, span: BatchSpan, since: int) -> Iterator[list[Record]]:
         """The partition's records from `since` to the end of `span`. Raises `LogUnavailableError` when none come."""
         place = TopicPartition(self._topic, span.partition)
         with closing(self._log()) as log, closing(log.consumer()) as consumer:
@@ -143,10 +143,10 @@ def _known(admin: Admin, name: str) -> TopicInfo:
     return topic
 
 
-def _spans(admin: Admin, name: str) -> list[Span]:
+def _spans(admin: Admin, name: str) -> list[BatchSpan]:
     topic = _known(admin, name)
     firsts, ends = admin.bounds(topic.places), admin.committed_ends(topic.places)
-    return [Span(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in topic.places]
+    return [BatchSpan(topic.topic_id, place.partition, firsts[place][0], ends[place]) for place in topic.places]
 
 
 def _beginning(options: Mapping[str, str], prefix: str) -> dict[str, str]:

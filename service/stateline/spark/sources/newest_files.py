@@ -35,7 +35,7 @@ _CHANGES_AT_ONCE, _BYTES_AT_ONCE = 200_000, 64 * 1024 * 1024  # in memory as Pyt
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BatchSpan:
     """A partition as one micro-batch has it: the offset of the first record that the log keeps, and the end."""
 
     topic_id: str
@@ -44,7 +44,7 @@ class Span:
     end: int
 
 
-def newest_records(folder: Path, span: Span, changes: Changes) -> Iterator[pa.RecordBatch]:
+def newest_records(folder: Path, span: BatchSpan, changes: Changes) -> Iterator[pa.RecordBatch]:
     """The newest record of each key that is in `span`, in no order. Asks for `changes` since the newest file, if any.
 
     Raises what `changes` raises; what was read until then stays.
@@ -82,7 +82,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _newest_file(folder: Path, span: Span) -> tuple[int, list[pa.RecordBatch]]:
+def _newest_file(folder: Path, span: BatchSpan) -> tuple[int, list[pa.RecordBatch]]:
     """The last file that does not go beyond the span, with its offset; 0 and nothing when there is none."""
     for offset, path in sorted(_files(folder, span.partition), reverse=True):
         with suppress(pa.ArrowInvalid, OSError):
@@ -131,7 +131,7 @@ def _at_once(pages: Iterable[list[Record]], end: int) -> Iterator[tuple[dict[byt
 
 
 def _merged(
-    folder: Path, span: Span, reached: int, table: list[pa.RecordBatch], newest: dict[bytes, Record]
+    folder: Path, span: BatchSpan, reached: int, table: list[pa.RecordBatch], newest: dict[bytes, Record]
 ) -> list[pa.RecordBatch]:
     """Make the next file of the last one, `table`, and what has come since; its batches."""
     changed = pa.array(list(newest), pa.binary())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows
 from stateline.client.lean.client import LeanClient, LeanRequest
-from stateline.client.lean.snapshot_rows import Part
+from stateline.client.lean.snapshot_rows import PartAddress
 from stateline.spark.reading.cut import cut
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import RowsPartition, SnapshotReader
@@ -157,7 +157,7 @@ def test_of_more_keys_than_a_request_takes_all_come(kinds: Kinds) -> None:
     found = [
         row
         for part in made["stores"]["plain"].values()
-        for batch in one.read(RowsPartition(Part.of(part)))
+        for batch in one.read(RowsPartition(PartAddress.of(part)))
         for row in batch.to_pylist()
     ]
     wanted = [{"key": r["key"], "value": r["value"]} for r in kinds.expected("plain") if r["key"] in ("a", "k2")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.client.lean.snapshot_rows import Part
+from stateline.client.lean.snapshot_rows import PartAddress
 from stateline.spark.reading.source_options import SNAPSHOT_OPTIONS, SourceOptions, is_of_changes, read_options
 from stateline_store import ConfigurationError, InvalidArgumentError
 
@@ -84,13 +84,13 @@ def test_every_option_is_in_the_document() -> None:
 
 def test_a_part_is_asked_of_its_node_and_of_the_others_behind_it() -> None:
     server = options(url="http://a,http://b/").server
-    assert Part("/p").at(server) is server
-    assert Part("/p", "http://b/p").at(server).urls == ("http://b", "http://a")
-    assert Part("/p", "http://c/p").at(server).urls == ("http://c", "http://a", "http://b/")
+    assert PartAddress("/p").at(server) is server
+    assert PartAddress("/p", "http://b/p").at(server).urls == ("http://b", "http://a")
+    assert PartAddress("/p", "http://c/p").at(server).urls == ("http://c", "http://a", "http://b/")
 
 
 def test_a_token_for_https_is_not_sent_without() -> None:
     server = options(url="https://a", token="secret").server
     with pytest.raises(ConfigurationError, match=r"node\.url"):
-        Part("/p", "http://b/p").at(server)
-    assert Part("/p", "https://b/p").at(server).token == "secret"
+        PartAddress("/p", "http://b/p").at(server)
+    assert PartAddress("/p", "https://b/p").at(server).token == "secret"

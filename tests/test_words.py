@@ -1,0 +1,88 @@
+"""One word per idea: class names of the product, and idioms in pages and messages (`docs/glossary.md`)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import prose
+
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    path
+    for at in ("service", "store")
+    for path in sorted((ROOT / at).rglob("*.py"))
+    if "project_template" not in path.parts
+]
+# One idea in two places: as the product has it, and as its client or its tests' library shows it.
+SHOWN_AGAIN = {
+    *("Change", "Entry", "EpochWriter", "Instance", "Nodes", "Page", "PartitionAnswer", "Pipeline", "PipelineStatus"),
+    *("Query", "Record", "Scan", "Snapshot", "Subtopology", "Terms", "Topology", "Version", "Window"),
+}
+IDIOMS = re.compile(
+    r"\b(go(es)? on with|anew|lets? go of|stands? (at|still)|comes? to (be|have|nothing|what)|told of|nix"
+    r"|takes? the way of|to be had|begins? again where)\b",
+    re.IGNORECASE,
+)
+# A sentence that begins with a pronoun in place of a noun; a question may.
+NAMELESS = re.compile(r"(?:^|(?<=[.!?:] ))(?:What|Who|Whoever|Of)\b[^.?!]*(?:[.!]|$)")
+
+
+@cache
+def tree_of(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+def classes(module: Path) -> Iterator[ast.ClassDef]:
+    for node in tree_of(module).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def messages(module: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of the sentences in the code, without docstrings."""
+    nodes = list(ast.walk(tree_of(module)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    yield from (
+        (text.lineno, text.value) for text in texts if isinstance(text.value, str) and text.value.count(" ") > 1
+    )
+
+
+def unclear(text: str) -> list[str]:
+    return [found[0] for pattern in (IDIOMS, NAMELESS) for found in pattern.finditer(text)]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    homes: dict[str, set[str]] = {}
+    for module in MODULES:
+        for found in classes(module):
+            # The client's errors are the store's, with the answer.
+            if not any(ast.unparse(base) == f"errors.{found.name}" for base in found.bases):
+                homes.setdefault(found.name, set()).add(str(module.relative_to(ROOT)))
+    several = {name: sorted(at) for name, at in homes.items() if len(at) > 1}
+    assert {name: at for name, at in several.items() if name not in SHOWN_AGAIN} == {}
+    assert several.keys() == SHOWN_AGAIN, "leave out those that have one meaning now"
+
+
+def test_pages_name_things_and_have_no_idioms() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {words}"
+        for path in prose.pages()
+        for paragraph in prose.paragraphs(path.read_text(encoding="utf-8"))
+        for words in unclear(paragraph)
+    }
+    assert found == set()
+
+
+def test_messages_name_things_and_have_no_idioms() -> None:
+    found = {
+        f"{module.relative_to(ROOT)}:{line}: {words}"
+        for module in MODULES
+        for line, text in messages(module)
+        for words in unclear(text)
+    }
+    assert found == set()
