@@ -35,7 +35,7 @@ class Child:
     fails_alone: bool = False
     """Its mistakes stop nothing but itself, as long as there are others."""
     says_ready: bool = False
-    """It says when it does its work (`Readiness`), if somebody waits for that."""
+    """It says when it does its work (`ReadySignal`), if somebody waits for that."""
     answers: bool = False
     """It takes connections at the supervisor's listeners once it has said that it is ready."""
     takes_over: bool = False

@@ -87,7 +87,7 @@ class ClusterCopies:
         await self._copies.look_for_owners(store, terms, here)
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
-        """As in `Asking`: what is not owned here its owner is asked for."""
+        """As in `CopyRouter`: what is not owned here its owner is asked for."""
         owners = self._owners(store, partitions)
         here = self._copies.ends(store, [p for p in partitions if p not in owners])
         asked: dict[Link, list[int]] = {}
@@ -97,7 +97,7 @@ class ClusterCopies:
         return {p: end for each in found for p, end in each.items()}
 
     def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
-        """As in `Asking`."""
+        """As in `CopyRouter`."""
         for link in set(self._owners(store, partitions).values()):
             link.wake()
 
