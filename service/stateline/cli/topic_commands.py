@@ -28,7 +28,7 @@ def topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the application's topics, create missing ones, delete some.
+    """List the application's topics, create or delete some.
 
     Shows what each is for, its partitions, and how many offsets it has: on Kafka transactions take some, too, so
     --count tells how many records there are. Stateline creates its own topics when it starts;
