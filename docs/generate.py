@@ -22,13 +22,14 @@ from stateline.cli.main import cli
 from stateline.client.failures import BY_REASON
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
+from stateline.server.certificates import Certificates
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON, PARAMETERS
 from stateline.server.contract.problems import PROBLEMS, problem_response
 from stateline.server.main import OPERATIONS
 from stateline.server.state.pipeline_states import PipelineStates
 from stateline.server.telemetry.metrics import Load
-from stateline.server.telemetry.node_metrics import LinkCollector, NodeCounts
+from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector
@@ -103,6 +104,7 @@ def _families() -> list[_Family]:
     found = seen.found
     states = PipelineStates(App("x").topology(), nowhere)
     for collector in (
+        CertificateCollector(Certificates(load_config("x"), None)),
         StoreCollector(),
         WorkerLives(nowhere),
         WorkerCollector(FiguresReader(nowhere)),

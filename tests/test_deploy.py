@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.server.test_workers_metrics import TOLD
+from stateline.cli.certificates import make_authority, make_certificate
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.config.sources import PREFIX
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.dsl.app import App
+from stateline.server.certificates import Certificates
 from stateline.server.contract.problems import PROBLEMS
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.state.pipeline_states import PipelineStates
-from stateline.server.telemetry.node_metrics import LinkCollector, Linked, Links, NodeCounts
+from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, Linked, Links, NodeCounts
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline.spark.connector import JARS
@@ -317,7 +320,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             # Workers tell their figures once a second.
             wait_until(lambda: "stateline_commit_latency_avg_seconds{" in client.get("/metrics").text)
             families = list(text_string_to_metric_families(client.get("/metrics").text))
-        for registry in (metrics_of_nodes(), metrics_of_standbys(), metrics_of_pipelines()):
+        for registry in (metrics_of_nodes(directory), metrics_of_standbys(), metrics_of_pipelines()):
             families += list(text_string_to_metric_families(generate_latest(registry).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
@@ -325,8 +328,8 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
         assert process.wait(timeout=HANGING_S) == 0
 
 
-def metrics_of_nodes() -> CollectorRegistry:
-    """Those that only a server with other nodes has."""
+def metrics_of_nodes(directory: Path) -> CollectorRegistry:
+    """Those that only a server with other nodes, or with a certificate, has."""
     registry, traffic, links = CollectorRegistry(), Traffic(), LinkCollector()
     traffic.forwarded("two", "ok", 0.001)
     traffic.answers["two", "ok"] += 1
@@ -335,6 +338,12 @@ def metrics_of_nodes() -> CollectorRegistry:
     NodeCounts(registry).take(traffic)
     links.seen = Links([Linked("two", up=True, silent_s=0.1)])
     registry.register(links)
+    make_authority(directory, datetime.now(UTC))
+    made = make_certificate(directory, "one", (), datetime.now(UTC), timedelta(days=9))
+    files = {"certificate": made.certificate, "key": made.key, "ca": directory / "ca.pem"}
+    given = [f"node.peer.tls.{what}.file={path}" for what, path in files.items()]
+    config = load_config("app", environment={}, overrides=["bootstrap.servers=localhost:9092", *given])
+    registry.register(CertificateCollector(Certificates(config, node_keys(config))))
     return registry
 
 
@@ -390,6 +399,7 @@ def test_every_metric_of_stores_and_requests_is_on_a_dashboard(samples: dict[str
     missing = {name for name in hidden - shown if not name.startswith("stateline_rocksdb_")}  # a choice of these
     assert missing == {
         "stateline_store_committed_at_ms",
+        "stateline_certificate_expiry_seconds",
         "stateline_access_log_lines_dropped_total",
         "stateline_pipeline_batch_id",
         "stateline_pipeline_tombstones_total",
@@ -436,6 +446,7 @@ def test_there_is_an_alert_for_each_kind_of_trouble() -> None:
         "stateline_worker_figures_age_seconds", "stateline_input_lag_records", "stateline_store_commit_age_seconds",
         "stateline_standby_lag_seconds", "stateline_dead_lettered_records_total", "stateline_rocksdb_background_errors",
         "stateline_rocksdb_is_write_stopped", "stateline_pipeline_state", "stateline_pipeline_lag_records",
+        "stateline_certificate_expiry_seconds",
     ):  # fmt: skip
         assert re.search(rf"\b{name}\b", asked), name
 
@@ -476,7 +487,7 @@ def assert_well_formed(expression: str) -> None:
         assert bare.count(opening) == bare.count(closing)
     called = set(re.findall(r"\b([a-z_]+)\(", bare)) | set(re.findall(r"\b([a-z]+) by \(", bare))
     called -= {"by", "on", "and"}
-    assert called <= {"sum", "max", "rate", "increase", "histogram_quantile", "label_values"}
+    assert called <= {"sum", "max", "min", "time", "rate", "increase", "histogram_quantile", "label_values"}
     assert set(re.findall(r"\[(.*?)\]", bare)) <= {"$__rate_interval", "5m", "10m"}
     for counter in re.findall(r"(?:rate|increase)\((\w+)", bare):
         assert counter.endswith(("_total", "_bucket")) or counter == "stateline_store_commit_number", "not a counter"

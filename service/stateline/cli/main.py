@@ -39,6 +39,7 @@ cli = typer.Typer(
 )
 cli.add_typer(tokens.commands)
 cli.add_typer(node.commands)
+cli.add_typer(node.certificates)
 for _function in _COMMANDS:
     cli.command(cls=PlainHelp, epilog=FLAGS)(_function)
 

@@ -12,7 +12,7 @@ import typer
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 from stateline.config.types import NODE_NAME
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.errors import ConfigurationError, InvalidArgumentError
 
 commands = typer.Typer(
     name="node",
@@ -20,6 +20,23 @@ commands = typer.Typer(
     epilog=FLAGS,
     rich_markup_mode=None,
 )
+
+certificates = typer.Typer(
+    name="certificates",
+    help="Renew certificates of nodes.\n\nExample: stateline certificates renew machine-1",
+    epilog=FLAGS,
+    rich_markup_mode=None,
+)
+
+
+def _refuse_strange(name: str) -> None:
+    if not re.fullmatch(NODE_NAME, name) or name.lower() == "ca":
+        raise InvalidArgumentError(f"{name!r} is no name of a node: use letters, digits, '.', '_' and '-', and not ca.")
+
+
+@certificates.callback()
+def _group() -> None:
+    """Without it, a group of one command would be that command."""
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)
@@ -41,16 +58,16 @@ def certificate(
     Example: stateline node certificate machine-1 --host machine-1.example
     """
     from stateline.cli.certificates import authority_files, make_authority, make_certificate
+    from stateline.server.certificates import expiry_s
 
-    if not re.fullmatch(NODE_NAME, name) or name.lower() == "ca":
-        raise InvalidArgumentError(f"{name!r} is no name of a node: use letters, digits, '.', '_' and '-', and not ca.")
+    _refuse_strange(name)
     now = datetime.now(UTC)
     is_new = make_authority(directory, now)
     made = make_certificate(directory, name, hosts or (), now, timedelta(days=days))
     authority = authority_files(directory)
     if is_new:
         typer.echo(f"{authority.key} signs, so it makes nodes: keep it where no node is.", err=True)
-    until = (now + timedelta(days=days)).date()
+    until = datetime.fromtimestamp(expiry_s(made.certificate), UTC).date()
     typer.echo(f"{made.certificate} is valid until {until}. For the settings of that node:", err=True)
     settings = {
         "node.name": name,
@@ -60,6 +77,43 @@ def certificate(
     }
     for setting, value in settings.items():
         typer.echo(f'{setting} = "{value}"')
+
+
+@certificates.command(cls=PlainHelp, epilog=FLAGS)
+def renew(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NODE", help="The nodes to renew. All by default.", show_default=False)
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="The folder of the authority and the certificates.")
+    ] = Path("nodes-tls"),
+    days: Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="Days until the certificates expire.")] = 365,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make new keys too.")] = False,
+) -> None:
+    """Renew certificates of nodes, before they expire.
+
+    The authority in DIR signs them again, for the same names. The keys stay, unless you ask for new ones. Copy each
+    new file over the old one on its node. The server loads it without a restart, and links stay.
+
+    Example: stateline certificates renew machine-1
+    """
+    from stateline.cli.certificates import renew_certificate
+
+    found = names or sorted(path.stem for path in directory.glob("[!.]*.pem") if path.name != "ca.pem")
+    if not found:
+        raise ConfigurationError(
+            f"{directory} has no certificates of nodes. Name the directory where `stateline node certificate` made "
+            "them, with --directory DIR."
+        )
+    for name in found:
+        _refuse_strange(name)
+    for name in found:
+        until = renew_certificate(directory, name, datetime.now(UTC), timedelta(days=days), new_key=new_key)
+        typer.echo(f"{directory / name}.pem is valid until {until.date()}.")
+    also = " and .key" if new_key else ""
+    typer.echo(
+        f"Copy each .pem{also} over the node's own file. Its server loads it within 10 s, and links stay.", err=True
+    )
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)

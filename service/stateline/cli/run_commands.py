@@ -15,7 +15,7 @@ import typer
 
 from stateline.cli.target import ConfigFile, Settings, Target, loaded, log_origin, passed_on
 from stateline.processes.logging import json_line_writer
-from stateline.processes.terminal import Terminal, hangups_held, heed_hangups
+from stateline.processes.terminal import Terminal, hangups_held
 from stateline_store.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -191,14 +191,13 @@ def serve(
         check_host(config)  # not without tokens where others reach it; the port is taken by what runs
         RunPlan((), (), fixed_of_serve(config)).write(plan)
         return
+    terminal = Terminal()  # as for `run`
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.config.directory import held_by_node
         from stateline.server import Listening, serve_inherited
         from stateline.server import serve as run_server
 
-    if config.server_processes == 1 or process is not None:  # nobody to hand over to
-        heed_hangups()
     inherited = None if listener is None else Listening(listener, for_nodes)
     with held_by_node(config):
         if process is not None and inherited is not None:
@@ -206,7 +205,7 @@ def serve(
             return
         options = passed_on(config_file, settings)
         again = [sys.executable, "-m", "stateline", "serve", target, *options]
-        run_server(app, config, again, [*again, "--plan"], inherited)
+        run_server(app, config, again, [*again, "--plan"], inherited, terminal)
 
 
 def pipeline(

@@ -28,7 +28,7 @@ def topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the application's topics, create missing topics, delete topics.
+    """List the application's topics, create or delete some.
 
     The list has each topic's role, its partitions and its offsets. On Kafka, transactions take offsets too, so
     --count counts the records. Stateline creates its own topics at a start. Source topics are yours: --create

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from typing import Any
 import uvicorn
 
 from stateline.processes.child import HAND_OVER
+from stateline.processes.terminal import Terminal, heed_hangups
 from stateline.server.listeners import BACKLOG
 from stateline.server.serving import Serving
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
@@ -43,7 +45,8 @@ class DrainingServer(uvicorn.Server):
     """uvicorn, stopped as above: uvicorn itself would wait for queries that wait.
 
     With `counts` it is one of several processes, which share the connections of its first socket. `ready` is called
-    when it takes connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends it.
+    when it takes connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends it. SIGHUP loads
+    certificates; if it comes because the `terminal` has gone, it stops the server.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class DrainingServer(uvicorn.Server):
         *,
         ready: Callable[[], object],
         hands_over: bool = False,
+        terminal: Terminal | None = None,
     ) -> None:
         super().__init__(settings)
+        self._terminal = terminal
         self._ready = ready
         self._hands_over = hands_over
         self._serving = serving
@@ -73,8 +78,12 @@ class DrainingServer(uvicorn.Server):
         self.server_state.default_headers = list(
             self.config.encoded_headers
         )  # before the first tick, which adds `date`
-        if self._hands_over and threading.current_thread() is threading.main_thread():
-            self._loop.add_signal_handler(HAND_OVER, self._hand_over)
+        if self.config.ssl:
+            self._serving.certificates.serve(self.config.ssl)
+        if threading.current_thread() is threading.main_thread():
+            if self._hands_over:
+                self._loop.add_signal_handler(HAND_OVER, self._hand_over)
+            self._heed_hangups(self._loop)
         own = list(sockets or ())
         shared = own.pop(0) if own and self._counts is not None else None
         await super().startup([] if self.config.ssl else own)
@@ -83,6 +92,18 @@ class DrainingServer(uvicorn.Server):
         if shared is not None and self._counts is not None:
             self._acceptor = FairAcceptor(shared, self._counts, self._connect, self.server_state.connections.__len__)
         self._ready()
+
+    def _heed_hangups(self, loop: asyncio.AbstractEventLoop) -> None:
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else as nohup asks
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        heed_hangups()
+
+    def _hang_up(self) -> None:
+        if self._terminal is not None and self._terminal.is_gone():
+            self.handle_exit(signal.SIGHUP, None)
+            return
+        _log.info("SIGHUP: certificates are loaded from their files. New code takes a restart.")
+        self._serving.certificates.reload()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: connections that were closed are told here, those that are taken at once."""

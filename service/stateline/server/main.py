@@ -32,6 +32,7 @@ from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import ReadySignal
 from stateline.processes.seldom import seldom
+from stateline.processes.terminal import Terminal
 from stateline.processes.tracing import traced
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
@@ -202,8 +203,9 @@ def serve(
     command: Sequence[str] = (),
     load: Sequence[str] = (),
     inherited: Listening | None = None,
+    terminal: Terminal | None = None,
 ) -> None:
-    """Answer HTTP for `app` until SIGTERM or SIGINT.
+    """Answer HTTP for `app` until SIGTERM or SIGINT, or until SIGHUP says that the `terminal` has gone.
 
     With `server.processes` above 1 that many processes do, each started by `command`, which has to come to
     `serve_inherited`, and anew by SIGHUP when `load` ends with 0. With `inherited` sockets another process can answer
@@ -231,7 +233,8 @@ def serve(
                     stand_in.answer(is_needed=False)
                     readiness.say()
 
-                _answer(app, config, listener, ready, readiness.takes_over, for_nodes, hands_over=inherited is not None)
+                takes_over, hands_over = readiness.takes_over, inherited is not None
+                _answer(app, config, listener, ready, takes_over, for_nodes, hands_over=hands_over, terminal=terminal)
 
 
 def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
@@ -259,6 +262,7 @@ def _answer(
     *,
     announces: bool = True,
     hands_over: bool = False,
+    terminal: Terminal | None = None,
 ) -> None:
     refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
@@ -272,7 +276,8 @@ def _answer(
     sockets = [listener] if for_siblings is None else [listener, for_siblings]
     for name in ("uvicorn.error", "asyncio"):  # a client can have them say the same again and again
         seldom(name)
-    server = DrainingServer(settings, serving, config.server_drain_ms, counts, ready=ready, hands_over=hands_over)
+    drain_ms = config.server_drain_ms
+    server = DrainingServer(settings, serving, drain_ms, counts, ready=ready, hands_over=hands_over, terminal=terminal)
     server.run(sockets=sockets)
 
 
@@ -314,6 +319,7 @@ async def _lifespan(
         keepers.append(asyncio.create_task(serving.group.keep()))
     if measuring.metrics.shared:
         keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
+    keepers.append(asyncio.create_task(serving.certificates.keep(warns=announces)))
     if serving.nodes is not None and announces:
         keepers.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
     with contextlib.suppress(OSError):  # a query of a store meets the same, and says so

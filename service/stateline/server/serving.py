@@ -14,6 +14,7 @@ from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
+from stateline.server.certificates import Certificates
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.joining import hello_of, node_url
@@ -66,6 +67,8 @@ class Serving:
         self.stores = ServedStores(topology, application)
         self.workers = Workers(application, self._on_commit, self.limits)
         self.group = self._group_watch(application)
+        self._keys = None if self.group is None else node_keys(config)
+        self.certificates = Certificates(config, self._keys)
         exactly_once = config.processing_guarantee == "exactly_once_v2"
         place = "here" if self.group is None else f"at node {config.node!r}"
         self.ownership = Ownership(topology, self.workers, self.group, exactly_once=exactly_once, place=place)
@@ -129,7 +132,7 @@ class Serving:
             return None
         own = hello_of(self.config, self.topology)
         alone = why_alone(self.config)
-        keys, on_change = node_keys(self.config), self.commits.announce
+        keys, on_change = self._keys, self.commits.announce
         nodes = Nodes(own, keys, alone, self.own_map.now, self.for_nodes, on_change)
         nodes.bounded = MapBounds(self.stores, self.topology.pipelines).bounded
         return nodes

@@ -242,6 +242,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "demo",
         "token",
         "node",
+        "certificates",
     ]
     assert "..." not in shown.partition("Commands:")[2], "a summary was cut"
     for command in commands:

@@ -37,6 +37,32 @@ def test_only_its_user_may_connect_whatever_the_umask_is(tmp_path: Path) -> None
         os.umask(before)
 
 
+def test_a_socket_is_private_from_the_moment_at_which_it_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, modes, bind = tmp_path / "q.sock", list[int](), socket.socket.bind
+
+    def seen(bound: socket.socket, near: str) -> None:
+        bind(bound, near)
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+
+    monkeypatch.setattr(socket.socket, "bind", seen)
+    before = os.umask(0)
+    try:
+        listening(path).close()
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+
+
+def test_who_connects_looks_whose_process_listens(tmp_path: Path) -> None:
+    path, own = tmp_path / "q.sock", os.geteuid()
+    with listening(path):
+        connected(path, {own}).close()
+        with pytest.raises(PermissionError, match=f"runs as user {own}"):
+            connected(path, {own + 1})
+
+
 def test_the_end_of_a_user_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
     near, far = socket.socketpair()
     with near, far:

@@ -141,7 +141,7 @@ def test_a_client_that_keeps_its_connection_is_told_to_open_another_one_when_its
             assert (answer.status, json.loads(answer.read())["value"]) == (200, 1)
             if answer.getheader("connection") == "close":
                 break
-    assert two.lines("Another process answers from now on")
+    wait_until(lambda: bool(two.lines("Another process answers from now on")))
 
 
 def test_no_process_outlives_a_parent_that_was_killed(two: Served) -> None:

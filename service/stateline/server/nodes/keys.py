@@ -47,6 +47,22 @@ def node_keys(config: Config) -> Keys | None:
     return None if why_alone(config) else Keys(None, None, _secret(config))
 
 
+def load_again(config: Config, keys: Keys) -> None:
+    """Load the files into the contexts of `keys`, for the links that are made from now on. Raises `ConfigurationError`,
+    and changes nothing, for files that `node_keys` or `check_certificate` refuse. A former authority stays trusted."""
+    found = node_keys(config)
+    if found is not None:
+        check_certificate(config, found)
+    for context in (keys.dialing, keys.listening):
+        if context is not None:
+            _load(
+                context,
+                str(config.node_peer_tls_certificate_file),
+                str(config.node_peer_tls_key_file),
+                str(config.node_peer_tls_ca_file),
+            )
+
+
 def why_alone(config: Config) -> str:
     """Why this node links with no other, with what to do about it; empty where it does."""
     if config.node_peer_tls_certificate_file is not None:
@@ -82,7 +98,7 @@ def check_certificate(config: Config, keys: Keys) -> None:
         why = f"is made out to {', '.join(names) or 'nobody'}, and not to node.name, {config.node!r}"
     raise ConfigurationError(
         f"node.peer.tls.certificate.file = {str(config.node_peer_tls_certificate_file)!r} {why}. `stateline node "
-        "certificate` makes one."
+        "certificate` makes one, and `stateline certificates renew` renews one."
     )
 
 
@@ -164,6 +180,10 @@ def _context(certificate: str, key: str, authority: str, *, dialing: bool) -> ss
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, certificate, key, authority)
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str, authority: str) -> None:
     context.load_verify_locations(authority)
     context.load_cert_chain(certificate, key, password="")  # else it asks the terminal
-    return context

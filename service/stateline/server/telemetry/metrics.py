@@ -35,7 +35,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.serving import Serving
 from stateline.server.snapshots.keeper import SnapshotKeeper
-from stateline.server.telemetry.node_metrics import LinkCollector, NodeCounts, seen_links
+from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts, seen_links
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
@@ -85,6 +85,7 @@ class Metrics:
         self._sources[1].register(self._stores)
         self._links = LinkCollector()
         self._sources[1].register(self._links)
+        self._sources[1].register(CertificateCollector(serving.certificates))
         state_dir, application = serving.config.state_dir, serving.topology.application_id
         self._pipelines = PipelineCollector(serving.pipelines)
         self._sources[1].register(self._pipelines)

@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stateline.server.certificates import Certificates
 from stateline.server.nodes.traffic import BUCKETS_S, Traffic
 from stateline.server.serving import Serving
 from stateline.server.telemetry.request_counts import add_observed
@@ -111,6 +112,26 @@ class LinkCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         return ()  # registering asks for nothing
+
+
+_EXPIRY = "Unix time at which the certificate in use expires, for clients or for nodes. Absent without TLS."
+
+
+class CertificateCollector(Collector):
+    """Shows when certificates that are in use expire. Thread-safe."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
+
+    def collect(self) -> Iterator[Metric]:
+        expiry = GaugeMetricFamily("stateline_certificate_expiry_seconds", _EXPIRY, labels=("certificate",))
+        for certificate in self._certificates.loaded:
+            if certificate.expires_s is not None:
+                expiry.add_metric([certificate.used_for], certificate.expires_s)
+        yield expiry
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # as above
 
 
 def _gauge(name: str, about: str, label: str) -> GaugeMetricFamily:
