@@ -239,7 +239,6 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "snapshot",
         "reset",
         "status",
-        "demo",
         "token",
         "node",
         "certificates",
