@@ -9,6 +9,7 @@
 
     key   := 0x00 "fault/" the same name
     value := {"stays": whether it is in its group nevertheless}         of one that cannot work                     JSON
+             a tombstone when it works again
 
 In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entries: they
 count for nothing while the group has no such member.
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _KEY = b"\0worker/"
 _STANDBYS_KEY = b"\0standbys/"
-_FAULT_KEY = b"\0fault/"
+FAULT_KEY = b"\0fault/"
 _READ_PAUSE_S = 0.005
 _READ_TIMEOUT_S = 15.0
 SAID_AGAIN_S = 5.0
@@ -146,9 +147,15 @@ class WorkerEntries:
 
     def say_fault(self, entry: FaultEntry) -> None:
         """Let the others know that this one cannot work. After `say`."""
-        self._write(_FAULT_KEY, entry.encode())
+        self._write(FAULT_KEY, entry.encode())
 
-    def _write(self, key: bytes, value: bytes) -> int:
+    def withdraw_fault(self) -> None:
+        """Let the others know that this one works again, if it has said that it cannot. After `say`."""
+        self.all()
+        if self.faults.pop(self._own, None) is not None:
+            self._write(FAULT_KEY, None)
+
+    def _write(self, key: bytes, value: bytes | None) -> int:
         with closing(self._log.producer()) as producer:
             name = key + self._own.encode()
             producer.produce(self._place.topic, name, value, timestamp_ms=now_ms(), partition=self._place.partition)
@@ -181,11 +188,13 @@ class WorkerEntries:
         if key == RESET_KEY:
             self._reset = value
         if value is None:
+            if key.startswith(FAULT_KEY):
+                self.faults.pop(_name(key, FAULT_KEY), None)
             return
         if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
             self._found[_name(key, _KEY)] = record.offset, entry
-        if key.startswith(_FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
-            self.faults[_name(key, _FAULT_KEY)] = record.timestamp_ms, fault
+        if key.startswith(FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
+            self.faults[_name(key, FAULT_KEY)] = record.timestamp_ms, fault
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
             # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000

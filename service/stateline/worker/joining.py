@@ -103,6 +103,15 @@ class Joining:
         self._entries.say_fault(FaultEntry(stays=False))
         return True
 
+    def withdraw_fault(self) -> None:
+        """The worker works. If it had to leave its group before, another one may leave from now on."""
+        if self._entries is None:
+            return
+        try:
+            self._entries.withdraw_fault()
+        except (RetryLaterError, DoesNotExistError) as error:
+            _log.warning("Other nodes still count a fault of this worker, for up to an hour: %s", error)
+
     def _has_others(self, members: Collection[GroupMember]) -> bool:
         return any(self._deployment.is_of_another_directory(member.client_id) for member in members)
 

@@ -335,8 +335,8 @@ class Worker:
         if self._fitness.fault:
             self._fitness.runs(self._figures.commits)
             self._queries.announce_status()
-        if self._deployment.starts.is_pending:
-            self._deployment.starts.runs()
+        if self._deployment.starts.is_pending and self._deployment.starts.runs():
+            self._joining.withdraw_fault()
         if self.on_working is None:
             return
         self._settled_s = self._settled_s or time.monotonic()

@@ -122,6 +122,16 @@ def test_of_two_workers_of_one_directory_the_others_failure_says_nothing(workers
     assert one.why_out()
 
 
+def test_one_leaves_although_another_had_to_before_when_that_one_works_again(workers: Workers) -> None:
+    one, two = workers.add("one", 2), workers.add("two", 2)
+    assert one.why_out()
+    one.entries.withdraw_fault()
+    assert two.why_out()
+    two.entries.withdraw_fault()
+    one.entries.all()
+    assert not one.entries.faults
+
+
 def test_failures_of_an_hour_ago_say_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     workers.add("two", 2).entries.say_fault(FaultEntry(stays=False))
     monkeypatch.setattr(crash_loop, "now_ms", lambda: now_ms() + HOUR_MS)
@@ -142,9 +152,9 @@ def test_a_start_has_failed_unless_all_tasks_have_run_for_a_while(
     second = FailedStarts(tmp_path, "worker-0")
     assert second.count == 1
     second.joined()
-    second.runs()
+    assert not second.runs()
     now_s += 21
-    second.runs()
+    assert second.runs()
     assert not second.is_pending
     assert FailedStarts(tmp_path, "worker-0").count == 0
     assert list(instances_directory(tmp_path).iterdir()) == []
