@@ -168,7 +168,8 @@ def create_app(
         serving.nodes.app = api
         serving.nodes.send_copy = CopySender(serving).send
     api.add_middleware(CompressionMiddleware)
-    admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
+    # Inside of the measuring: what it refuses counts.
+    admit = install_guard(api, config, limits, serving.tokens, serving.of_node)
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, _for_the_lost(page))

@@ -18,6 +18,7 @@ from stateline.deployment.nodes_topic import NodeEntry
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
+from stateline.server.guard.tokens import Credential
 from stateline.server.listeners import peer_listener
 from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
 from stateline.server.nodes.joining import peer_address
@@ -64,14 +65,14 @@ class HasNothing:
         self.scans: OpenScans[Rest] = OpenScans()
         self.asked: list[WireRequest] = []
 
-    async def answer(self, request: WireRequest) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
         self.asked.append(request)
         return Failure(NotPresentError("Nothing is here."))
 
-    def point(self, path: str, query: str, token: str | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None) -> bytes | None:
         return None
 
-    def check(self, token: str | None, store: str) -> None:
+    def check(self, shown: Credential | None, store: str) -> None:
         """Everybody may ask."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
@@ -150,14 +151,19 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
 
 
 @contextmanager
-def running_node(name: str, config: Config) -> Iterator[LinkedNode]:
-    """One on a thread of its own, for a test that has no loop."""
+def running_node(
+    name: str, config: Config, *, answers: HasNothing | None = None, **greeting: Any
+) -> Iterator[LinkedNode]:
+    """One on a thread of its own, for a test that has no loop; `greeting` as of `LinkedNode`."""
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     async def made() -> LinkedNode:
-        return LinkedNode(name, config)
+        node = LinkedNode(name, config, **greeting)
+        if answers is not None:
+            node.answer_by(answers)
+        return node
 
     try:
         node = asyncio.run_coroutine_threadsafe(made(), loop).result(HANGING_S)

@@ -19,13 +19,15 @@ from stateline.query.wire import (
     COMMIT_EVENT,
     WireRequest,
     decode_request,
-    decode_token,
     encode_outcome,
     encode_rows,
     scan_of,
 )
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.guard.proofs import ProvenConnection
+from stateline.server.guard.tokens import Credential
 from stateline.server.nodes import http_over_link
+from stateline.server.nodes.credentials import Receiver
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
@@ -45,15 +47,14 @@ class Answering(Protocol):
 
     scans: OpenScans[Rest]
 
-    async def answer(self, request: WireRequest) -> Outcome:
-        """What a copy says, to the holder of the token that came along."""
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+        """What a copy says, to who has shown this."""
 
-    def point(self, path: str, query: str, token: str | None) -> bytes | None:
-        """The body of the answer to a GET of one key by the holder of this token; None where it cannot be given at
-        once."""
+    def point(self, path: str, query: str, shown: Credential | None) -> bytes | None:
+        """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
 
-    def check(self, token: str | None, store: str) -> None:
-        """Raises `UnauthenticatedError` or `ForbiddenError` where the holder of this token may not read this store."""
+    def check(self, shown: Credential | None, store: str) -> None:
+        """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
         """Of a store on disk how far copies have committed what it can be rebuilt from: offsets alone."""
@@ -63,8 +64,8 @@ class Answering(Protocol):
 
 
 class AskingNode:
-    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. For the event loop's thread, and made
-    in it."""
+    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. `proven` is what its proofs of tokens
+    are made for, None where it sends tokens. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
@@ -74,8 +75,10 @@ class AskingNode:
         answers: Answering,
         app: ASGIApp,
         traffic: Traffic,
+        proven: ProvenConnection | None = None,
     ) -> None:
         self.hello = hello
+        self._receiver = Receiver(proven)
         self._traffic = traffic
         self._answers = answers
         self._app = app
@@ -136,11 +139,13 @@ class AskingNode:
             self._exchange.send({"id": message.get("id"), "body": None})
 
     def _point(self, message: Message) -> str | None:
-        path, query, token = message.get("path"), message.get("query"), message.get("token")
-        if not isinstance(path, str) or not isinstance(query, str) or not isinstance(token, str | None):
+        path, query = message.get("path"), message.get("query")
+        if not isinstance(path, str) or not isinstance(query, str):
             return None
         try:
-            body = self._answers.point(path, query, token)
+            body = self._answers.point(path, query, self._receiver.shown(message))
+        except StatelineError:
+            return None
         except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
             _log.exception("A request of node %r could not be answered at once", self.hello.node)
             return None
@@ -160,7 +165,8 @@ class AskingNode:
                     reply = {"ends": list((await self._ends(message)).items())}
                 case _:
                     with self._traffic.answering(self.hello.node) as counted:
-                        reply = await http_over_link.answered(self._app, message, self.hello.node)
+                        proof = self._receiver.proof(message)
+                        reply = await http_over_link.answered(self._app, message, self.hello.node, proof)
                         counted.note_status(reply.get("status", 500))
         except (InvalidArgumentError, KeyError, TypeError, ValueError) as error:
             reply = {"error": without_paths(f"Not understood: {error!r:.500}")}
@@ -187,7 +193,7 @@ class AskingNode:
         request = decode_request(message)
         made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
         with made, self._traffic.answering(self.hello.node) as counted:
-            outcome = await self._answers.answer(request)
+            outcome = await self._answers.answer(request, self._receiver.shown(message))
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         scan = None if rest is None else self._scans.keep(self, (request.terms.store, request.partition), rest)
@@ -199,7 +205,7 @@ class AskingNode:
         kept = self._scans.used(self, number)
         store, _ = kept.place
         try:
-            self._answers.check(decode_token(message), store)
+            self._answers.check(self._receiver.shown(message), store)
             rows = await kept.scan.more(max(1, limit))
         except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it
             self._scans.drop(self, number)

@@ -4,8 +4,9 @@
     reply   := {"id", "status", "headers": {name: value}, "body": base64} | {"id", "error": text}
     cancel  := {"id", "type": "cancel"}             nobody waits for that reply any more; it has none itself
 
-A token is looked at there as anywhere. A request is counted against limits where it enters, so not again there; and it
-is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies are whole.
+Who asks is looked at there as anywhere (`credentials`). A request is counted against limits where it enters, so not
+again there; and it is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies
+are whole.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from starlette.types import Message as Event
 
 from stateline.processes.seldom import seldom
 from stateline.server.contract.observation import current_request_id
+from stateline.server.guard.access import PROOF
+from stateline.server.guard.proofs import Proof
 from stateline.server.wire.exchange import Message
 from stateline_store import InvalidArgumentError, StatelineError
 
@@ -71,10 +74,12 @@ def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
         raise StatelineError(f"Node {node!r} could not answer: {reply.get('error', 'not understood')}") from error
 
 
-async def answered(app: ASGIApp, message: Message, node: str) -> dict[str, Any]:
-    """The reply to a request of this node. Raises `InvalidArgumentError` for what is none. Who is cancelled has ended
-    the request."""
+async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | None = None) -> dict[str, Any]:
+    """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for what is none.
+    Who is cancelled has ended the request."""
     scope = _scope(message, node)
+    if proof is not None:
+        scope[PROOF] = proof
     answer = _Answer(_body(message))
     try:
         await app(scope, answer.receive, answer.send)

@@ -14,16 +14,20 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stateline.deployment.nodes_topic import NodeEntry
+from stateline.query.values import ServedBy
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.answering import Answering, AskingNode
+from stateline.server.nodes.claims import Claims
 from stateline.server.nodes.greeting import COPY, GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
 from stateline.server.nodes.keys import Keys, certificate_fault, is_loopback, tls_failure
 from stateline.server.nodes.link import Link
-from stateline.server.nodes.node_map import NodeMap, owner_of
+from stateline.server.nodes.node_map import NodeMap, claimants
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.streams import Arrivals, streams
@@ -101,6 +105,10 @@ class Nodes:
         """What answers the HTTP that others ask of this node; from before it listens."""
         self.bounded: Callable[[NodeMap], NodeMap] = _as_it_is
         """What leaves out of another node's map what the application does not have; as `app`."""
+        self.claims: Claims | None = None
+        """What says which nodes may own a task; None: whichever says that it does."""
+        self.sends_tokens = False
+        """Whether nodes of an older build, which take no proof of a client's token, are sent the token."""
         self.send_copy: SendCopy = _no_copies
         """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
         self.why_alone = why_alone
@@ -131,11 +139,41 @@ class Nodes:
         known = self._owners.get(task_id)
         if known is not None and known.alive:
             return known
-        node = owner_of(task_id, ((name, link.map) for name, link in self.links()))
-        link = None if node is None else self.others[node].link
+        link = next(filter(partial(self._may_own, task_id), self.claimants(task_id)), None)
         if link is not None:
             self._owners[task_id] = link
         return link
+
+    def claimants(self, task_id: str) -> list[Link]:
+        """The links to all nodes that say that they own this task, whether that counts or not."""
+        names = claimants(task_id, ((name, link.map) for name, link in self.links()))
+        return [link for name in names if (link := self.link(name)) is not None]
+
+    def _may_own(self, task_id: str, link: Link) -> bool:
+        return self.claims is None or self.claims.counts(task_id, link.hello.node, link.claimed_at_ms)
+
+    def may_answer(self, task_id: str, link: Link, served_by: ServedBy) -> bool:
+        """Whether this node's copy, which is not known to be the owner's, may be the newest one: what it says itself of
+        its copy is not enough."""
+        if self.claims is None:
+            return True
+        if served_by == "active":
+            return self._may_own(task_id, link)
+        return self.claims.may_answer(task_id, link.hello.node)
+
+    def has_worker(self, node: str) -> bool:
+        """Whether a worker of this node is in the group, as far as Kafka says."""
+        return self.claims is None or self.claims.has_worker(node)
+
+    def note_assigned(self) -> None:
+        """Kafka's group has given somebody something else."""
+        self._changed()
+
+    def directories(self) -> dict[str, str]:
+        """The ids of the directories of all nodes that are known, by name: as they say themselves over a link."""
+        others = {name: each.entry.directory for name, each in self.others.items()}
+        linked = {name: link.hello.directory for name, link in self.links()}
+        return {**others, **linked, self.own.node: self.own.directory}
 
     def runs(self, task_id: str) -> bool:
         """Whether a node that is linked with says that a worker of its own runs this task, within its lease."""
@@ -323,8 +361,11 @@ class Nodes:
     def _changed(self) -> None:
         self.number = max(self.number + 1, now_ms())
         self._owners.clear()
+        if self.claims is not None:
+            self.claims.forget()
         for name, link in self.links():
-            self._last_owners |= dict.fromkeys(link.map.running, (name, link.hello.url))
+            owned = (task_id for task_id in link.map.running if self._may_own(task_id, link))
+            self._last_owners |= dict.fromkeys(owned, (name, link.hello.url))
         self._on_change()
 
     async def _dial(self, node: str, other: Other, keys: Keys) -> None:
@@ -363,8 +404,9 @@ class Nodes:
             writer.close()
             raise
         link = other.link = Link(
-            arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded
-        )
+            arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded,
+            place=other.entry.peer, may_have_tokens=self.sends_tokens,
+        )  # fmt: skip
         other.fault, other.reached_at_ms, other.said_url, other.refuses_tls = "", now_ms(), hello.url, False
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
@@ -404,12 +446,14 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
         return reader, writer
 
-    async def _welcome(self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    async def _welcome(
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection | None
+    ) -> None:
         """Answer until the link has ended."""
         if hello.purpose == COPY:
             await self.send_copy(arrivals, writer, hello)
             return
-        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic)
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic, proven)
         self._asking.add(asking)
         asking.say(self.own_map())
         try:

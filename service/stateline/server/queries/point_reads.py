@@ -26,7 +26,8 @@ from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.formats import JSON
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
-from stateline.server.guard.tokens import bearer_token
+from stateline.server.guard.proofs import Shown
+from stateline.server.guard.tokens import Credential, bearer_token, hash_of
 from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of
 from stateline.server.routing.cluster_copies import takes_standbys
@@ -104,14 +105,14 @@ class PointReads:
         except (StatelineError, UnicodeDecodeError):
             return None
 
-    def answer_for_node(self, path: str, query: str, token: str | None) -> bytes | None:
+    def answer_for_node(self, path: str, query: str, shown: Credential | None) -> bytes | None:
         """As `answer`, for another node, of a copy here."""
         found = _PATH.fullmatch(raw := path.encode())
         if found is None or len(raw) > _LONGEST:
             return None
         try:
             name = found[1].decode("ascii")
-            self._serving.for_nodes.check(token, name)
+            self._serving.for_nodes.check(shown, name)
             read = self._request(name, query.encode("ascii"))
             if read is None or not _is_read_here(read):
                 return None
@@ -145,11 +146,14 @@ class PointReads:
         if not owner.declares_the_same:
             return None
         path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
-        owner.point(path, query, self._token(scope), later)
+        owner.point(path, query, self._shown(scope), later)
         return LATER
 
-    def _token(self, scope: Scope) -> str | None:
-        return None if self._serving.tokens is None else bearer_token(scope["headers"])
+    def _shown(self, scope: Scope) -> Shown | None:
+        if self._serving.tokens is None:
+            return None
+        token = bearer_token(scope["headers"])
+        return Shown(hash_of(token), token)
 
     def _tell(self, read: ReadRequest, body: bytes, began_s: float, scope: Scope, token: str) -> None:
         answered = Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
