@@ -23,6 +23,7 @@ from stateline.config.settings import Config
 from stateline.deployment.nodes_topic import known_nodes, say_node
 from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, Rows
 from stateline.query.wire import WireRequest
+from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.proofs import Proof
 from stateline.server.guard.tokens import Credential, hash_of
 from stateline.server.nodes.acceptance import check_accepted
@@ -256,6 +257,33 @@ def test_nodes_tell_who_they_are_and_who_owns_what(machines: Machines, machine: 
     assert machine.get("/readyz").status_code == 200
 
 
+def test_the_other_node_is_told_the_id_of_the_client_s_request(
+    machines: Machines, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other,) = (each for each in machines.every.values() if each is not machine)
+    node, found, for_nodes = machine.server.serving.config.node, list[str](), other.server.serving.for_nodes
+    points = for_nodes.points
+
+    def point(path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+        found.append(f"{asked_by.node} point {asked_by.request_id}")
+        return points(path, query, shown, asked_by)
+
+    monkeypatch.setattr(for_nodes, "points", point)
+    monkeypatch.setattr(for_nodes, "tell", lambda by, kind, *_: found.append(f"{by.node} {kind} {by.request_id}"))
+
+    def ask(number: str, path: str, **parameters: str) -> httpx.Response:
+        return machine.server.client.get(path, headers={"x-request-id": number}, params=parameters)
+
+    for key in machines.sent:
+        ask("mine-7", f"/v1/stores/counts/keys/{key}", isolation_level="read_committed")
+    assert f"{node} point mine-7" in found
+    assert all(each.endswith(" mine-7") for each in found)
+    page = ask("mine-8", "/v1/stores/counts/range", limit="1")
+    assert f"{node} query mine-8" in found
+    ask("mine-9", "/v1/stores/counts/range", cursor=page.json()["cursor"], limit=str(len(machines.sent)))
+    assert f"{node} more mine-9" in found
+
+
 @pytest.fixture
 def tokens(machines: Machines) -> Iterator[Path]:
     """The folder of the tokens files, which are each node's own."""
@@ -353,7 +381,7 @@ class Rogue(HasNothing):
         position = request.terms.bound.position
         return PartitionAnswer(Rows([(b"forged", b"666")]), position, CopyStatus("active", 0, 0, 0), offset=10**9)
 
-    def point(self, path: str, query: str, shown: Credential | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         self.shown.append(shown)
         return b'{"value": 666}'
 

@@ -177,7 +177,7 @@ def create_app(
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
     points = PointReads(serving, queries.requests, measuring, admit)
-    serving.for_nodes.points = points.answer_for_node
+    serving.for_nodes.points, serving.for_nodes.tell = points.answer_for_node, measuring.tell_message
     if admit is not None and config.tracing_exporter == "none":  # which makes no spans
         api.state.at_once = points.answer
     return api

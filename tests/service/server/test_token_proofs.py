@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stateline.config.loading import load_config
 from stateline.query.values import Failure, Terms
+from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard import passing_on
 from stateline.server.guard.passing_on import check_passed_on, note_shown, token_header
 from stateline.server.guard.proofs import ProvenConnection, Shown
@@ -77,7 +78,7 @@ class Guarded(HasNothing):
         self.check(shown, request.terms.store)
         return await super().answer(request, shown)
 
-    def point(self, path: str, query: str, shown: Credential | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         self.check(shown, "orders")
         return b"{}"
 
@@ -163,7 +164,7 @@ def test_a_token_that_expires_or_is_taken_back_is_proven_no_more(file: Path) -> 
 async def asked(link: Link) -> list[object]:
     """What is answered to a key at once, and to a query, by who has shown the token."""
     at_once: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    link.point("/v1/stores/orders/keys/a", "", SHOWN, at_once.set_result)
+    link.point("/v1/stores/orders/keys/a", "", SHOWN, "id", at_once.set_result)
     outcome = await link.query(TERMS, 0, KeyQuery(b"a"), 0, SHOWN)
     return [await at_once, type(outcome.error) if isinstance(outcome, Failure) else outcome]
 
@@ -258,7 +259,7 @@ def test_a_node_of_an_older_build_gets_tokens_only_where_that_is_set(
             with pytest.raises(NotPresentError, match=r"older build.*node.peer.require.proofs"):
                 await dict(one.nodes.links())["old"].query(TERMS, 0, KeyQuery(b"a"), 0, SHOWN)
             with pytest.raises(NotPresentError):
-                dict(one.nodes.links())["old"].point("/v1/stores/orders/keys/a", "", SHOWN, lambda _: None)
+                dict(one.nodes.links())["old"].point("/v1/stores/orders/keys/a", "", SHOWN, "id", lambda _: None)
             assert guarded.shown == []
         assert (await asked(dict(old.nodes.links())["one"]))[0] == b"{}"
         assert set(at_one.shown) == {TOKEN}

@@ -6,7 +6,9 @@ What it asks is answered from copies of this node, or refused: it is never hande
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
@@ -24,13 +26,14 @@ from stateline.query.wire import (
     scan_of,
 )
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.contract.request_id import AskedBy, asked_by
 from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.guard.tokens import Credential
 from stateline.server.nodes import http_over_link
 from stateline.server.nodes.credentials import Receiver
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import NodeMap
-from stateline.server.nodes.traffic import Traffic
+from stateline.server.nodes.traffic import Counted, Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.streams import Arrivals
 from stateline.server.wire.turns import let_others_in
@@ -50,8 +53,11 @@ class Answering(Protocol):
     async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
         """What a copy says, to who has shown this."""
 
-    def point(self, path: str, query: str, shown: Credential | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
+
+    def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
+        """Note that a message of this kind was answered, in so many seconds."""
 
     def check(self, shown: Credential | None, store: str) -> None:
         """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
@@ -143,7 +149,7 @@ class AskingNode:
         if not isinstance(path, str) or not isinstance(query, str):
             return None
         try:
-            body = self._answers.point(path, query, self._receiver.shown(message))
+            body = self._answers.point(path, query, self._receiver.shown(message), asked_by(self.hello.node, message))
         except StatelineError:
             return None
         except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
@@ -181,6 +187,17 @@ class AskingNode:
             self._scans.drop(self, scan_of(reply))  # who asked does not learn its number
             self._exchange.send({"id": message.get("id"), "error": str(error)})
 
+    @contextmanager
+    def _answering_to(self, message: Message) -> Iterator[Counted]:
+        """Count what the block answers, and tell the access log."""
+        began_s, counted = time.perf_counter(), Counted()
+        try:
+            with self._traffic.answering(self.hello.node, counted):
+                yield counted
+        finally:
+            seconds = time.perf_counter() - began_s
+            self._answers.tell(asked_by(self.hello.node, message), message["type"], counted, seconds)
+
     async def _ends(self, message: Message) -> dict[int, int]:
         return await self._answers.ends(str(message["store"]), [int(partition) for partition in message["partitions"]])
 
@@ -192,7 +209,8 @@ class AskingNode:
     async def _answered(self, message: Message) -> dict[str, Any]:
         request = decode_request(message)
         made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
-        with made, self._traffic.answering(self.hello.node) as counted:
+        with made, self._answering_to(message) as counted:
+            counted.store, counted.level = request.terms.store, request.terms.isolation_level.value
             outcome = await self._answers.answer(request, self._receiver.shown(message))
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
@@ -203,10 +221,12 @@ class AskingNode:
         await let_others_in()  # another node may read many scans at the same time
         number, limit = int(message["scan"]), int(message["limit"])
         kept = self._scans.used(self, number)
-        store, _ = kept.place
         try:
-            self._answers.check(self._receiver.shown(message), store)
-            rows = await kept.scan.more(max(1, limit))
+            with self._answering_to(message) as counted:
+                counted.store, _ = kept.place
+                self._answers.check(self._receiver.shown(message), counted.store)
+                rows = await kept.scan.more(max(1, limit))
+                counted.outcome, counted.rows = "ok", len(rows.entries)
         except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it
             self._scans.drop(self, number)
             raise

@@ -35,7 +35,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 TIMEOUT_S = 60.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
 _HEADERS = frozenset({"authorization", "accept", "content-type", "x-request-id", "traceparent", "tracestate"})
-_FROM_NODE = "stateline.from-node"  # in the scope, where no client can put anything
+FROM_NODE = "stateline.from-node"
+"""In the scope, where no client can put anything: the name of the node that asks."""
 
 _log = seldom(__name__)
 
@@ -50,7 +51,7 @@ class HttpAnswer(NamedTuple):
 
 def came_over_link(request: Request) -> bool:
     """Whether another node asks for this: it is answered by this node, or refused."""
-    return _FROM_NODE in request.scope
+    return FROM_NODE in request.scope
 
 
 def encode_request(number: int, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Message:
@@ -145,7 +146,7 @@ def _scope(message: Message, node: str) -> Scope:
         "headers": [(b"host", b"node"), *sent],
         "client": None,  # who asks was counted where it came in (`guard.access`)
         "server": None,
-        _FROM_NODE: node,
+        FROM_NODE: node,
     }
 
 

@@ -4,7 +4,7 @@
                A query has "timestamped" from version 2 of the wire on (`greeting`).
              | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
              | {"id", "type": "point", "path", "query"}     a GET of one key, as a client has sent it
-               "query", "more", "point" and HTTP say who asks (`credentials`).
+               "query", "more", "point" and HTTP say who asks (`credentials`), and the id of the client's request.
              | {"id", "type": "ends", "store", "partitions"} | {"id", "type": "wake"}
     reply   := as a worker's, or an HTTP answer
              | {"id", "body": the whole answer's, or null when it is not one that can be given at once}
@@ -28,6 +28,8 @@ from stateline.processes.seldom import seldom
 from stateline.processes.tracing import carrier, span
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
+from stateline.server.contract.observation import current_request_id
+from stateline.server.contract.request_id import passed_on
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.guard.proofs import Shown
 from stateline.server.nodes import http_over_link
@@ -119,17 +121,20 @@ class Link:
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
         hop = span(f"ask {self.hello.node}", {"store": terms.store, "partition": partition}, "CLIENT")
         with hop, self.traffic.forwarding(self.hello.node) as counted:
-            message = self._sender.with_shown(encode_request(request) | carrier(), shown)
+            message = encode_request(request) | carrier() | passed_on(current_request_id())
+            message = self._sender.with_shown(message, shown)
             outcome = self._scans.outcome(await self._reply(message, timeout_s))
             counted.note(outcome)
         if isinstance(outcome, Failure) and not is_server_url(outcome.owner):
             return Failure(outcome.error, outcome.position)
         return outcome
 
-    def point(self, path: str, query: str, shown: Shown | None, later: Callable[[bytes | None], None]) -> None:
-        """Ask for one key by the URL, in ASCII, that a client has sent. `later` is called once, with the body of the
-        answer, or None when there is none: ask by `query`, which says why. Raises `NotPresentError` when the node is
-        gone."""
+    def point(
+        self, path: str, query: str, shown: Shown | None, request_id: str, later: Callable[[bytes | None], None]
+    ) -> None:
+        """Ask for one key by the URL, in ASCII, that a client has sent, in a request of this id. `later` is called
+        once, with the body of the answer, or None when there is none: ask by `query`, which says why. Raises
+        `NotPresentError` when the node is gone."""
 
         began_s = time.perf_counter()
 
@@ -142,6 +147,7 @@ class Link:
                 later(None)
 
         message = {"id": self._exchange.number(), "type": "point", "path": path, "query": query}
+        message |= passed_on(request_id)
         self._exchange.ask(self._sender.with_shown(message, shown), on_reply)
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
@@ -183,7 +189,7 @@ class Link:
         return answer
 
     def _with_shown(self, message: Message) -> Message:
-        return self._sender.with_shown(message, token_to_pass_on())
+        return self._sender.with_shown(message | passed_on(current_request_id()), token_to_pass_on())
 
     async def _reply(self, message: Message, timeout_s: float) -> Message:
         """What the node replies. When it takes too long, or who waits is cancelled, it ends there too."""
