@@ -28,6 +28,7 @@ from support.processes import hosts
 
 # By default the shortest that Kafka's brokers take. A busy machine needs more, or sessions end without a fault.
 SESSION_S = float(os.environ.get("SESSION_S") or 6.0)
+CALM = bool(os.environ.get("CALM"))  # clients ask, and input comes, less often: for a busy machine, too
 
 
 def long_run(nodes: int, minutes: float, seed: int, names: Collection[str], standbys: int) -> None:
@@ -40,7 +41,7 @@ def long_run(nodes: int, minutes: float, seed: int, names: Collection[str], stan
     scene: NodeScene | None = None
     with KafkaBroker() as broker:
         try:
-            with node_scene(broker, chance, SESSION_S, called, standbys=standbys) as scene:
+            with node_scene(broker, chance, SESSION_S, called, calm=CALM, standbys=standbys) as scene:
                 began_s = time.monotonic()
                 while (now_s := time.monotonic()) < began_s + 60 * minutes:
                     fault = chance.choices(faults, weights)[0]
