@@ -9,7 +9,9 @@ opened hangs at its first flush. Start processes with spawn.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from rocksdict import (
     DBCompressionType,
     DBPath,
     DBRecoveryMode,
+    Env,
     Options,
     WriteBufferManager,
 )
@@ -63,6 +66,18 @@ def block_cache() -> Cache:
 def write_buffers() -> WriteBufferManager:
     """The budget of the memtables of every store of this process."""
     return _shared()[1]
+
+
+@contextlib.contextmanager
+def flushing_at_once(stores: int) -> Iterator[None]:
+    """Meanwhile so many databases of this process are flushed side by side, at least one. RocksDB flushes one after the
+    other otherwise, however many are closed at once."""
+    env = Env()
+    env.set_high_priority_background_threads(max(stores, 1))
+    try:
+        yield
+    finally:
+        env.set_high_priority_background_threads(1)
 
 
 def primary_options(tuning: Tuning) -> Options:

@@ -175,6 +175,7 @@ class Worker:
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
         self._prepare: Callable[[], None] | None = self.begin
+        self._has_begun = False
         self._has_work = False  # for its own tasks, at the last turn
         self._worked_s = time.monotonic()  # when it had some last
         self._restarts = Restarts()
@@ -282,6 +283,7 @@ class Worker:
         if self._deployment.registration.instance == _FIRST:
             self._housekeeping.say_leftovers()
         self._housekeeping.sweep_snapshots()
+        self._has_begun = True
         self._join()
 
     def _join(self) -> None:
@@ -417,11 +419,14 @@ class Worker:
 
     def start_over(self, pause_s: float = 0.0) -> None:
         """Drop what is not committed, abort its transaction, and make ready to join the group again: records that were
-        processed since the last commit are read again. Raises as `begin`."""
+        processed since the last commit are read again. A worker that could not begin, begins. Raises as `begin`."""
         self._drop_work()
         self._group.close()
         time.sleep(pause_s)
-        self._join()
+        if self._has_begun:
+            self._join()
+        else:
+            self.begin()
 
     def _drop_work(self) -> None:
         self._manager.drop_all()
