@@ -18,7 +18,8 @@ from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stateline.deployment.nodes_topic import NodeEntry
+from stateline.deployment.nodes_topic import MOST_NODES, NodeEntry, nodes_partition
+from stateline.processes.seldom import seldom
 from stateline.query.values import ServedBy
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.guard.proofs import ProvenConnection
@@ -44,7 +45,7 @@ _GIVE_UP_AFTER_S = 2.0
 
 SendCopy = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
 
-_log = logging.getLogger(__name__)
+_log, _crowd_log = logging.getLogger(__name__), seldom(f"{__name__}.crowd")
 
 
 @dataclass
@@ -88,10 +89,10 @@ class Nodes:
     ) -> None:
         self.own = own
         self.others: dict[str, Other] = {}
-        self.known: set[str] = set()
-        """All that the registry has told of, those that have left included, and this one: that is the last to come."""
+        self.is_heard = False
+        """Whether the registry has told of this node, which is the last to come."""
         self.left: dict[str, str] = {}
-        """The directories of those that have left, by name, as far as they were known before."""
+        """The directories of the last `MOST_NODES` that have left, by name, as far as they were known before."""
         self.number = now_ms()
         """Grows with each change of what any node has."""
         self.traffic = Traffic()
@@ -127,6 +128,11 @@ class Nodes:
     def shown(self) -> str | None:
         """How answers call this node; None while there is no other."""
         return self.own.node if self.others else None
+
+    @property
+    def known(self) -> set[str]:
+        """All that the registry has told of, those that have left included, and this one."""
+        return {*self.others, *self.left} | ({self.own.node} if self.is_heard else set())
 
     @property
     def has_neighbours(self) -> bool:
@@ -254,14 +260,14 @@ class Nodes:
         if self._keys is None or self.registry_fault:
             return True
         others = self.others.items()
-        return self.own.node in self.known and all(each.fault or self.link(name) for name, each in others)
+        return self.is_heard and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None, directory: str = "") -> None:
         """The registry says so: dial a node that is new or elsewhere, and let go of one that has left. `directory` is
         the one that the node named last."""
         self._hear_of_rival(node, entry)
         if node == self.own.node:
-            self.known.add(node)
+            self.is_heard = True
             return
         if entry is not None and entry.directory == self.own.directory:
             entry, directory = None, ""
@@ -269,18 +275,42 @@ class Nodes:
         if known is not None and known.entry == entry:
             return
         if known is not None:
-            if known.dialing is not None:
-                known.dialing.cancel()
-            del self.others[node]
-            if entry is None and self.own.node in self.known:  # else that was before this one came
+            self._drop(node)
+            if entry is None and self.is_heard:  # else that was before this one came
                 _log.info("Node %r has left: others get its tasks when its session has timed out", node)
-        self.known.add(node)
         if entry is not None:
+            if not self._has_room(node):
+                return
             self.left.pop(node, None)
             self._reach(node, entry)
         else:
             self.left[node] = directory or (known.entry.directory if known is not None else "")
+            if len(self.left) > MOST_NODES:
+                del self.left[next(iter(self.left))]
         self._changed()
+
+    def _drop(self, node: str) -> None:
+        other = self.others.pop(node)
+        if other.dialing is not None:
+            other.dialing.cancel()
+
+    def _has_room(self, node: str) -> bool:
+        """Whether this node can be known as well. Room is made by one that is not linked with, and was not before if
+        there is such a one: the one that was told of first."""
+        if len(self.others) < MOST_NODES:
+            return True
+        unlinked = [name for name in self.others if self.link(name) is None]
+        never = [name for name in unlinked if self.others[name].said_url is None]
+        dropped = next(iter(never or unlinked), node)
+        _crowd_log.warning(
+            "More than %d other nodes have announced themselves in %s: nodes without a link are ignored, the oldest "
+            "first. Give nodes names that stay the same, and let nobody else write that topic.",
+            MOST_NODES, nodes_partition(self.own.application).topic,
+        )  # fmt: skip
+        if dropped == node:
+            return False
+        self._drop(dropped)
+        return True
 
     def _hear_of_rival(self, node: str, entry: NodeEntry | None) -> None:
         """A rival is one as long as its record is newer than this node's: older ones are what it was called before."""
@@ -469,9 +499,12 @@ class Nodes:
 
     def _note(self, node: str, other: Other, why: str) -> None:
         other.fault = without_paths(why)
-        if self._logged.get(node) != why:  # the topic may say the same of a node many times
-            _log.warning("No link with node %r: %s", node, why)
+        if self._logged.pop(node, None) != why:  # the topic may say the same of a node many times
+            log = _log if len(self.others) < MOST_NODES else _crowd_log
+            log.warning("No link with node %r: %s", node, why)
         self._logged[node] = why
+        if len(self._logged) > MOST_NODES:
+            del self._logged[next(iter(self._logged))]
 
 
 def _of_own_certificate(keys: Keys) -> str:

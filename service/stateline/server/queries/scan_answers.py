@@ -159,7 +159,7 @@ class ScanAnswers:
             if nodes is None or mark in (None, self._cursors.node):
                 raise
         node = next((node for node in nodes.known if node_mark(node) == mark), None)
-        if node is None and nodes.own.node not in nodes.known:
+        if node is None and not nodes.is_heard:
             raise NotReadyError(
                 "The server has not heard of the other nodes yet, of which this cursor may be: ask again."
             )

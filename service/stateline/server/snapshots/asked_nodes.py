@@ -101,7 +101,7 @@ class AskedNodes:
             return False
         digits = snapshot_id[:_DIRECTORY_DIGITS]
         is_known = any(directory.startswith(digits) for directory in self._nodes.left.values())
-        return is_known or self.own not in self._nodes.known
+        return is_known or not self._nodes.is_heard
 
     async def ask(
         self,
