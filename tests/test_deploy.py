@@ -537,6 +537,9 @@ def test_a_pod_drains_for_longer_than_two_looks_at_it_take_and_ends_within_its_g
     server = next(container for container in pod["containers"] if container["name"] == "server")
     assert 2 * server["readinessProbe"]["periodSeconds"] <= drain_s
     assert drain_s + 15 < pod["terminationGracePeriodSeconds"]
+    worker = next(container for container in pod["containers"] if container["name"] == "worker")
+    stops_s = environment_of(worker).worker_stop_timeout_ms / 1000
+    assert 20 + drain_s / 2 + stops_s < pod["terminationGracePeriodSeconds"], "a worker may use all of its own limit"
 
 
 def test_a_unit_and_a_container_drain_and_end_within_their_grace() -> None:

@@ -97,6 +97,11 @@ class GroupMember:
             raise AssertionError("The worker has not joined its group yet.")
         return self._consumer
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether there was a `join`."""
+        return self._consumer is not None
+
     def join(self) -> None:
         """Make the consumer. It takes part in the group from the first `poll` on, and must be polled then."""
         self.failed = None

@@ -151,6 +151,7 @@ class TaskManager:
         for task in kept:
             task.resume(ends)
             self._read(task, task.processing.next_offsets, consumer)
+            consumer.resume(task.topology.sources)
 
     def open_waiting(self) -> None:
         """Open the tasks that other processes have let go, and close those that have been suspended for long.

@@ -229,8 +229,12 @@ class Worker:
                 self._drop_for_now(error)
             except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                 pause_s = self._restarts.pause_s(error)
-                logger.warning("Starting over from the last commit: %s", error)
-                self._prepare = partial(self.start_over, pause_s)
+                if self._prepare == self.begin:
+                    logger.warning("Starting again: %s", error)
+                    time.sleep(pause_s)
+                else:
+                    logger.warning("Starting over from the last commit: %s", error)
+                    self._prepare = partial(self.start_over, pause_s)
 
     def _may_work(self) -> bool:
         """Whether to take part in the group. Leaves it where `fitness` says so."""
@@ -311,6 +315,8 @@ class Worker:
 
     def commit(self) -> bool:
         """Commit what was processed; whether there was anything. Raises what the log or a store raises."""
+        if not self._group.has_joined:
+            return False
         is_dirty = bool(self._tasks.dirty())
         self._commits.commit(self._group.consumer)
         self._global_tables.commit()
@@ -334,15 +340,17 @@ class Worker:
         if not self._is_settled():
             self._settled_s = None
             return
-        if self._fitness.fault:
+        self._deployment.runs()
+        if fault := self._fitness.fault:
             self._fitness.runs(self._figures.commits)
-            self._queries.announce_status()
+            if self._fitness.fault != fault:
+                self._queries.announce_status()
         if self._deployment.starts.is_pending and self._deployment.starts.runs():
             self._joining.withdraw_fault()
         if self.on_working is None:
             return
         self._settled_s = self._settled_s or time.monotonic()
-        if self._commits.has_worked_since(self._settled_s, self._group.consumer):
+        if self._executor.has_worked_since(self._settled_s, self._group.consumer):
             self.on_working()
             self.on_working = None
 
