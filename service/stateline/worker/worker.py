@@ -257,6 +257,7 @@ class Worker:
 
     def _stand_aside(self) -> None:
         """Leave the group for good, so that others have the tasks. Raises what the log raises: it is tried again."""
+        is_alone = not self._joining.has_others()
         if self._fitness.is_working:
             if not self._joining.may_leave():
                 self._fitness.put_off()
@@ -268,7 +269,7 @@ class Worker:
         with suppress(RetryLaterError):  # what is left open ends later
             self._committer.settle()
         self._group.leave()
-        self._fitness.left()
+        self._fitness.left(is_alone=is_alone)
         self._queries.announce_status()
         if self._prepare is None:
             self._prepare = self._join

@@ -14,7 +14,7 @@ from stateline.deployment.nodes_topic import ensure_nodes_topic
 from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry
 from stateline.log import Log
 from stateline.worker import crash_loop
-from stateline.worker.crash_loop import CrashLoop
+from stateline.worker.crash_loop import CrashLoop, failed_alike
 from stateline.worker.fitness import Fitness
 from stateline_store.clock import now_ms
 
@@ -105,6 +105,13 @@ def test_of_two_that_fail_one_leaves_and_the_other_stays_and_then_both_stay(work
     again = workers.add("one", 3)
     assert again.why_out() == ""
     assert not again.has_left
+
+
+def test_of_two_that_find_out_at_once_the_one_that_said_so_first_leaves(workers: Workers) -> None:
+    one, two = workers.add("one", 2), workers.add("two", 2)
+    one_at, two_at = (each.entries.say_fault(FaultEntry(stays=False)) for each in (one, two))
+    assert failed_alike(one.entries, one.entries.all(), "one", before=one_at) == ""
+    assert failed_alike(two.entries, two.entries.all(), "two", before=two_at) == "one"
 
 
 def test_one_that_has_stayed_lately_stays_although_nobody_else_fails_any_more(workers: Workers) -> None:
