@@ -80,9 +80,12 @@ def flushing_at_once(stores: int) -> Iterator[None]:
         env.set_high_priority_background_threads(1)
 
 
-def primary_options(tuning: Tuning) -> Options:
-    """Options of the owner's database, and of each of its column families."""
+def primary_options(tuning: Tuning, few_tables: bool = False) -> Options:
+    """Options of the owner's database, and of each of its column families. `few_tables`: it has so few that one thread
+    opens them at once."""
     options = _common()
+    if few_tables:
+        _open_with_one_thread(options)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     # Both column families reach the disk at one cut, so that a reader that finds the WAL purged between its
@@ -107,10 +110,14 @@ def secondary_options(files: Path | None = None) -> Options:
     if files is not None:
         options.set_wal_dir(str(files))
         options.set_db_paths([DBPath(str(files), 0)])
-    # Each catch-up starts as many threads per column family, whether or not there are files to open (16 by default:
-    # two milliseconds of each); with one, the calling thread does it.
-    options.set_max_file_opening_threads(1)
+    _open_with_one_thread(options)
     return options
+
+
+def _open_with_one_thread(options: Options) -> None:
+    """Each opening and catch-up starts as many threads per column family, whether or not there are files to open (16 by
+    default: two milliseconds of each); with one, the calling thread does it."""
+    options.set_max_file_opening_threads(1)
 
 
 def _common() -> Options:
