@@ -16,10 +16,11 @@ WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY service service
 COPY store store
-# The lock only pins: packages that just the tests need stay out of the image, and so does pip. Spark's jars, 450 MB,
-# are for those who run pipelines.
+# The lock only pins: packages that just the tests need stay out of the image, and so does pip. uv compares hashes of
+# constraints, which pip cannot. Spark's jars, 450 MB, are for those who run pipelines.
 RUN python -m venv --without-pip /opt/stateline \
-    && pip --python /opt/stateline/bin/python install --no-cache-dir --constraint requirements.lock ".[$EXTRAS]" \
+    && pip install --no-cache-dir 'uv>=0.8' \
+    && uv pip install --python /opt/stateline/bin/python --no-cache --constraint requirements.lock ".[$EXTRAS]" \
     && mkdir /opt/jars \
     && if test -d /opt/stateline/lib/python3.12/site-packages/pyspark; then \
         mv /opt/stateline/lib/python3.12/site-packages/pyspark/jars /opt/; fi

@@ -66,7 +66,8 @@ docs: $(DOCS)/.installed
 
 $(DOCS)/.installed: pyproject.toml
 	@test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
-	@$(DOCS)/bin/pip --quiet --disable-pip-version-check install --constraint requirements.lock '.[docs]'
+	@grep -o '^[^ ]*==[^ ]*' requirements.lock > $(DOCS)/versions
+	@$(DOCS)/bin/pip --quiet --disable-pip-version-check install --constraint $(DOCS)/versions '.[docs]'
 	@touch $@
 
 bench: $(INSTALLED) java maven
@@ -75,12 +76,13 @@ bench: $(INSTALLED) java maven
 chaos: $(INSTALLED) java maven
 	@STANDBYS=$(STANDBYS) $(BIN)/python tests/chaos/$(if $(CLUSTER),run_nodes.py $(CLUSTER),run.py) $(MINUTES) $(SEED)
 
+# For every Python from 3.11 on, whatever runs this. The hashes of a version are those of all its files.
 lock: $(INSTALLED)
 	@echo "Looking for newer versions …"
-	@$(PIP) install --upgrade --upgrade-strategy eager --editable '.[dev]' --editable examples/flights
-	@{ sed '/^[^#]/,$$d' requirements.lock; $(BIN)/pip freeze --exclude-editable; } > .venv/lock
-	@mv .venv/lock requirements.lock
-	@touch $(INSTALLED)
+	@$(PIP) install 'uv>=0.8'
+	@$(BIN)/uv --quiet pip compile --universal --python-version 3.11 --extra dev --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --output-file .venv/lock pyproject.toml
+	@{ sed '/^[^#]/,$$d' requirements.lock; cat .venv/lock; } > .venv/lock.new
+	@mv .venv/lock.new requirements.lock
 
 clean:
 	@rm -rf .venv $(DOCS) .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist
@@ -92,7 +94,7 @@ $(INSTALLED): requirements.lock pyproject.toml examples/flights/pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { echo "Python's venv is missing: install it (Debian: python3-venv)." >&2; exit 1; }
 	@echo "Installing Stateline into .venv (once, one to two minutes) …"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(PIP) install --requirement requirements.lock
+	@$(PIP) install --require-hashes --requirement requirements.lock
 	@$(PIP) install --no-deps --editable . --editable examples/flights
 	@touch $@
 

@@ -97,11 +97,11 @@ def test_the_image_has_sparks_kafka_connector_where_it_is_looked_for() -> None:
     assert Path(found).relative_to(environment) == JARS.relative_to(sys.prefix)
     (pom,) = re.findall(r"^COPY --from=build /src/(\S+) /src/pom.xml$", DOCKERFILE, re.MULTILINE)
     (version,) = re.findall(r"<spark.version>(.*?)</spark.version>", (ROOT / pom).read_text(encoding="utf-8"))
-    assert f"\npyspark=={version}\n" in (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert f"\npyspark=={version} " in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
 def test_packages_of_the_image_are_those_of_the_lock() -> None:
-    (install,) = [line for line in instructions("RUN") if " install --no-cache-dir" in line]
+    (install,) = [line for line in instructions("RUN") if " pip install --python " in line]
     assert '--constraint requirements.lock ".[$EXTRAS]"' in install
     assert instructions("ARG") == ["EXTRAS=spark"]
 
@@ -537,6 +537,9 @@ def test_a_pod_drains_for_longer_than_two_looks_at_it_take_and_ends_within_its_g
     server = next(container for container in pod["containers"] if container["name"] == "server")
     assert 2 * server["readinessProbe"]["periodSeconds"] <= drain_s
     assert drain_s + 15 < pod["terminationGracePeriodSeconds"]
+    worker = next(container for container in pod["containers"] if container["name"] == "worker")
+    stops_s = environment_of(worker).worker_stop_timeout_ms / 1000
+    assert 20 + drain_s / 2 + stops_s < pod["terminationGracePeriodSeconds"], "a worker may use all of its own limit"
 
 
 def test_a_unit_and_a_container_drain_and_end_within_their_grace() -> None:

@@ -30,8 +30,8 @@ def imported(path: Path) -> Iterator[str]:
 
 def pins() -> dict[str, Version]:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split("==") for line in lines if not line.startswith("#")]
-    return {name.lower().replace("_", "-"): Version(version) for name, version in pairs}
+    pairs = [line.split()[0].split("==") for line in lines if not line.startswith(("#", " "))]
+    return {name: Version(version) for name, version in pairs}
 
 
 # Imports
@@ -95,10 +95,12 @@ def test_every_requirement_is_pinned_to_a_version_that_pyproject_allows() -> Non
         assert requirement.specifier.contains(version), f"{requirement} against {version}"
 
 
-def test_the_lock_names_exact_versions_and_no_host() -> None:
+def test_the_lock_names_exact_versions_with_their_hashes_and_no_host() -> None:
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line) for line in lines)
+    packages = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace(" \\\n", " ").splitlines()
+    pinned = r"[a-z0-9-]+==[A-Za-z0-9.+!]+( ; [^-]+?)?(\s+--hash=sha256:[0-9a-f]{64})+"
+    assert [each for each in packages if not re.fullmatch(pinned, each)] == []
+    assert len(packages) == len(pins()) > 80
     assert "://" not in text + (ROOT / "Makefile").read_text(encoding="utf-8")
 
 

@@ -40,6 +40,7 @@ DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
 LOCK_FILE = ".lock"  # on disk: never change
 GLOBAL = "global"  # on disk: never change
 _DELETED = ".deleted-"  # on disk: never change
+_FEW_TABLES = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -72,6 +73,11 @@ def store_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
 def holds_database(path: Path) -> bool:
     """Whether a store's database is in this directory: the directory alone, or anything else in it, is none."""
     return (path / "CURRENT").exists()
+
+
+def holds_few_tables(path: Path) -> bool:
+    """Whether the database in this directory has so few tables that one thread opens them at once."""
+    return sum(name.endswith(".sst") for name in os.listdir(path)) <= _FEW_TABLES
 
 
 def notice_path(task: Path, store_name: str, *, timestamped: bool) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rocksdict import Rdict
 
-from stateline_store.directory import make_directory
+from stateline_store.directory import holds_few_tables, make_directory
 from stateline_store.durable_files import has_room
 from stateline_store.engine import Commit, no_key
 from stateline_store.errors import (
@@ -99,12 +99,13 @@ class RocksDBEngine:
         self._closed = False
         self._failure: str | None = None
         make_directory(directory)
-        families = {"default": primary_options(tuning), OFFSETS_FAMILY: primary_options(tuning)}
         try:
+            options = primary_options(tuning, holds_few_tables(directory))
+            families = {"default": options, OFFSETS_FAMILY: options}
             if (damage := find_damage(directory)) is not None:
                 self._check_behind(damage, layout, types)
                 put_aside(damage, restored_from)
-            self._db = Rdict(str(directory), primary_options(tuning), column_families=families)
+            self._db = Rdict(str(directory), options, column_families=families)
         except Exception as error:
             raise translated(error, directory) from error
         try:

@@ -9,7 +9,9 @@ opened hangs at its first flush. Start processes with spawn.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from rocksdict import (
     DBCompressionType,
     DBPath,
     DBRecoveryMode,
+    Env,
     Options,
     WriteBufferManager,
 )
@@ -65,9 +68,24 @@ def write_buffers() -> WriteBufferManager:
     return _shared()[1]
 
 
-def primary_options(tuning: Tuning) -> Options:
-    """Options of the owner's database, and of each of its column families."""
+@contextlib.contextmanager
+def flushing_at_once(stores: int) -> Iterator[None]:
+    """Meanwhile so many databases of this process are flushed side by side, at least one. RocksDB flushes one after the
+    other otherwise, however many are closed at once."""
+    env = Env()
+    env.set_high_priority_background_threads(max(stores, 1))
+    try:
+        yield
+    finally:
+        env.set_high_priority_background_threads(1)
+
+
+def primary_options(tuning: Tuning, few_tables: bool = False) -> Options:
+    """Options of the owner's database, and of each of its column families. `few_tables`: it has so few that one thread
+    opens them at once."""
     options = _common()
+    if few_tables:
+        _open_with_one_thread(options)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     # Both column families reach the disk at one cut, so that a reader that finds the WAL purged between its
@@ -92,10 +110,14 @@ def secondary_options(files: Path | None = None) -> Options:
     if files is not None:
         options.set_wal_dir(str(files))
         options.set_db_paths([DBPath(str(files), 0)])
-    # Each catch-up starts as many threads per column family, whether or not there are files to open (16 by default:
-    # two milliseconds of each); with one, the calling thread does it.
-    options.set_max_file_opening_threads(1)
+    _open_with_one_thread(options)
     return options
+
+
+def _open_with_one_thread(options: Options) -> None:
+    """Each opening and catch-up starts as many threads per column family, whether or not there are files to open (16 by
+    default: two milliseconds of each); with one, the calling thread does it."""
+    options.set_max_file_opening_threads(1)
 
 
 def _common() -> Options:

@@ -10,6 +10,7 @@ from chaos.cluster import BROKERS
 from chaos.scene import FIRST, PATIENCE_S, SECOND, Scene
 from support.processes.forked import Forked
 from support.processes.running_worker import eventually
+from support.processes.small_disk import full
 
 SESSION_S = 6.0  # a worker that is silent for longer loses its partitions
 TRANSACTION_S = 6.0  # a transaction that is open for longer is aborted by the broker
@@ -40,8 +41,6 @@ STEPS = {
         "commit:task-announced",
     ),
 }
-_BALLAST = "ballast"
-_MIB = 1 << 20
 
 
 def kill(scene: Scene) -> None:
@@ -179,15 +178,8 @@ def move_leader(scene: Scene) -> None:
 
 def fill_disk(scene: Scene) -> None:
     """Nothing can be written to the state directory's disk for some seconds."""
-    ballast = scene.disk / _BALLAST
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(_MIB)):
-                pass
-        except OSError:
-            pass  # full
+    with full(scene.disk):
         time.sleep(scene.chance.uniform(1, 4))
-    ballast.unlink()
 
 
 Fault = Callable[[Scene], None]

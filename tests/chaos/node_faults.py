@@ -10,7 +10,8 @@ from contextlib import closing
 from chaos.node_scene import NodeScene
 from stateline.deployment.drain_request import ask_to_drain
 from stateline.deployment.nodes_topic import nodes_partition
-from support.processes.host_nodes import Node
+from support.processes.host_nodes import Node, make_keys
+from support.processes.small_disk import full
 
 HOUR_S = 3600.0
 WAITS = "run another application than this worker does"
@@ -193,6 +194,49 @@ def drained(scene: NodeScene) -> None:
     node.until_it_answers()
 
 
+def owners_disk_full(scene: NodeScene) -> None:
+    """Nothing can be written to the disk of a node, which runs on."""
+    node = any_node(scene)
+    with full(node.state_directory):
+        until_left(scene, node, "No space left")
+
+
+def certificate_refused(scene: NodeScene) -> None:
+    """A node starts again with a certificate of an authority that the others do not know, and then with its own."""
+    until_any_may_leave(scene)
+    node = any_node(scene)
+    own, foreign = node.settings, node.keys / "foreign"
+    if not foreign.exists():
+        make_keys(foreign, [*scene.nodes])
+    for settings in ([each.replace(f"={node.keys}/", f"={foreign}/") for each in own], own):
+        node.end(signal.SIGTERM)
+        node.settings = settings
+        node.start()
+        node.until_it_answers()
+        if settings is not own:
+            until_left(scene, node, "No other node links with this one")
+
+
+def worker_crashes_at_each_start(scene: NodeScene) -> None:
+    """The worker of a node is killed at its first commit, and started again, until others have its tasks."""
+    until_any_may_leave(scene)
+    node = any_node(scene)
+    node.end(signal.SIGKILL, "worker")
+    others = {other.url for other in scene.nodes.values() if other is not node}
+    asked = next(other for other in scene.nodes.values() if other is not node)
+
+    def has_left() -> bool:
+        if "worker" not in node.processes or node.processes["worker"].poll() is not None:
+            node.start("worker", STATELINE_CRASH_AT="commit:begun")
+        return {*scene.owners(asked).values()} <= others
+
+    scene.askers.until(has_left)
+    node.end(signal.SIGKILL, "worker")
+    until_taken_over(scene, node)
+    (node.state_directory / scene.application / "instances" / "worker-0.starts").unlink()
+    node.start("worker")
+
+
 Fault = Callable[[NodeScene], None]
 FAULTS: Mapping[Fault, int] = {
     restart_within_session: 3,
@@ -209,7 +253,13 @@ FAULTS: Mapping[Fault, int] = {
     rolling_restart: 1,
 }
 """How likely each is."""
-OF_STANDBYS: Mapping[Fault, int] = {standby_killed_while_promoted: 3, drained: 2}
+OF_STANDBYS: Mapping[Fault, int] = {
+    standby_killed_while_promoted: 3,
+    drained: 2,
+    owners_disk_full: 3,
+    certificate_refused: 2,
+    worker_crashes_at_each_start: 2,
+}
 """Those that come on top where tasks have standbys."""
 
 
@@ -235,6 +285,18 @@ def until_taken_over(scene: NodeScene, node: Node) -> None:
     if node.is_there:
         scene.ask_at(node)
     scene.until_asked()
+
+
+def until_left(scene: NodeScene, node: Node, why: str) -> None:
+    """Wait until a node says this of itself, its worker has left the group, and the others have all tasks."""
+    scene.until(lambda: why in scene.get(node, "/readyz").text)
+    scene.until(lambda: not scene.owned(node))
+    until_taken_over(scene, node)
+
+
+def until_any_may_leave(scene: NodeScene) -> None:
+    """Wait until no node had to leave lately that does not work again: only one at a time leaves because of others."""
+    scene.until(lambda: not scene.with_faults())
 
 
 def until_out_of_reach(scene: NodeScene, one: Node, two: Node) -> None:

@@ -17,6 +17,8 @@ from uuid import uuid4
 import httpx
 from confluent_kafka import murmur2
 
+from stateline.deployment.nodes_topic import nodes_partition
+from stateline.deployment.worker_entries import FAULT_KEY
 from stateline.log import Log
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
@@ -34,6 +36,7 @@ from support.oracles.history import History
 from support.processes.host_nodes import EndedByItselfError, Node, make_nodes
 from support.processes.hosts import network
 from support.processes.running_worker import create
+from support.processes.small_disk import small_disk
 
 APP = "support.apps.nodes_app:app"
 PARTITIONS = 3
@@ -41,6 +44,7 @@ GUEST = "guest"
 """A host beside the nodes, on which nothing runs as a rule."""
 SHARED_WITHIN_S = 90.0
 _KEYS = 20  # of each partition
+_DISK_MIB = 256
 _CLIENTS, _CALM_CLIENTS = 4, 2
 _FEED_S = 0.4  # 40 records each time
 _CALM_FEED_S = 2.0
@@ -205,6 +209,18 @@ class NodeScene:
         """The partitions that this node has, as it says itself, or as `by` does."""
         return {p for p, url in self.owners(by or node).items() if url == node.url}
 
+    def with_faults(self) -> set[str]:
+        """The workers that have said that they cannot work, and not that they work again."""
+        place, found = nodes_partition(self.application), set[str]()
+        with closing(self.log.admin()) as admin, closing(self.log.consumer()) as consumer:
+            end = admin.log_end(place)
+            consumer.assign({place: 0})
+            while (consumer.next_offset(place) or 0) < end:
+                for record in consumer.poll(1000, 0.1):
+                    if (key := record.key or b"").startswith(FAULT_KEY):
+                        (found.add if record.value is not None else found.discard)(key.decode())
+        return found
+
     def told(self) -> str:
         """How much was asked until now, in one line."""
         return f"{self.askers.asked.total():,} asked, {self.oracle.told.total():,} answers and refusals of partitions"
@@ -249,6 +265,9 @@ def node_scene(
             f"num.standby.replicas={standbys}",
         ]
         port = int(broker.bootstrap_servers.rpartition(":")[2])
+        for name in names if standbys else ():
+            (root / name).mkdir()
+            stack.enter_context(small_disk(root / name, _DISK_MIB))
         made = make_nodes(net, [*names, GUEST], root, port, settings, APP, CRASH_RUN=run, **_SMALL_RESTORES)
         for node in made.values():
             stack.callback(node.close)

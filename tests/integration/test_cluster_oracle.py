@@ -198,8 +198,10 @@ def test_how_long_nobody_was_answered_is_counted_by_what_was_asked_for() -> None
     made.take(asked(2.5, terms=stale), 200, ANSWERED, answer(2, "standby", lag_ms=0))
     made.take(asked(3), 503, "application/problem+json", {"reason": "NOT_ACTIVE", "detail": "Ask again."})
     made.take(asked(3.5, terms={"require_active": "true"}), 200, ANSWERED, answer(2))
+    assert made.new_gaps()["require_active"] == 3.75
     made.take(asked(8.5), 200, ANSWERED, answer(2))
     made.take(asked(9, terms=bounded), 200, ANSWERED, answer(2))
+    assert "require_active" not in made.new_gaps()
     assert made.longest_gap_s == {
         "read_committed": 8.0, "position_bound": 7.5, "max_staleness_ms": 2.75, "require_active": 3.75, "any": 5.0,
     }  # fmt: skip

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,9 +20,14 @@ import pytest
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.deployment.nodes_topic import known_nodes
-from stateline.server.guard.tokens import hash_of
+from stateline.deployment.nodes_topic import known_nodes, say_node
+from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, QueryRows
+from stateline.query.wire import WireRequest
+from stateline.server.contract.request_id import AskedBy
+from stateline.server.guard.proofs import Proof
+from stateline.server.guard.tokens import Credential, hash_of
 from stateline.server.nodes.acceptance import check_accepted
+from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies
 from stateline_store import ConfigurationError, StateDirectory
@@ -29,6 +35,7 @@ from stateline_store.process_metadata import PROCESS_FILE
 from support.apps import changes_app
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading
+from support.processes.linked_nodes import HasNothing, node_config, running_node
 from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
@@ -250,6 +257,33 @@ def test_nodes_tell_who_they_are_and_who_owns_what(machines: Machines, machine: 
     assert machine.get("/readyz").status_code == 200
 
 
+def test_the_other_node_is_told_the_id_of_the_client_s_request(
+    machines: Machines, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other,) = (each for each in machines.every.values() if each is not machine)
+    node, found, for_nodes = machine.server.serving.config.node, list[str](), other.server.serving.for_nodes
+    points = for_nodes.points
+
+    def point(path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+        found.append(f"{asked_by.node} point {asked_by.request_id}")
+        return points(path, query, shown, asked_by)
+
+    monkeypatch.setattr(for_nodes, "points", point)
+    monkeypatch.setattr(for_nodes, "tell", lambda by, kind, *_: found.append(f"{by.node} {kind} {by.request_id}"))
+
+    def ask(number: str, path: str, **parameters: str) -> httpx.Response:
+        return machine.server.client.get(path, headers={"x-request-id": number}, params=parameters)
+
+    for key in machines.sent:
+        ask("mine-7", f"/v1/stores/counts/keys/{key}", isolation_level="read_committed")
+    assert f"{node} point mine-7" in found
+    assert all(each.endswith(" mine-7") for each in found)
+    page = ask("mine-8", "/v1/stores/counts/range", limit="1")
+    assert f"{node} query mine-8" in found
+    ask("mine-9", "/v1/stores/counts/range", cursor=page.json()["cursor"], limit=str(len(machines.sent)))
+    assert f"{node} more mine-9" in found
+
+
 @pytest.fixture
 def tokens(machines: Machines) -> Iterator[Path]:
     """The folder of the tokens files, which are each node's own."""
@@ -332,6 +366,86 @@ def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_st
         other.dialing.get_loop().call_soon_threadsafe(here.serving.stop)
         told = waiting.result(HANGING_S)
     assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")
+
+
+class Rogue(HasNothing):
+    """Says that it is the owner of whatever it is asked for, with a value of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[object] = []
+
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+        self.asked.append(request)
+        self.shown.append(shown)
+        position = request.terms.bound.position
+        return PartitionAnswer(QueryRows([(b"forged", b"666")]), position, CopyStatus("active", 0, 0, 0), offset=10**9)
+
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+        self.shown.append(shown)
+        return b'{"value": 666}'
+
+
+@pytest.fixture
+def rogue(machines: Machines) -> Iterator[Rogue]:
+    """A node that knows the secret and claims every task, in the newest generation; no member of the group."""
+    wait_until(lambda: all(shows(each, machines.sent) for each in machines.every.values()), HANGING_S)
+    name, topology, forging = machines.app.application_id, machines.app.topology(), Rogue()
+    settings = machines.every["one"].server.serving.config
+    config = node_config(f"node.peer.secret.file={settings.node_peer_secret_file}")
+    made = {"application": name, "topology": topology.digest(), "tasks": topology.tasks_digest()}
+    with running_node("rogue", config, answers=forging, **made) as node:
+        node.map = NodeMap(
+            1, {f"{s.ordinal}_{p}": HeldTask("active", 10**6) for s in topology.subtopologies for p in (0, 1)}
+        )
+        say_node(machines.log, name, "rogue", node.entry)
+        wait_until(lambda: all(of_rogue(each).get("tasks") for each in machines.every.values()), HANGING_S)
+        yield forging
+        say_node(machines.log, name, "rogue", None)
+        wait_until(lambda: not any(map(of_rogue, machines.every.values())), HANGING_S)
+
+
+def shows(machine: Machine, sent: Mapping[str, int]) -> bool:
+    told = {key: machine.get(f"/v1/stores/counts/keys/{key}").json().get("value") for key in sent}
+    return told == sent
+
+
+def of_rogue(machine: Machine) -> dict[str, Any]:
+    found: dict[str, Any] = machine.get("/v1/nodes").json()["nodes"].get("rogue", {})
+    return found
+
+
+def test_a_node_that_claims_what_the_group_has_not_given_it_is_not_asked(machines: Machines, rogue: Rogue) -> None:
+    for machine in machines.every.values():
+        for key, count in machines.sent.items():
+            for require_active in ("true", "false"):
+                told = machine.get(f"/v1/stores/counts/keys/{key}", require_active=require_active)
+                assert told.status_code == 200, told.text
+                assert told.json()["value"] == count
+        owners = machine.get("/v1/nodes").json()["stores"]["counts"].values()
+        assert "http://rogue" not in owners
+        assert None not in owners
+    assert rogue.shown == []
+
+
+def test_a_node_that_claims_more_is_not_believed_either_while_the_owner_is_away(
+    machines: Machines, rogue: Rogue
+) -> None:
+    one, two = machines.every["one"], machines.every["two"]
+    (theirs,) = two.active()
+    until = time.monotonic() + HANGING_S
+    two.stop_worker()
+    try:
+        statuses = set()
+        while "NOT_ACTIVE" not in statuses and time.monotonic() < until:
+            told = one.get("/v1/stores/counts/range", partition=theirs)
+            statuses.add(told.json().get("reason", "ok"))
+            assert "forged" not in told.text
+            assert "http://rogue" not in told.text
+    finally:
+        two.start_worker()
+    wait_until(lambda: two.active() == {theirs}, HANGING_S)
+    assert all(isinstance(each, Proof) for each in rogue.shown)
 
 
 def until_named(machines: Machines, node: str) -> None:

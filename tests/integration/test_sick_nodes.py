@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
-from support.processes.small_disk import fill, free, new_small_disk
+from support.processes.small_disk import full, new_small_disk, read_only
 from support.run.length import long_only
 from support.run.patience import HANGING_S
 
@@ -76,6 +76,10 @@ class Node:
             process = self._processes.pop(command)
             process.terminate()
             process.wait(HANGING_S)
+
+    def ended(self, command: str) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self._processes.pop(command).wait(HANGING_S)
 
     def reasons(self) -> str:
         """Why it is not ready; empty when it is, or does not answer."""
@@ -155,10 +159,10 @@ def scene(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """The state directory of the node `one`, on a file system of its own."""
-    with new_small_disk(tmp_path / "one", DISK_MIB) as disk:
-        yield disk
+    with new_small_disk(tmp_path / "one", DISK_MIB) as found:
+        yield found
 
 
 def until_two_has_all(scene: Scene) -> float:
@@ -181,25 +185,43 @@ def comes_back(scene: Scene) -> None:
         wait_until(lambda node=node: scene.owner_answers(node), HANGING_S)  # type: ignore[misc]
 
 
-def test_a_node_whose_disk_is_full_leaves_its_group_and_joins_it_again_when_there_is_room(
-    scene: Scene, small_disk: Path
+@pytest.mark.parametrize(
+    ("refuses", "why"),
+    [
+        pytest.param(full, "No space left", id="full"),
+        pytest.param(read_only, "Read-only", id="read-only", marks=long_only("a full disk refuses as well")),
+    ],
+)
+def test_a_node_whose_disk_refuses_leaves_its_group_and_joins_it_again_when_the_disk_takes_all(
+    scene: Scene, disk: Path, refuses: Callable[[Path], AbstractContextManager[None]], why: str
 ) -> None:
     one, two = scene.add("one"), scene.add("two")
     scene.send()
     wait_until(scene.is_shared, HANGING_S)
-    fill(small_disk)
-    until_two_has_all(scene)
-    wait_until(lambda: two.status("/readyz") == 200, HANGING_S)
-    wait_until(lambda: "The worker has left its group" in one.reasons(), HANGING_S)
-    assert "Worker 'worker-0' of this node does not run its tasks" in one.reasons()
-    assert "No space left" in one.reasons()
-    told = two.get("/v1/nodes")
-    assert told is not None
-    assert "No space left" in told.json()["nodes"]["one"]["worker_faults"]["worker-0"]
-    assert "worker-0 ended" not in one.printed(), "it waits, and is not started again and again"
-    free(small_disk)
+    with refuses(disk):
+        until_two_has_all(scene)
+        wait_until(lambda: two.status("/readyz") == 200, HANGING_S)
+        wait_until(lambda: "The worker has left its group" in one.reasons(), HANGING_S)
+        assert "Worker 'worker-0' of this node does not run its tasks" in one.reasons()
+        assert why in one.reasons()
+        told = two.get("/v1/nodes")
+        assert told is not None
+        assert why in told.json()["nodes"]["one"]["worker_faults"]["worker-0"]
+        assert "worker-0 ended" not in one.printed(), "it waits, and is not started again and again"
     comes_back(scene)
     assert one.reasons() == ""
+
+
+def test_a_worker_whose_disk_is_read_only_at_its_start_ends_and_takes_no_place_in_its_group(
+    scene: Scene, disk: Path
+) -> None:
+    (disk / f"sick-{scene.run}").mkdir()
+    with read_only(disk):
+        one = scene.add("one", runs=("worker",))
+        assert one.ended("worker") == 1
+    assert "Read-only file system. The file system is read-only: mount it writable" in one.printed()
+    with closing(scene.log.admin()) as admin:
+        assert not admin.members(f"sick-{scene.run}"), "a session that began with this would keep tasks from others"
 
 
 def test_nodes_whose_topic_has_grown_answer_the_last_state_of_all_partitions(scene: Scene) -> None:

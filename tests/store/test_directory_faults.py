@@ -3,12 +3,14 @@
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import Tuning
-from support.processes.small_disk import fill, free, new_small_disk
+from support.processes.small_disk import fill, free, new_small_disk, read_only
 from support.run.patience import HANGING_S
 
 SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -112,6 +114,38 @@ def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_work
     other = open_store(directory, "0_1")
     assert dict(other.all()) == {b"k": b"other"}
     other.close()
+
+
+@contextmanager
+def small_files(_: Path) -> Iterator[None]:
+    """Let no file of this process grow over 40 KB for the block: a flush fails, and no commit does before it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(("refuse", "why"), [(read_only, "Read-only file system"), (small_files, "File too large")])
+def test_after_a_flush_that_failed_commits_poison_and_the_store_works_on_when_the_disk_does(
+    disk: Path, refuse: Callable[[Path], AbstractContextManager[None]], why: str
+) -> None:
+    directory = StateDirectory(disk, "app")
+    store = open_store(directory)
+    committed = 0
+    with refuse(disk), pytest.raises(PoisonedError, match=why):  # noqa: PT012  # how far it came matters
+        for committed in range(1000):
+            store.put(b"%04d" % committed, bytes(1000))
+            store.commit({CHANGELOG: committed + 1})
+    store.close()
+    store = open_store(directory)
+    assert store.committed_offset(CHANGELOG) in (committed, committed + 1)
+    assert [key for key, _ in store.all()] == [b"%04d" % i for i in range(store.committed_offset(CHANGELOG) or 0)]
+    store.put(b"more", b"row")
+    store.commit({CHANGELOG: 2000})
+    assert store.get(b"more") == b"row"
+    store.close()
 
 
 def test_opening_on_a_full_disk_is_refused_by_name_and_succeeds_when_space_is_freed(disk: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
@@ -18,6 +17,7 @@ from stateline.cli import check_command, node, reset_commands, run_commands, sta
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.cli.new_project import new
+from stateline.cli.target import command_of
 from stateline.processes.logging import say_error, set_up_logging, use_log_format
 
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
     set_up_logging(flags.verbosity)
     if asks_for_json(rest):
-        use_log_format("json")  # for what goes wrong before the settings are read; then they say
+        use_log_format("json", {"process": command_of(rest)})  # until the settings are read; then they say
     if flags.traceback:
         os.environ[TRACEBACK_VARIABLE] = "1"  # for the processes that this one starts, too
     try:
@@ -92,8 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the last handler: it reports whatever it was
-        if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
-            traceback.print_exc()
         message, code = explained(error)
-        say_error(message)
+        say_error(message, error if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0") else None)
         return code

@@ -53,8 +53,12 @@ def loaded(
 def log_origin(config: Config) -> dict[str, str]:
     """The members that say where a log line comes from. `process` is the command; a supervisor puts its own name for
     the process there."""
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "stateline")
-    return {"node": config.node, "application": config.application_id, "process": command}
+    return {"node": config.node, "application": config.application_id, "process": command_of(sys.argv[1:])}
+
+
+def command_of(arguments: Sequence[str]) -> str:
+    """The name of the command that these arguments run."""
+    return next((word for word in arguments if not word.startswith("-")), "stateline")
 
 
 def read(target: str, config_file: Path | None, settings: Sequence[str] | None) -> tuple[App, Config]:

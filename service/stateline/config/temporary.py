@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import secrets
@@ -30,7 +31,7 @@ def use_temporary_directory(config: Config) -> None:
     """Have `tempfile` use a directory that can be written: where ``TMPDIR`` or the system says, or else a new one in
     the application's state directory, which goes at the end of the process.
 
-    Raises `ConfigurationError` if neither can be written.
+    Raises `ConfigurationError` if neither can be written, and `RetryLaterError` where there is only no room.
     """
     asked = [found for name in _VARIABLES if (found := os.environ.get(name))] + list(_USUAL)
     with suppress(FileNotFoundError):  # none can be written
@@ -42,7 +43,9 @@ def use_temporary_directory(config: Config) -> None:
         tempfile.tempdir = str(_made(place))
     except (OSError, RetryLaterError) as error:
         tempfile.tempdir = None
-        raise ConfigurationError(
+        cause = error if isinstance(error, OSError) else error.__cause__
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (RetryLaterError if is_full else ConfigurationError)(
             f"A directory for temporary files is needed, and none of {', '.join(dict.fromkeys(asked))} and {place} can "
             f"be written ({error.strerror if isinstance(error, OSError) else error}). Set the environment variable "
             "TMPDIR to a directory that this user can write to (10 MB are enough), or make state.dir writable."

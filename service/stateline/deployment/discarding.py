@@ -19,6 +19,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipeline_status import pipelines_directory, status_path
 from stateline.deployment.resets import Reset, Stale, followed_epoch, newest_reset, refuse_unfinished, say_followed
+from stateline.deployment.topology_file import publish_unrefused
 from stateline.log.interface import Log
 from stateline_store import CallerError, LockedError, RetryLaterError, StateDirectory, TaskLock
 from stateline_store.directory import make_directory
@@ -103,6 +104,7 @@ def discard(directory: StateDirectory, pipelines: Path, stale: Stale) -> list[st
     if not stale or not directory.application.exists():
         return []
     found = _everything(directory) if stale.everything else _stores(directory, stale)
+    publish_unrefused(directory.application)
     reached("reset:stores-deleted")
     names = {path.name for path in pipelines.glob("*/")} if stale.everything else stale.pipelines
     return found + [f"pipeline {name}" for name in sorted(names) if delete_checkpoint(pipelines / name)]

@@ -59,12 +59,13 @@ class FailedStarts:
         publish(self.path, orjson.dumps(_File(self.count + 1)))
         self.is_pending, self._runs_s = True, None
 
-    def runs(self) -> None:
-        """All tasks run at this moment: after a while the start has succeeded."""
+    def runs(self) -> bool:
+        """All tasks run at this moment. Returns whether they have for so long that the start has succeeded."""
         now_s = monotonic()
         self._runs_s = self._runs_s or now_s
         if now_s >= self._runs_s + _WORKED_S:
             self.forget()
+        return not self.is_pending
 
     def forget(self) -> None:
         """The worker works, or stops in order."""

@@ -40,6 +40,8 @@ _SERVER_URL = re.compile(r"https?://[A-Za-z0-9._~:%\[\]-]{1,400}")
 _ADDRESS = re.compile(r"[A-Za-z0-9._~:%\[\]-]{1,400}:[0-9]{1,5}")
 _NODE_NAME = re.compile(NODE_NAME)
 _MOST_CHARACTERS = 1000  # of a text
+MOST_NODES = 256
+"""So many other nodes a node knows, those that it links with before others, and of the rest the newest."""
 
 _SETTINGS = {"cleanup.policy": "compact"}
 _READ_TIMEOUT_S = 15.0

@@ -10,7 +10,8 @@
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
 what the last one has counted. A worker that ends because it may not run some stores says why (`stopped`). Servers
-answer the last committed state then, but for stores whose rows are not what their Position says (`refused`).
+answer the last committed state then, but for stores whose rows are not what their Position says (`refused`). Both
+stand until a worker runs all its tasks, or a reset has deleted rows.
 """
 
 from __future__ import annotations
@@ -163,6 +164,17 @@ class PublishedTopology:
         stores = {name: replace(store, refused=reasons.get(name, store.refused)) for name, store in self.stores.items()}
         return replace(self, stores=stores, stopped=str(error))
 
+    def refused_as(self, before: PublishedTopology) -> PublishedTopology:
+        """The same, with the refusals that stand in `before`."""
+        reasons = {name: store.refused for name, store in before.stores.items()}
+        stores = {name: replace(store, refused=reasons.get(name)) for name, store in self.stores.items()}
+        return replace(self, stores=stores, stopped=before.stopped)
+
+    def without_refusals(self) -> PublishedTopology:
+        """The same application, which workers may run."""
+        stores = {name: replace(store, refused=None) for name, store in self.stores.items()}
+        return replace(self, stores=stores, stopped="")
+
 
 @dataclass(frozen=True, slots=True)
 class _CountedTopics:
@@ -257,9 +269,21 @@ def read_made_of(application: Path) -> dict[str, str]:
 
 
 def publish_refusal(application: Path, error: StoresRefusedError, now: Callable[[], PublishedTopology]) -> None:
-    """Say why no worker runs the application, and leave the rest of the file; where there is none yet, `now` makes it.
-    The next worker that runs replaces it."""
+    """Say why no worker runs the application, and leave the rest of the file; where there is none yet, `now` makes
+    it."""
     publish_topology(application, (_read(application) or now()).refusing(error))
+
+
+def publish_as_refused(application: Path, topology: PublishedTopology) -> None:
+    """As `publish_topology`, and keep the refusals of the last worker: whether they still hold is not known yet."""
+    before = _read(application)
+    publish_topology(application, topology if before is None else topology.refused_as(before))
+
+
+def publish_unrefused(application: Path) -> None:
+    """Take refusals back: workers run the application now, or what they refused was deleted."""
+    if (found := _last(application)) is not None and found != (unrefused := found.without_refusals()):
+        publish_topology(application, unrefused)
 
 
 def unreadable(path: Path, error: OSError) -> NotReadyError:

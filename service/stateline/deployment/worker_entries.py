@@ -9,6 +9,7 @@
 
     key   := 0x00 "fault/" the same name
     value := {"stays": whether it is in its group nevertheless}         of one that cannot work                     JSON
+             a tombstone when it works again
 
 In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entries: they
 count for nothing while the group has no such member.
@@ -21,6 +22,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -34,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _KEY = b"\0worker/"
 _STANDBYS_KEY = b"\0standbys/"
-_FAULT_KEY = b"\0fault/"
+FAULT_KEY = b"\0fault/"
 _READ_PAUSE_S = 0.005
 _READ_TIMEOUT_S = 15.0
 SAID_AGAIN_S = 5.0
@@ -115,10 +117,19 @@ class FaultEntry:
             return None
 
 
+class SaidFault(NamedTuple):
+    """A fault, at which offset it stands, and when it was said: milliseconds since the epoch, by the clock of who
+    said it."""
+
+    offset: int
+    at_ms: int
+    entry: FaultEntry
+
+
 class WorkerEntries:
     """One worker's, on its thread. What is called raises what the log raises. `standbys` is, as of the last look with
     `all`, what each follows by its name, and when that was said (`time.monotonic`); `faults` has what
-    those say that cannot work, and when they said so (milliseconds since the epoch, by their clocks)."""
+    those say that cannot work."""
 
     def __init__(self, log: Log, application_id: str, own: str, entry: WorkerEntry) -> None:
         """`own` is the worker's name in the group, `entry` what it says of itself."""
@@ -129,7 +140,7 @@ class WorkerEntries:
         self._consumer: Consumer | None = None
         self._found: dict[str, tuple[int, WorkerEntry]] = {}
         self.standbys: dict[str, tuple[float, StandbysEntry]] = {}
-        self.faults: dict[str, tuple[int, FaultEntry]] = {}
+        self.faults: dict[str, SaidFault] = {}
         self._own_at: int | None = None  # where its own entry is, until that was read
         self._reset: bytes | None = None  # the newest, as it was written
 
@@ -144,11 +155,19 @@ class WorkerEntries:
         """Let the others know what this one follows, from now on. After `say`."""
         self._write(_STANDBYS_KEY, entry.encode())
 
-    def say_fault(self, entry: FaultEntry) -> None:
-        """Let the others know that this one cannot work. After `say`."""
-        self._write(_FAULT_KEY, entry.encode())
+    def say_fault(self, entry: FaultEntry) -> int:
+        """Let the others know that this one cannot work. Returns the offset; the next `all` has what was said before
+        it. After `say`."""
+        self._own_at = self._write(FAULT_KEY, entry.encode())
+        return self._own_at
 
-    def _write(self, key: bytes, value: bytes) -> int:
+    def withdraw_fault(self) -> None:
+        """Let the others know that this one works again, if it has said that it cannot. After `say`."""
+        self.all()
+        if self.faults.pop(self._own, None) is not None:
+            self._write(FAULT_KEY, None)
+
+    def _write(self, key: bytes, value: bytes | None) -> int:
         with closing(self._log.producer()) as producer:
             name = key + self._own.encode()
             producer.produce(self._place.topic, name, value, timestamp_ms=now_ms(), partition=self._place.partition)
@@ -181,11 +200,13 @@ class WorkerEntries:
         if key == RESET_KEY:
             self._reset = value
         if value is None:
+            if key.startswith(FAULT_KEY):
+                self.faults.pop(_name(key, FAULT_KEY), None)
             return
         if key.startswith(_KEY) and (entry := WorkerEntry.decode(value)) is not None:
             self._found[_name(key, _KEY)] = record.offset, entry
-        if key.startswith(_FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
-            self.faults[_name(key, _FAULT_KEY)] = record.timestamp_ms, fault
+        if key.startswith(FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
+            self.faults[_name(key, FAULT_KEY)] = SaidFault(record.offset, record.timestamp_ms, fault)
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
             # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,7 +40,11 @@ from stateline_store import (
     TopicPartition,
 )
 
+_LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.02
+_STUCK_S = CALL_TIMEOUT_S  # how long partitions may be created without one more being ready
+_SAID_AGAIN_S = 5.0  # how often it is logged how many are ready
+_NAMED = 3  # partitions in a message
 # librdkafka ends the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) when a request to
 # a coordinator has timed out in there before there was a connection, and there is one then. So none times out: this is
 # the longest that may be asked for.
@@ -70,7 +75,8 @@ _NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class KafkaAdmin:
-    """See `stateline.log.interface.Admin`. One thread at a time uses it; every call ends within half a minute."""
+    """See `stateline.log.interface.Admin`. One thread at a time uses it; every call ends within half a minute, or
+    as soon as topics that are created or deleted make no progress for 15 s."""
 
     def __init__(
         self, settings: Mapping[str, Any], bootstrap_servers: str, patience: Patience, replication_factor: int
@@ -154,17 +160,55 @@ class KafkaAdmin:
             wanted,
             "to create",
         )
-        # Metadata name a leader a moment before it knows that it is one.
-        partitions = [TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)]
-        self._offsets(partitions, _LATEST, unsettled=_NOT_READY)
+        self._settle([TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)])
 
     def _is_done(self, name: str, future: Future[Any]) -> bool:
-        """Whether this call made the topic; False when it was there already."""
+        """Whether this call makes the topic; False when it was there already. A broker that needs longer than the
+        request may take makes it all the same."""
+        passed_over = {KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.REQUEST_TIMED_OUT}
         try:
-            self._result(future, f"Topic {name!r} cannot be created", {KafkaError.TOPIC_ALREADY_EXISTS})
-        except _PassedOverError:
-            return False
+            self._result(future, f"Topic {name!r} cannot be created", passed_over)
+        except _PassedOverError as error:
+            return error.error.code() == KafkaError.REQUEST_TIMED_OUT
         return True
+
+    def _settle(self, partitions: Sequence[TopicPartition]) -> None:
+        """Wait until the leader of each partition answers. Metadata name a leader before it knows that it is one: by
+        half a minute where thousands of partitions are new.
+
+        Raises `LogUnavailableError` when no further partition answers within `_STUCK_S`.
+        """
+        left, total, said_s = list(partitions), len(partitions), time.monotonic()
+        deadline = said_s + _STUCK_S
+        while left:
+            asked_s, before = time.monotonic(), len(left)
+            left = self._unsettled(left)
+            now_s = time.monotonic()
+            if len(left) < before:
+                deadline = now_s + _STUCK_S
+            elif now_s > deadline:
+                raise LogUnavailableError(
+                    f"Kafka at {self._bootstrap_servers} needs too long to create {_listed(left)}. Try again in a "
+                    "moment; if that does not help, its log says more."
+                )
+            if left and now_s > said_s + _SAID_AGAIN_S:
+                said_s = now_s
+                _LOG.info("Creating topics: %d of %d partitions are ready", total - len(left), total)
+            time.sleep(max(_POLL_INTERVAL_S, now_s - asked_s) if left else 0.0)
+
+    def _unsettled(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those whose leader does not answer yet."""
+        what = f"The offsets of {_listed(partitions)} cannot be read"
+        spec, level = _LATEST
+        targets = {confluent_kafka.TopicPartition(*partition): spec for partition in partitions}
+        left: list[TopicPartition] = []
+        ask = partial(self._admin.list_offsets, targets, isolation_level=level, request_timeout=CALL_TIMEOUT_S)
+        for each, future in self._submit(what, ask).items():
+            try:
+                self._result(future, what, _NOT_READY)
+            except _PassedOverError:
+                left.append(TopicPartition(each.topic, each.partition))
+        return left
 
     def delete_topics(self, names: Iterable[str]) -> None:
         gone = list(names)
@@ -329,15 +373,14 @@ class KafkaAdmin:
         self,
         partitions: Sequence[TopicPartition],
         *asked: tuple[OffsetSpec, IsolationLevel],
-        unsettled: Iterable[int] = _NO_LEADER,
     ) -> list[dict[TopicPartition, int]]:
-        """The offset of each partition, for each that is asked. Errors that are `unsettled` are waited out."""
+        """The offset of each partition, for each that is asked. The election of a leader is waited out."""
         self._require(partitions)
-        what = f"The offsets of {', '.join(map(str, partitions))} cannot be read"
+        what = f"The offsets of {_listed(partitions)} cannot be read"
         deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
         while True:
             try:
-                return self._offsets_now(partitions, asked, what, unsettled)
+                return self._offsets_now(partitions, asked, what)
             except _PassedOverError as error:
                 if time.monotonic() > deadline:
                     raise meaning(error.error, self._bootstrap_servers, what) from error
@@ -348,9 +391,8 @@ class KafkaAdmin:
         partitions: Sequence[TopicPartition],
         asked: Iterable[tuple[OffsetSpec, IsolationLevel]],
         what: str,
-        unsettled: Iterable[int],
     ) -> list[dict[TopicPartition, int]]:
-        """All requests are under way together. Raises `_PassedOverError` for an error that is `unsettled`."""
+        """All requests are under way together. Raises `_PassedOverError` while a partition has no leader."""
         targets = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
         sent = [
             self._submit(
@@ -366,7 +408,7 @@ class KafkaAdmin:
         ]
         return [
             {
-                TopicPartition(t.topic, t.partition): int(self._result(f, what, unsettled).offset)
+                TopicPartition(t.topic, t.partition): int(self._result(f, what, _NO_LEADER).offset)
                 for t, f in futures.items()
             }
             for futures in sent
@@ -406,10 +448,12 @@ class KafkaAdmin:
             raise LogUnavailableError(f"{what}: Kafka at {self._bootstrap_servers} does not answer.") from error
 
     def _wait(self, is_met: Callable[[dict[str, int]], bool], topics: Collection[str], what: str) -> None:
-        """Until `is_met` is true of the partition counts of these topics."""
-        deadline = time.monotonic() + CALL_TIMEOUT_S
-        while not is_met(self._partition_counts(topics)):
-            if time.monotonic() > deadline:
+        """Until `is_met` is true of the partition counts of these topics, while they change within `_STUCK_S`."""
+        deadline, before = time.monotonic() + _STUCK_S, dict[str, int]()
+        while not is_met(counts := self._partition_counts(topics)):
+            if counts != before:
+                deadline, before = time.monotonic() + _STUCK_S, counts
+            elif time.monotonic() > deadline:
                 raise LogUnavailableError(
                     f"Kafka at {self._bootstrap_servers} needs too long {what} {', '.join(topics)}."
                 )
@@ -420,6 +464,11 @@ class KafkaAdmin:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+
+
+def _listed(partitions: Sequence[TopicPartition]) -> str:
+    more = len(partitions) - _NAMED
+    return ", ".join(map(str, partitions[:_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _partitions(assignment: Any) -> frozenset[TopicPartition]:

@@ -1,7 +1,8 @@
 """Log lines of a process: text, or JSON (`log.format`).
 
-Each line of JSON has `time` (UTC, ISO 8601), `level`, `message`, `node`, `application` and `process`; lines of loggers
-also `logger`, the fields their record carries in `FIELDS`, and `error` with a traceback where there is one.
+Each line of JSON has `time` (UTC, ISO 8601), `level`, `message`, `node`, `application` and `process`. `node` and
+`application` are missing before the settings are read. Lines of loggers also have `logger`, the fields their record
+carries in `FIELDS`, and `error` with a traceback if there is one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import Any, Literal
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, TextIO
 
 import orjson
 
@@ -71,12 +73,16 @@ class JsonLines(logging.Formatter):
 
 
 def use_log_format(name: Literal["text", "json"], origin: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Write in this format from now on; `set_up_logging` begins with text. As JSON, warnings of Python and failures of
-    threads are logged as well: each would print several lines of text otherwise."""
+    """Write in this format from now on; `set_up_logging` begins with text. As JSON, warnings of Python and failures
+    that nobody handles are logged as well: each would print several lines of text otherwise."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines(origin) if name == "json" else logging.Formatter(LOG_FORMAT))
     logging.captureWarnings(name == "json")
     threading.excepthook = _log_thread_failure if name == "json" else threading.__excepthook__
+    if name == "json":
+        sys.excepthook, sys.unraisablehook = _log_failure, _log_unraisable
+    elif sys.unraisablehook is _log_unraisable:
+        sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
 
 
 def _log_thread_failure(failed: threading.ExceptHookArgs) -> None:
@@ -87,12 +93,25 @@ def _log_thread_failure(failed: threading.ExceptHookArgs) -> None:
     logging.getLogger("stateline").critical("Thread %s failed", name, exc_info=trace)
 
 
-def say_error(message: str) -> None:
-    """What ends the process: its last line."""
+def _log_unraisable(failed: sys.UnraisableHookArgs) -> None:
+    trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    logging.getLogger("stateline").error(
+        "%s: %r", failed.err_msg or "Exception ignored in", failed.object, exc_info=trace
+    )
+
+
+def _log_failure(kind: type[BaseException], failure: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("stateline").critical("The process failed", exc_info=(kind, failure, trace))
+
+
+def say_error(message: str, traceback_of: BaseException | None = None) -> None:
+    """What ends the process: its last line. The traceback comes before it."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
-        logging.getLogger("stateline").critical("%s", message)
-    else:
-        sys.stderr.write(f"error: {message}\n")
+        logging.getLogger("stateline").critical("%s", message, exc_info=traceback_of)
+        return
+    if traceback_of is not None:
+        traceback.print_exception(traceback_of)
+    sys.stderr.write(f"error: {message}\n")
 
 
 def last_words(line: str) -> str:
@@ -101,15 +120,18 @@ def last_words(line: str) -> str:
     return line.removeprefix("error: ") if said is None else str(said.get("message", line))
 
 
-def json_line_writer(origin: Mapping[str, str]) -> Callable[[str, str], None]:
-    """A function of a supervised process's name and a line it wrote. It writes the line to standard output as JSON:
-    a line of text (Spark's, a crash's) becomes the `message` of one with the current time and level INFO."""
+def json_line_writer(origin: Mapping[str, str], stream: TextIO | None = None) -> Callable[[str, str], None]:
+    """A function of a supervised process's name and a line it wrote. It writes the line as JSON to the stream, standard
+    output unless given. A line of text (Spark's, a crash's) becomes the `message` of one with the current time and
+    level INFO; a line of JSON keeps its members and gets those that it lacks."""
 
     def write(process: str, line: str) -> None:
         said = _parsed(line)
-        text = {"time": _iso(time.time()), "level": "INFO", **origin, "message": line}
-        sys.stdout.write(_line({**(text if said is None else said), "process": process}) + "\n")
-        sys.stdout.flush()
+        lacking = {"time": _iso(time.time()), "level": "INFO", **origin, "message": line}
+        content = lacking if said is None else {**lacking, "message": "", **said}
+        output = stream or sys.stdout
+        output.write(_line({**content, "process": process}) + "\n")
+        output.flush()
 
     return write
 

@@ -40,7 +40,7 @@ DEAD_LETTER = "__streams.errors."
 Policy = Literal["fail", "skip", "dead-letter"]
 Reason: TypeAlias = Literal["late", "no_key", "no_value", "no_timestamp", "too_far_ahead", "skipped", "dead_letter"]
 _WHY: Mapping[str, str] = {
-    "late": "came after their windows had closed",
+    "late": "came after their windows had closed, or their store's retention was over",
     "no_key": "have no key",
     "no_value": "have no value",
     "no_timestamp": "have no valid timestamp",
@@ -177,12 +177,17 @@ class FailureHandler:
     def drop(self, records: int, reason: Reason, step: str | None = None) -> None:
         """Count records that a step leaves out by Kafka Streams' rules, under every policy. The step is the one that
         was given records last, unless `step` names another. Logs once a minute for each step and reason."""
-        if not records:
-            return
-        step = self._step if step is None else step
+        if records:
+            self.dropped += records
+            self._note_dropped(records, reason, self._step if step is None else step)
+
+    def drop_late_puts(self, puts: int, step: str) -> None:
+        """Count puts of a processor that were too late for its stores. The stores count them, too."""
+        self._note_dropped(puts, "late", step)
+
+    def _note_dropped(self, records: int, reason: Reason, step: str) -> None:
         counts, now_s = self._counts(step), time.monotonic()
         counts.dropped[reason] += records
-        self.dropped += records
         if now_s - self._logged_s.get((step, reason), -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
             self._logged_s[step, reason] = now_s
             dropped = counts.dropped[reason]

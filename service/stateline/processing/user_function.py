@@ -36,6 +36,8 @@ class UserFunction:
         given: list[AnyView | StateStore] = [view_of(each, store, max_record_bytes) or store for each, store in stores]
         self._views = [each for each in given if not isinstance(each, StateStore)]
         self._undoable = [store for _, store in stores if isinstance(store, TransactionalStore)]
+        self._retaining = [store for each, store in stores if not each.key_value and store in self._undoable]
+        self._late_puts = 0
         self._outputs = [Output(topic, max_record_bytes=max_record_bytes) for topic in forwards]
         self._arguments = (*given, *self._outputs)
         self._named = {"context": ProcessorContext(task)} if takes_context(function) else {}
@@ -63,7 +65,16 @@ class UserFunction:
             else:
                 self._failures.cannot_process(record, self.name, error)
             return None
+        finally:
+            self._count_late_puts()
         return result, [forwarded for output in self._outputs for forwarded in output.take()] if self._outputs else []
+
+    def _count_late_puts(self) -> None:
+        if self._retaining:
+            late = sum(store.dropped_records for store in self._retaining)
+            if late > self._late_puts:
+                self._failures.drop_late_puts(late - self._late_puts, self.name)
+            self._late_puts = late
 
     def _start(self, timestamp_ms: int, record: Record | None) -> None:
         if self._failures.undoes_writes:

@@ -2,9 +2,9 @@
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
-                "max_staleness_ms", "limit", "wait_ms", "query": query, "token": of who asks, between nodes,
+                "max_staleness_ms", "limit", "wait_ms", "query": query,
                 "timestamped": how who asks has declared the store, between nodes whose wire knows it}
-             | {"id", "type": "more", "scan", "limit", "token"} | {"id", "type": "drop", "scan"}
+             | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
              | {"id", "type": "unreached", "why"}          no other node links with this one; has no reply
@@ -38,7 +38,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -100,17 +100,15 @@ _ERRORS: dict[str, type[StatelineError]] = {
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the
-    reply. `token` is what a client has shown to the node that asks another one; None without one. `timestamped`:
-    whether who asks takes values with timestamps before them; None: as the store is declared where it is asked.
-    """
+    """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the reply.
+    `timestamped`: whether who asks takes values with timestamps before them; None: as the store is declared where it is
+    asked."""
 
     id: int
     terms: Terms
     partition: int
     query: Query[Any]
     wait_ms: int = 0
-    token: str | None = field(default=None, repr=False)
     timestamped: bool | None = None
 
 
@@ -185,7 +183,6 @@ def encode_request(request: WireRequest) -> dict[str, Any]:
         "limit": request.terms.limit,
         "wait_ms": request.wait_ms,
         "query": _query_out(request.query),
-        "token": request.token,
     }
 
 
@@ -205,15 +202,9 @@ def decode_request(message: Mapping[str, Any]) -> WireRequest:
         timestamped = message.get("timestamped")
         if not isinstance(timestamped, bool | None):
             raise TypeError(f"timestamped is {timestamped!r:.50}")
-        return WireRequest(number, terms, partition, query, wait_ms, decode_token(message), timestamped)
+        return WireRequest(number, terms, partition, query, wait_ms, timestamped)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not a query request: {error!r}") from error
-
-
-def decode_token(message: Mapping[str, Any]) -> str | None:
-    """The token of a request of another node; None without one."""
-    token = message.get("token")
-    return token if isinstance(token, str) else None
 
 
 def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:

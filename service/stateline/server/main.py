@@ -168,7 +168,8 @@ def create_app(
         serving.nodes.app = api
         serving.nodes.send_copy = CopySender(serving).send
     api.add_middleware(CompressionMiddleware)
-    admit = install_guard(api, config, limits, serving.tokens)  # inside of the measuring: what it refuses counts
+    # Inside of the measuring: what it refuses counts.
+    admit = install_guard(api, config, limits, serving.tokens, serving.of_node)
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     api.add_exception_handler(StatelineError, on_stateline_error)
     api.add_exception_handler(HTTPException, _for_the_lost(page))
@@ -176,7 +177,7 @@ def create_app(
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
     points = PointReads(serving, queries.requests, measuring, admit)
-    serving.for_nodes.points = points.answer_for_node
+    serving.for_nodes.points, serving.for_nodes.tell = points.answer_for_node, measuring.tell_message
     if admit is not None and config.tracing_exporter == "none":  # which makes no spans
         api.state.at_once = points.answer
     return api

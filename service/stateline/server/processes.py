@@ -17,12 +17,13 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stateline.config.settings import Config
 from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.logging import json_line_writer
 from stateline.processes.readiness import ReadySignal
 from stateline.processes.renewal import NewCode, Renewal
 from stateline.processes.run_plan import RunPlan, fixed_of_serve
@@ -121,7 +122,7 @@ class _Processes(Supervisor):
     ) -> None:
         super().__init__(
             children,
-            emit=_emit,
+            emit=_output_of(config),
             stop_timeout_s=config.server_drain_ms / 1000 + GRACE_S + _SLACK_S,
             listeners=[listener],
             stand_in=None if readiness.is_awaited else StandIn(listener, config, _say),
@@ -144,10 +145,21 @@ def _say(line: str) -> None:
     _log.info("%s", line)
 
 
-def _emit(name: str, line: str) -> None:
-    """Lines of the processes as they are: they have their time, and an access log is read by programs."""
-    if name == SAYS:
-        _say(line)
-    else:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+def _output_of(config: Config) -> Callable[[str, str], None]:
+    """Lines of the processes as they are: they have their time, and an access log is read by programs. With JSON they
+    have their process's name, and a crash's lines of text become objects as well."""
+    origin = {"node": config.node, "application": config.application_id}
+    write = json_line_writer(origin, sys.stderr) if config.log_format == "json" else _write_line
+
+    def emit(name: str, line: str) -> None:
+        if name == SAYS:
+            _say(line)
+        else:
+            write(name, line)
+
+    return emit
+
+
+def _write_line(name: str, line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -16,7 +16,9 @@ from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
 from stateline.server.certificates import Certificates
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.guard.passing_on import of_node
 from stateline.server.guard.tokens import Tokens
+from stateline.server.nodes.claims import Claims
 from stateline.server.nodes.joining import hello_of, node_url
 from stateline.server.nodes.keys import node_keys, why_alone
 from stateline.server.nodes.map_bounds import MapBounds
@@ -86,7 +88,7 @@ class Serving:
         self._reported = ReportedPipelines(topology, config)
         self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, self.pipelines)
         self.cursors = Cursors(
-            _signing_key(application),
+            key := _signing_key(application),
             ttl_s=config.server_cursor_ttl_ms / 1000,
             most=config.server_cursors_max,
             most_bytes=config.server_cursors_max_bytes,
@@ -118,7 +120,10 @@ class Serving:
             self._why_ownerless,
             lambda: "" if self.nodes is None else self.nodes.unreached,
         )
-        self.siblings = Siblings(application, self.cursors.process, tls=config.server_tls_key_file is not None)
+        self.of_node = of_node(key)
+        """What proofs of tokens between the processes of this node are made for."""
+        tls = config.server_tls_key_file is not None
+        self.siblings = Siblings(application, self.cursors.process, self.of_node, tls=tls)
         self._leaving = False
 
     def _on_commit(self) -> None:
@@ -135,6 +140,9 @@ class Serving:
         keys, on_change = self._keys, self.commits.announce
         nodes = Nodes(own, keys, alone, self.own_map.now, self.for_nodes, on_change)
         nodes.bounded = MapBounds(self.stores, self.topology.pipelines).bounded
+        nodes.claims = Claims(self.group, self.ownership.sources, nodes.directories)
+        self.group.on_assigned = nodes.note_assigned
+        nodes.sends_tokens = not self.config.node_peer_require_proofs
         return nodes
 
     def _group_watch(self, application: Path) -> GroupWatch | None:

@@ -5,7 +5,7 @@
 | the loop, and starting over           | `worker`                                                                    |
 | the order of a commit                 | `commit_order`; when, `commit_schedule`, `write_stall`; `commit_marks`      |
 | partitions that come and go           | `group_member`, `task_manager`, `lost_transactions`                         |
-| a task: its life, what it does        | `task`, `task_processing`; made of `task_topology`, `task_stores`           |
+| a task: its life, what it does        | `task`, `closing`, `task_processing`; made of `task_topology`, `task_stores`|
 | records through tasks, in slices      | `task_executor`, `pace`, `record_order`, `epochs`, `processor_runner`       |
 | order of time between partitions      | `record_order`, `partition_queues`                                          |
 | a restore                             | `restore_plan`, `restorer`, `store_restore`; what is lacking:               |

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from time import monotonic
 
@@ -52,12 +53,7 @@ class CrashLoop:
         if failed < FAILED_STARTS or self._is_over:
             return ""
         if alike := failed_alike(self._entries, known, self._name):
-            _log.error(
-                "The last %d starts of this worker have failed, and others had to leave, too: %s. Every worker may "
-                "fail at the same record. It joins its group.", failed, alike,
-            )  # fmt: skip
-            self._entries.say_fault(FaultEntry(stays=True))
-            return self._joins()
+            return self._stays(failed, alike)
         if self._joins_s is None and not has_others:
             return self._joins()
         rest_s = min(_FIRST_REST_S * 2 ** (failed - FAILED_STARTS), _MOST_REST_S)
@@ -66,12 +62,22 @@ class CrashLoop:
             f"tasks. Its log says why it failed. Delete {self._starts.path} to have it join at once."
         )
         if self._joins_s is None:
-            self._entries.say_fault(FaultEntry(stays=False))
+            own_at = self._entries.say_fault(FaultEntry(stays=False))
+            if alike := failed_alike(self._entries, self._entries.all(), self._name, before=own_at):
+                return self._stays(failed, alike)
             self._leave()
             self._joins_s = monotonic() + rest_s
         if monotonic() >= self._joins_s or not self._starts.is_kept:
             return self._joins()
         return self._fitness.crashed
+
+    def _stays(self, failed: int, alike: str) -> str:
+        _log.error(
+            "The last %d starts of this worker have failed, and others had to leave, too: %s. Every worker may "
+            "fail at the same record. It joins its group.", failed, alike,
+        )  # fmt: skip
+        self._entries.say_fault(FaultEntry(stays=True))
+        return self._joins()
 
     def _joins(self) -> str:
         self._joins_s, self._fitness.crashed = None, ""
@@ -79,10 +85,11 @@ class CrashLoop:
         return ""
 
 
-def failed_alike(entries: WorkerEntries, known: Known, own: str) -> str:
+def failed_alike(entries: WorkerEntries, known: Known, own: str, before: float = math.inf) -> str:
     """The workers of other nodes that had to leave, or could not, within the last hour, or this one where it has stayed
-    nevertheless; empty where there are none."""
-    recent = {name: entry for name, (at_ms, entry) in entries.faults.items() if now_ms() - at_ms < _HOUR_MS}
+    nevertheless; empty where there are none. `before`: of those that said so before this offset."""
+    faults = entries.faults.items()
+    recent = {name: f.entry for name, f in faults if now_ms() - f.at_ms < _HOUR_MS and f.offset < before}
     mine = recent.pop(own, None)
     node = known[own][1].directory if own in known else ""
     others = sorted(name for name in recent if name in known and known[name][1].directory != node)

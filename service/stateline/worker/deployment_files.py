@@ -15,8 +15,10 @@ from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import (
     PublishedTopology,
+    publish_as_refused,
     publish_refusal,
     publish_topology,
+    publish_unrefused,
     read_cluster,
     read_counted,
     read_made_of,
@@ -59,6 +61,7 @@ class DeploymentFiles:
         self._drain_looks_s = 0.0
         self.global_tables: str | None = None
         self.drained = False
+        self._runs = False
 
     def client_id(self, prefix: str | None) -> str:
         """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
@@ -103,7 +106,8 @@ class DeploymentFiles:
         return self._drain.exists()
 
     def say_topology(self, topics: TopicWatch) -> None:
-        """Topics may have more partitions than at the start, or have been made anew with others.
+        """Topics may have more partitions than at the start, or have been made anew with others. Refusals of the last
+        worker stand until `runs`.
 
         Raises `TopologyError` when topics that are processed together have different numbers.
         """
@@ -111,7 +115,14 @@ class DeploymentFiles:
         if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
             return  # deleted in this moment
         subtopology_partitions(self._topology, counts)
-        publish_topology(self.directory, self._published(topics))
+        publish = publish_topology if self._runs else publish_as_refused
+        publish(self.directory, self._published(topics))
+
+    def runs(self) -> None:
+        """This worker runs all its tasks, so refusals of the last one do not hold."""
+        if not self._runs:
+            self._runs = True
+            publish_unrefused(self.directory)
 
     def refuse(self, error: StoresRefusedError, topics: TopicWatch) -> None:
         """Say why no worker runs the application."""

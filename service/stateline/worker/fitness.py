@@ -6,7 +6,9 @@
 | two starts in a row fail, or none succeeds in 15 s   | it leaves its group for good, and others have its tasks       |
 | no server of this node runs any more, or it says    | the worker goes on; after 15 s it leaves its group, unless it |
 | that no other node links with it                     | is alone there, or another one had to leave lately            |
-| it is out, and a file can be written again           | it rests for 5 s, each time twice as long, and joins again    |
+| that goes on although it stays                       | it works as if nothing was said                               |
+| it is out, and a file can be written again           | it rests for 5 s, each time twice as long where others have   |
+|                                                      | its tasks, and joins again                                    |
 """
 
 from __future__ import annotations
@@ -47,18 +49,22 @@ class Fitness:
         self._failures = self._commits = 0
         self._tries_s = self._joins_s = 0.0
         self._settled_s: float | None = None
-        self._rest_s = _PAUSE_S
+        self._rest_s = self._rested_s = _PAUSE_S
         self._fit_s: float | None = None  # since when all is well, where the disk had refused something before
         self._said, self._said_s, self._said_since_s = "", -_SAID_FOR_S, 0.0
+        self._stays = False  # whatever is heard
 
     @property
     def fault(self) -> str:
         """Why tasks are not run here, or for nobody, in whole sentences; empty while all is well."""
         if self.crashed:
             return self.crashed
-        why = self._why or self._heard
+        why = self._why or ("" if self._stays else self._heard)
         if why and self.is_out:
-            return f"{why} The worker has left its group, and joins it again when this is mended."
+            return (
+                f"{why} The worker has left its group. It joins again when this is mended, after a rest of "
+                f"{self._rested_s:g} s."
+            )
         return why
 
     @property
@@ -77,8 +83,9 @@ class Fitness:
         return not self._is_waiting
 
     def put_off(self) -> None:
-        """Nobody else is to have the tasks for what was heard: that is looked at again when as much time has passed."""
-        self._said_since_s = monotonic()
+        """Nobody else is to have the tasks for what was heard, so it is no fault: that is looked at again when as much
+        time has passed."""
+        self._said_since_s, self._stays = monotonic(), True
 
     @property
     def _heard(self) -> str:
@@ -103,13 +110,15 @@ class Fitness:
         """Nobody can ask for what the worker has, as the server of this node says, or because there is none."""
         now_s = monotonic()
         if not self._heard:
-            self._said_since_s = now_s
+            self._said_since_s, self._stays = now_s, False
         self._said, self._said_s = why, now_s
 
-    def left(self) -> None:
-        """The worker has left its group."""
-        self.is_out, self._joins_s = True, monotonic() + self._rest_s
-        self._rest_s = min(2 * self._rest_s, _MOST_REST_S)
+    def left(self, *, is_alone: bool = False) -> None:
+        """The worker has left its group. `is_alone`: nobody else has its tasks, so its rest is short."""
+        self._rested_s = _PAUSE_S if is_alone else self._rest_s
+        self.is_out, self._stays, self._joins_s = True, False, monotonic() + self._rested_s
+        if not is_alone:
+            self._rest_s = min(2 * self._rest_s, _MOST_REST_S)
 
     def may_work(self) -> bool:
         """Whether to start the tasks, or to go on with them. Tries the disk now and then while it has refused

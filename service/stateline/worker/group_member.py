@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 
 from stateline.config.settings import Config
 from stateline.deployment.lease import Lease
@@ -39,6 +40,8 @@ _LET_GO_S = 15.0
 _LOOK_AFTER_S = 0.5
 # How long a worker waits for the group to take it for a member that it is not to be any more.
 _JOINED_WITHIN_S = 10.0
+# How long it waits then for the server of this node to read that it has no tasks. Servers look twice a second.
+_TOLD_WITHIN_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +96,11 @@ class WorkerMembership:
         if self._consumer is None:
             raise AssertionError("The worker has not joined its group yet.")
         return self._consumer
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether there was a `join`."""
+        return self._consumer is not None
 
     def join(self) -> None:
         """Make the consumer. It takes part in the group from the first `poll` on, and must be polled then."""
@@ -176,7 +184,8 @@ class WorkerMembership:
         self.say_tasks()
 
     def give_up_place(self) -> None:
-        """Take the place of the member of this name, which is no more, and leave for good."""
+        """Take the place of the member of this name, which is no more, and leave for good. The server of this node
+        hears of it first: until then it counts the lease of the process before this one."""
         self._lease.end()
         self._queries.announce_status()
         if self._static_id is None or not self._joining.is_member():
@@ -188,6 +197,9 @@ class WorkerMembership:
             until_s = time.monotonic() + _JOINED_WITHIN_S
             while not given and time.monotonic() < until_s:
                 consumer.poll(1, 0.1)
+            with suppress(StorageError):  # the server hears over the socket that this worker has no lease
+                self._deployment.say_tasks(self._standbys.tasks, consumer)
+            self._queries.serve_for(_TOLD_WITHIN_S)
             consumer.leave()
         finally:
             consumer.close()

@@ -100,8 +100,30 @@ class Joining:
             return False
         if failed_alike(self._entries, self._entries.all(), self._name):
             return False
-        self._entries.say_fault(FaultEntry(stays=False))
+        own_at = self._entries.say_fault(FaultEntry(stays=False))
+        if failed_alike(self._entries, self._entries.all(), self._name, before=own_at):
+            self._entries.withdraw_fault()  # both of two nodes have found at once that they do not link
+            return False
         return True
+
+    def has_others(self) -> bool:
+        """Whether a worker of another node is in the group, which then gets what this one leaves. True where the log
+        does not say."""
+        if self._entries is None:
+            return False
+        try:
+            return self._has_others(self._admin.members(self._group))
+        except RetryLaterError:
+            return True
+
+    def withdraw_fault(self) -> None:
+        """The worker works. If it had to leave its group before, another one may leave from now on."""
+        if self._entries is None:
+            return
+        try:
+            self._entries.withdraw_fault()
+        except (RetryLaterError, DoesNotExistError) as error:
+            _log.warning("Other nodes still count a fault of this worker, for up to an hour: %s", error)
 
     def _has_others(self, members: Collection[GroupMember]) -> bool:
         return any(self._deployment.is_of_another_directory(member.client_id) for member in members)

@@ -23,8 +23,8 @@ Lag = Callable[[TopicPartition], int | None]
 """As `Consumer.lag`; None also of a partition whose task restores."""
 
 NOWHERE, ANYWHERE = -math.inf, math.inf
-# What a partition may keep waiting in any case.
-_LEAST_BYTES, _LEAST_RECORDS = 1024 * 1024, 1_000
+# What a partition may keep waiting in any case. Less, and most of what Kafka sends would be dropped and sent again.
+_LEAST_BYTES, _LEAST_RECORDS = 256 * 1024, 64
 _SAMPLED = 16
 
 
@@ -115,8 +115,10 @@ def _about_size_of(records: Sequence[Record]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartitionGroup:
-    """Partitions that are in order with each other."""
+    """Partitions that are in order with each other. One without records holds back what is `skew_ms` ahead of it; None:
+    nothing."""
 
+    skew_ms: int | None
     queues: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)
 
     def due(self, limit_ms: float, lag: Lag) -> list[tuple[PartitionQueue, int]]:

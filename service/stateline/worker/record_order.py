@@ -52,10 +52,10 @@ _LONGEST_ROUND_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How a topic is read. `group` is shared by subtopologies in order with each other. The rest is that of
-    `PartitionQueue`."""
+    """How a topic is read. `group` is shared by subtopologies in order with each other; None: each partition is in
+    order with those of its task alone. The rest is that of `PartitionQueue`."""
 
-    group: int
+    group: int | None
     subtopology: int
     place: int
     is_table: bool
@@ -82,7 +82,7 @@ class RecordOrder:
         Raises `TopologyError` where a pipeline's whole epochs come in, which have an order of their own.
         """
         self._has_skew = skew_ms >= 0
-        self._skew_ms = skew_ms if self._has_skew else MAX_TIMESTAMP_MS
+        self._skew_ms = skew_ms
         self._idle_s, self._knows_ends = idle_ms / 1000, knows_ends
         self._max_ahead_ms, self._clock = max_timestamp_ahead_ms, clock
         self._rules: dict[str, _Rule] = {}
@@ -119,7 +119,7 @@ class RecordOrder:
             topics = sorted(names, key=lambda topic: not subtopology.tables(topic))
             for place, topic in enumerate(topics):
                 is_table = is_strict and bool(subtopology.tables(topic))
-                self._rules[topic] = _Rule(group, subtopology.ordinal, place, is_table, is_strict)
+                self._rules[topic] = _Rule(group if writes else None, subtopology.ordinal, place, is_table, is_strict)
 
     @property
     def is_needed(self) -> bool:
@@ -152,8 +152,16 @@ class RecordOrder:
 
     def waiting(self, source: TopicPartition) -> int:
         """How many records of this partition wait here."""
+        return len(self._waiting(source))
+
+    def end(self, source: TopicPartition) -> int:
+        """The offset after the last record of this partition that waits here; 0 where none waits."""
+        waiting = self._waiting(source)
+        return waiting[-1].offset + 1 if waiting else 0
+
+    def _waiting(self, source: TopicPartition) -> Sequence[Record]:
         queue = self._group(source).queues.get(source) if source.topic in self._rules else None
-        return 0 if queue is None else len(queue.records)
+        return () if queue is None else queue.records
 
     def take(self, lag: Lag, slice_records: int) -> list[Sequence[Record]]:
         """Return the records whose turn it is, of one subtopology: a list for each task. Nothing is returned where all
@@ -190,9 +198,9 @@ class RecordOrder:
         return [queue.source for queue in found]
 
     def forget(self, source: TopicPartition) -> None:
-        """It went to another worker, or is read again."""
-        if source.topic in self._rules:
-            self._group(source).queues.pop(source, None)
+        """Drop what waits of it: it is read again, here or by another worker. The next `follow` says which."""
+        if source.topic in self._rules and self._group(source).queues.pop(source, None) is not None:
+            self._queue(source)
 
     def _queues(self) -> Iterator[PartitionQueue]:
         return (queue for group in self._groups.values() for queue in group.queues.values())
@@ -202,9 +210,9 @@ class RecordOrder:
 
     def _group(self, source: TopicPartition) -> PartitionGroup:
         rule = self._rules[source.topic]
-        key = (rule.group, -1) if self._has_skew else (rule.subtopology, source.partition)
+        key = (rule.subtopology, source.partition) if rule.group is None else (rule.group, -1)
         if (found := self._groups.get(key)) is None:
-            found = self._groups[key] = PartitionGroup()
+            found = self._groups[key] = PartitionGroup(None if rule.group is None else self._skew_ms)
         return found
 
     def _queue(self, source: TopicPartition) -> PartitionQueue:
@@ -226,14 +234,15 @@ class RecordOrder:
         for queue in waiting:
             queue.look_at(window, latest_ms)
         # Beyond the last one that is looked at, the next of this partition comes first, and may be the last here.
-        lasts = (q.times[-1] + (self._skew_ms if q.is_seen_whole else 0) for q in waiting)
+        skew_ms = MAX_TIMESTAMP_MS if group.skew_ms is None else group.skew_ms
+        lasts = (q.times[-1] + (skew_ms if q.is_seen_whole else 0) for q in waiting)
         limit_ms = min(self._held_at_ms(group, waiting, lag), *lasts)
         taken: dict[TaskId, list[tuple[PartitionQueue, int]]] = {}
         for queue, count in group.due(limit_ms, lag):
             taken.setdefault(queue.task, []).append((queue, count))
         found = [self._merged(each) for each in taken.values()]
         for queue, _ in (each for of_task in taken.values() for each in of_task):
-            if queue.is_ignored and queue.time_ms >= max(q.time_ms for q in group.queues.values()) - self._skew_ms:
+            if queue.is_ignored and queue.time_ms >= max(q.time_ms for q in group.queues.values()) - skew_ms:
                 queue.is_ignored = False
         return found
 
@@ -244,7 +253,7 @@ class RecordOrder:
 
     def _held_at_ms(self, group: PartitionGroup, waiting: Sequence[PartitionQueue], lag: Lag) -> float:
         """How far in time others may go because of partitions without records."""
-        if not self._has_skew:
+        if group.skew_ms is None:
             return ANYWHERE
         furthest_ms = max(queue.times[-1] for queue in waiting)
         next_ms = max(queue.times[0] for queue in waiting)

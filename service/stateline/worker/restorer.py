@@ -58,7 +58,9 @@ class Restorer:
         ahead of their Position.
         """
         if self._tasks.pop(task_id, None) is not None:
-            self._reassign()
+            self._is_to_assign = True  # once for all that are removed together
+            if not self._tasks:
+                self._reassign()
 
     @property
     def busy(self) -> bool:

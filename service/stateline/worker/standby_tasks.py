@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
+from stateline.worker.closing import close_together
 from stateline.worker.copied_tasks import CopiedTasks
 from stateline.worker.figures import Figures
 from stateline.worker.polled_records import by_partition
@@ -182,6 +183,7 @@ class StandbyTasks:
 
     def drop(self, task_ids: Iterable[TaskId]) -> None:
         """Follow these no more: their directories are let go."""
+        dropped: list[Task] = []
         for task_id in list(task_ids):
             self._copies.give_up(task_id)
             if (found := self._by_id.pop(task_id, None)) is not None:
@@ -189,8 +191,10 @@ class StandbyTasks:
                 with contextlib.suppress(StatelineError):  # it is read again
                     for store in found.stores:
                         store.let_go()
-                with contextlib.suppress(StatelineError):  # the disk takes nothing: what it has is there
-                    found.task.close()
+                dropped.append(found.task)
+        for _, error in close_together(dropped):
+            if not isinstance(error, StatelineError | None):  # the disk takes nothing: what it has is there
+                raise error
 
     def take(self, task_id: TaskId) -> Task | None:
         """The group has given this one to the worker: it is not followed any more, but open. None when it was not, or

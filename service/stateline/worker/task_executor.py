@@ -8,7 +8,7 @@ polled.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from stateline.config.settings import Config
@@ -67,6 +67,7 @@ class TaskExecutor:
         self._followed = 0  # `Tasks.changes`, when the order was told of them
         self._queries = queries
         self._reporter = reporter
+        self._dead_letter_topic = config.dead_letter_topic
         self._uncommitted_max_bytes = config.worker_uncommitted_max_bytes
         self._pace = SlicePace()
 
@@ -86,7 +87,7 @@ class TaskExecutor:
             task = self._tasks.by_source.get(source)
             if task is None or task.state is not TaskState.RUNNING:
                 continue
-            passed = task.processing.next_offsets.get(source, 0)
+            passed = max(task.processing.next_offsets.get(source, 0), self._order.end(source))
             if records[0].offset < passed:
                 self._topics.refuse_to_go_back(source, records[0].offset, passed, self._tasks.by_source, consumer)
             if self._order.holds(source):
@@ -115,6 +116,11 @@ class TaskExecutor:
             TaskState.SUSPENDED,
         ):
             task.processing.forget(source)
+
+    def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
+        """As `CommitSchedule.has_worked_since`. Records that wait for their turn are not worked off."""
+        waits = any(self._order.waiting(source) for source in self._tasks.by_source)
+        return not waits and self._commits.has_worked_since(began_s, consumer)
 
     def between_slices(self, consumer: Consumer, rests_s: float = 0.0, *, punctuates: bool = True) -> None:
         """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. Queries
@@ -184,11 +190,17 @@ class TaskExecutor:
         self.between_slices(consumer)
 
     def _send_in_order(self, written: Sequence[Sequence[OutputRecord]]) -> None:
-        outputs = in_order_of_time(written, (rising(map(_WRITTEN_MS, each)) for each in written))
+        outputs = in_order_of_time(written, (rising(self._times_of(each)) for each in written))
         for at in range(0, len(outputs), _SENT_RECORDS):
             if at:
                 self._queries.serve_pending()
             self._committer.send(outputs[at : at + _SENT_RECORDS])
+
+    def _times_of(self, written: Sequence[OutputRecord]) -> Iterable[int]:
+        """A dead letter has the machine's time. What is written behind it does not wait for that."""
+        if (topic := self._dead_letter_topic) is None:
+            return map(_WRITTEN_MS, written)
+        return (-1 if output.topic == topic else output.timestamp_ms for output in written)
 
     def _process(self, task: Task, records: Sequence[Record], consumer: Consumer, deadline: float) -> int:
         """Process records of one task in slices; how many, until the deadline."""

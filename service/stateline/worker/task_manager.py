@@ -20,6 +20,7 @@ from contextlib import ExitStack
 
 from stateline.log.interface import Admin, Consumer, Log
 from stateline.model.topology import Topology
+from stateline.worker.closing import close_together
 from stateline.worker.figures import Figures
 from stateline.worker.format_upgrades import FormatUpgrades
 from stateline.worker.missed_input import with_missed_input
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 60.0
 # Shorter than that: who waits for a task that is suspended here gets it.
 _SUSPENDED_PATIENCE_S = 20.0
-_SAID_AGAIN_S = 5.0  # how often it is logged how far closing is
 _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
@@ -107,21 +107,22 @@ class TaskManager:
 
     def suspend(self) -> None:
         """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
-        for task in list(self._tasks.all.values()):
+        dropped: list[Task] = []
+        for task in self._tasks.all.values():
             if task.state is TaskState.RUNNING and not task.processing.dirty:
                 task.suspend()
                 self._stop_reading(task)
             else:
                 if task.state in _OPEN:
                     task.give_back()
-                self._drop(task)
+                dropped.append(task)
+        self._drop_these(dropped, says_only=None)
         self._suspended_since_s = time.monotonic()
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not the worker's any more."""
-        for partition in partitions:
-            if (task := self._tasks.by_source.get(partition)) is not None:
-                self._drop(task)
+        found = map(self._tasks.by_source.get, partitions)
+        self._drop_these(list(dict.fromkeys(task for task in found if task is not None)), says_only=None)
 
     def drop_all(self) -> None:
         """Close every task; what is staged is dropped."""
@@ -150,6 +151,7 @@ class TaskManager:
         for task in kept:
             task.resume(ends)
             self._read(task, task.processing.next_offsets, consumer)
+            consumer.resume(task.topology.sources)
 
     def open_waiting(self) -> None:
         """Open the tasks that other processes have let go, and close those that have been suspended for long.
@@ -226,22 +228,18 @@ class TaskManager:
         for source in task.topology.sources:
             self._forget(source)
 
-    def _drop_these(self, tasks: Collection[Task]) -> None:
-        """A task that cannot be closed in order is as one whose worker was killed: `Task.open` mends it."""
-        said_s = time.monotonic()
-        for number, task in enumerate(tasks):
-            if time.monotonic() > said_s + _SAID_AGAIN_S:
-                said_s = time.monotonic()
-                logger.info("Closing tasks: %d of %d are closed", number, len(tasks))
-            try:
-                self._drop(task)
-            except StorageError as error:
-                logger.warning("Task %s is not closed in order: %s", task.id, error)
-
-    def _drop(self, task: Task) -> None:
-        self._locked_since.pop(task.id, None)
-        self._stop_reading(task)
-        try:
-            task.close()
-        finally:
+    def _drop_these(self, tasks: Collection[Task], *, says_only: type[StorageError] | None = StorageError) -> None:
+        """Close these tasks, several at a time. A task that cannot be closed in order is as one whose worker was
+        killed: `Task.open` mends it. Raises the first error, unless it is one that is said only."""
+        for task in tasks:
+            self._locked_since.pop(task.id, None)
+            self._stop_reading(task)
+        errors: list[Exception] = []
+        for task, error in close_together(tasks):
             self._tasks.remove(task)
+            if says_only is not None and isinstance(error, says_only):
+                logger.warning("Task %s is not closed in order: %s", task.id, error)
+            elif error is not None:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -95,6 +95,11 @@ class TaskStores:
         """Whether so much is staged in one of them that its next commit holds readers up."""
         return any(self._stall.is_long(store.staged_records) for _, store in self.transactional)
 
+    @property
+    def close_on_any_thread(self) -> bool:
+        """Whether all of them are of Stateline's own kinds: others belong to the thread that opened them."""
+        return all(definition.factory is None for definition in self._definitions.values())
+
     def position(self, name: str, level: IsolationLevel) -> Position:
         """How far into its input this store has come; an empty one of a user's own, which does not say."""
         store = self.by_name[name]
@@ -121,7 +126,8 @@ class TaskStores:
             for name in self.by_name:
                 with of_store(name):
                     self._open_one(name, noted, is_standby=is_standby)
-            self._checkpoint.write()
+            if self._checkpoint.entries(clean=False) != noted:
+                self._checkpoint.write()
         except BaseException:
             for store in self.by_name.values():
                 store.close()

@@ -39,6 +39,7 @@ class TopicWatch:
         self.ids: dict[str, str] = {}
         self.counted: dict[str, TopicInfo] = {}
         self.created: Collection[str] = ()
+        self._before: Collection[str] | None = None  # the topics there were when `prepare` was called first
         self._read_up_to: dict[TopicPartition, int] = {}  # when the ids were looked at last
         self._last_look = time.monotonic()
 
@@ -49,11 +50,13 @@ class TopicWatch:
 
     def prepare(self, counted: Mapping[str, TopicInfo]) -> None:
         """Create the topics that are Stateline's own, and take note of all. `counted`: as the last worker found them.
+        After an error it can be called again.
 
         Raises as `ensure_topics`, `refuse_lost_changelogs` and `remember`.
         """
         self.counted = dict(counted)
         self.found = self._admin.topics()
+        self._before = self._before if self._before is not None else self.found.keys()
         refuse_lost_changelogs(self._topology, self.found, self._admin)
         counts = ensure_topics(
             self._topology,
@@ -62,7 +65,7 @@ class TopicWatch:
             counted=self.counted,
             configured=self._configured,
         )
-        self.created = counts.keys() - self.found.keys()
+        self.created = counts.keys() - self._before
         report_other_settings(self._topology, self._admin, configured=self._configured)
         self.remember()
 

@@ -175,6 +175,7 @@ class Worker:
         )  # fmt: skip
         self._leaves_for_good = config.node_leave
         self._prepare: Callable[[], None] | None = self.begin
+        self._has_begun = False
         self._has_work = False  # for its own tasks, at the last turn
         self._worked_s = time.monotonic()  # when it had some last
         self._restarts = Restarts()
@@ -228,8 +229,12 @@ class Worker:
                 self._drop_for_now(error)
             except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                 pause_s = self._restarts.pause_s(error)
-                logger.warning("Starting over from the last commit: %s", error)
-                self._prepare = partial(self.start_over, pause_s)
+                if self._prepare == self.begin:
+                    logger.warning("Starting again: %s", error)
+                    time.sleep(pause_s)
+                else:
+                    logger.warning("Starting over from the last commit: %s", error)
+                    self._prepare = partial(self.start_over, pause_s)
 
     def _may_work(self) -> bool:
         """Whether to take part in the group. Leaves it where `fitness` says so."""
@@ -252,6 +257,7 @@ class Worker:
 
     def _stand_aside(self) -> None:
         """Leave the group for good, so that others have the tasks. Raises what the log raises: it is tried again."""
+        is_alone = not self._joining.has_others()
         if self._fitness.is_working:
             if not self._joining.may_leave():
                 self._fitness.put_off()
@@ -263,7 +269,7 @@ class Worker:
         with suppress(RetryLaterError):  # what is left open ends later
             self._committer.settle()
         self._group.leave()
-        self._fitness.left()
+        self._fitness.left(is_alone=is_alone)
         self._queries.announce_status()
         if self._prepare is None:
             self._prepare = self._join
@@ -282,6 +288,7 @@ class Worker:
         if self._deployment.registration.instance == _FIRST:
             self._housekeeping.say_leftovers()
         self._housekeeping.sweep_snapshots()
+        self._has_begun = True
         self._join()
 
     def _join(self) -> None:
@@ -309,6 +316,8 @@ class Worker:
 
     def commit(self) -> bool:
         """Commit what was processed; whether there was anything. Raises what the log or a store raises."""
+        if not self._group.has_joined:
+            return False
         is_dirty = bool(self._tasks.dirty())
         self._commits.commit(self._group.consumer)
         self._global_tables.commit()
@@ -332,15 +341,17 @@ class Worker:
         if not self._is_settled():
             self._settled_s = None
             return
-        if self._fitness.fault:
+        self._deployment.runs()
+        if fault := self._fitness.fault:
             self._fitness.runs(self._figures.commits)
-            self._queries.announce_status()
-        if self._deployment.starts.is_pending:
-            self._deployment.starts.runs()
+            if self._fitness.fault != fault:
+                self._queries.announce_status()
+        if self._deployment.starts.is_pending and self._deployment.starts.runs():
+            self._joining.withdraw_fault()
         if self.on_working is None:
             return
         self._settled_s = self._settled_s or time.monotonic()
-        if self._commits.has_worked_since(self._settled_s, self._group.consumer):
+        if self._executor.has_worked_since(self._settled_s, self._group.consumer):
             self.on_working()
             self.on_working = None
 
@@ -417,11 +428,14 @@ class Worker:
 
     def start_over(self, pause_s: float = 0.0) -> None:
         """Drop what is not committed, abort its transaction, and make ready to join the group again: records that were
-        processed since the last commit are read again. Raises as `begin`."""
+        processed since the last commit are read again. A worker that could not begin, begins. Raises as `begin`."""
         self._drop_work()
         self._group.close()
         time.sleep(pause_s)
-        self._join()
+        if self._has_begun:
+            self._join()
+        else:
+            self.begin()
 
     def _drop_work(self) -> None:
         self._manager.drop_all()

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from stateline.log import NewTopic, open_log
+from stateline.log import NewTopic, kafka_admin, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
 from stateline_store import (
@@ -30,6 +32,8 @@ from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, until
 from support.run.patience import HANGING_S
 
+NOT_LEADER = confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION
+
 
 def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafka_broker: SharedBroker) -> None:
     bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
@@ -43,6 +47,41 @@ def test_an_abandoned_transaction_is_settled_by_the_next_producer_of_its_id(kafk
     bench.producer("x")
     assert bench.values(topic) == [b"after"]
     bench.close()
+
+
+def test_new_topics_are_waited_for_while_one_more_partition_is_ready(
+    kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a broker that creates thousands of partitions, one after the other, for longer than a call may take."""
+    asked: list[int] = []
+
+    def one_more_each_time(_: AdminClient, targets: dict[Any, Any], **__: Any) -> dict[Any, Future[Any]]:
+        asked.append(len(targets))
+        monkeypatch.setattr(kafka_admin, "_STUCK_S", 0.0)
+        return {each: answer(None if each.partition < len(asked) else NOT_LEADER) for each in targets}
+
+    def none(_: AdminClient, targets: dict[Any, Any], **__: Any) -> dict[Any, Future[Any]]:
+        return {each: answer(NOT_LEADER) for each in targets}
+
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    monkeypatch.setattr(AdminClient, "list_offsets", one_more_each_time)
+    bench.admin.create_topics([NewTopic(f"late-{bench.id}", 6)])
+    assert asked == [6, 5, 4, 3, 2, 1]
+    monkeypatch.setattr(AdminClient, "list_offsets", none)
+    admin = bench.admin
+    assert isinstance(admin, kafka_admin.KafkaAdmin)
+    with pytest.raises(LogUnavailableError, match="create t-0, t-1, t-2 and 3 more"):
+        admin._settle([TopicPartition("t", number) for number in range(6)])
+    bench.close()
+
+
+def answer(error: int | None) -> Future[Any]:
+    future: Future[Any] = Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(confluent_kafka.KafkaException(confluent_kafka.KafkaError(error)))
+    return future
 
 
 def test_a_member_that_polls_too_seldom_is_told_and_joins_again(kafka_broker: SharedBroker) -> None:

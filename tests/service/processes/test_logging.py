@@ -23,6 +23,7 @@ from stateline.processes.logging import (
     say_error,
     use_log_format,
 )
+from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
@@ -139,9 +140,8 @@ def test_what_a_process_says_is_passed_on_as_json_with_its_name(
 ) -> None:
     json_line_writer(ORIGIN)("w", line)
     found = json.loads(capsys.readouterr().out)
-    if not line.startswith("{"):
-        assert datetime.fromisoformat(found.pop("time")).tzinfo == UTC
-        passed_on = ORIGIN | {"level": "INFO"} | passed_on
+    assert datetime.fromisoformat(found.pop("time")).tzinfo == UTC
+    passed_on = ORIGIN | {"level": "INFO"} | passed_on
     assert found == passed_on | {"process": "w"}
 
 
@@ -160,3 +160,61 @@ def test_a_whole_application_logs_json_and_nothing_else(tmp_path: Path) -> None:
     (last,) = [line for line in said if line.get("process") == "worker-0" and line.get("level") == "CRITICAL"]
     assert last["message"].startswith("Missing source topic: nowhere")
     assert said[-1]["message"].startswith("worker-0 cannot run: Missing source topic: nowhere")
+
+
+NOISY = """
+import os, sys, threading, warnings
+from stateline import App, serdes
+warnings.warn("noisy import")
+app = App("noisy", config={"log.format": "json", "server.port": 0, "server.processes": PROCESSES})
+app.table(app.topic("things", key=serdes.string, value=serdes.string), store="kept")
+if any(word in ("worker", "--process", "--listener") for word in sys.argv):
+    os.write(2, b"text of a library\\n")
+    threading.Thread(target=lambda: 1 / 0).start()
+    class Late:
+        def __del__(self): raise ValueError("too late")
+    Late()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "processes", "names"),
+    [("run", 1, {"run", "stateline", "worker-0", "server"}), ("serve", 2, {"serve", "server-0", "server-1"})],
+)
+def test_every_line_of_several_processes_is_json_whoever_writes_it(
+    tmp_path: Path, command: str, processes: int, names: set[str]
+) -> None:
+    """Imports that warn, libraries that write text, threads and finalizers that fail."""
+    (tmp_path / "noisy.py").write_text(NOISY.replace("PROCESSES", str(processes)))
+    stateline = [sys.executable, "-m", "stateline"]
+    environment = {**os.environ, "STATELINE_LOG_FORMAT": "json"}
+    subprocess.run([*stateline, "topics", "noisy:app", "--create"], cwd=tmp_path, check=True, capture_output=True)
+    log, children = tmp_path / "log", names - {command, "stateline"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*stateline, command, "noisy:app"], cwd=tmp_path, env=environment, stdout=output, stderr=output
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or tell(log, "too late") >= children, HANGING_S)
+        process.terminate()
+        process.wait(HANGING_S)
+    finally:
+        process.kill()
+        process.wait()
+    said = lines(log)
+    for line in said:
+        lacks = {"time", "level", "node", "application", "process", "message"} - set(line)
+        early = "noisy import" in line["message"] and line["process"] == command
+        assert not lacks or (early and lacks == {"node", "application"}), line
+    assert {line["process"] for line in said} == names
+    for text in ("text of a library", "too late", "ZeroDivisionError", "noisy import"):
+        assert tell(log, text) >= children, text
+
+
+def tell(log: Path, text: str) -> set[str]:
+    """The processes that have said this."""
+    return {line["process"] for line in lines(log) if text in line["message"] + line.get("error", "")}
+
+
+def lines(log: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in log.read_text().split("\n")[:-1]]

@@ -9,14 +9,18 @@ from typing import Any
 
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 
-from stateline.deployment.nodes_topic import NodeEntry, is_node_name
+from stateline.deployment.nodes_topic import MOST_NODES, NodeEntry, is_node_name
 from stateline.deployment.pipeline_reports import PipelineReport
 from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.server.nodes import nodes as nodes_module
 from stateline.server.nodes.greeting import Hello, NotANodeError
 from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.node_map import HeldTask, NodeMap
+from stateline.server.nodes.traffic import Traffic
 from stateline.server.state.served_stores import ServedStores
+from stateline.server.telemetry.node_metrics import NodeCounts
 from stateline_store import InvalidArgumentError
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app
@@ -137,3 +141,68 @@ def test_a_report_of_a_pipeline_that_is_too_long_counts_as_none() -> None:
 
     assert PipelineReport.decode(report("x" * 8_000).encode()) == report("x" * 8_000)
     assert PipelineReport.decode(report("x" * 100_000).encode()) is None
+
+
+def test_ever_new_names_push_out_each_other_and_no_node_that_is_linked_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nobody = NodeEntry("", "", "d", "1.0", "t")
+
+    async def scene() -> None:
+        config = with_secret(tmp_path)
+        one, two, three = (LinkedNode(name, config) for name in ("one", "two", "three"))
+        one.hear_of("two", two.entry)
+        await until(lambda: one.is_linked_with("two"))
+        for number in range(3 * MOST_NODES):
+            one.hear_of(f"name-{number}", nobody)
+        assert one.nodes.others.keys() == {"two", *(f"name-{n}" for n in range(2 * MOST_NODES + 1, 3 * MOST_NODES))}
+        assert len(one.nodes._logged) <= MOST_NODES
+        one.hear_of("three", three.entry)
+        await until(lambda: one.is_linked_with("three"))
+        assert one.is_linked_with("two")
+        for number in range(3 * MOST_NODES):
+            one.nodes.told(f"name-{number}", None)
+        assert one.nodes.known == {"two", "three", *(f"name-{n}" for n in range(2 * MOST_NODES, 3 * MOST_NODES))}
+        for node in (one, two, three):
+            await node.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(scene())
+    assert 1 <= caplog.text.count(f"More than {MOST_NODES} other nodes have announced themselves in app-nodes") < 10
+    assert caplog.text.count("No link with node") < 2 * MOST_NODES
+
+
+def test_of_nodes_that_are_all_linked_with_none_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_module, "MOST_NODES", 2)
+
+    async def scene() -> None:
+        config = with_secret(tmp_path)
+        every = [LinkedNode(name, config) for name in ("one", "two", "three", "four")]
+        one, two, three, four = every
+        for other in (two, three):
+            one.hear_of(other.nodes.own.node, other.entry)
+        await until(lambda: one.is_linked_with("two") and one.is_linked_with("three"))
+        one.hear_of("four", four.entry)
+        assert one.nodes.others.keys() == {"two", "three"}
+        await two.close()
+        await until(lambda: not one.is_linked_with("two"))
+        one.hear_of("four", four.entry)
+        await until(lambda: one.is_linked_with("four"))
+        assert one.nodes.others.keys() == {"three", "four"}
+        for node in every:
+            await node.close()
+
+    run(scene())
+
+
+def test_metrics_have_series_of_so_many_names_of_nodes() -> None:
+    registry, traffic = CollectorRegistry(), Traffic()
+    counts = NodeCounts(registry)
+    for number in range(2 * MOST_NODES):
+        traffic.failed_dials[f"name-{number}"] += 1
+        traffic.forwarded(f"name-{number}", "ok", 0.1)
+    counts.take(traffic)
+    (dials,) = (each for each in registry.collect() if each.name == "stateline_node_dial_failures")
+    found = {sample.labels["node"]: sample.value for sample in dials.samples if sample.name.endswith("_total")}
+    assert len(found) == MOST_NODES + 1
+    assert found["other"] == MOST_NODES

@@ -170,13 +170,13 @@ def test_an_answer_for_one_key_that_no_frame_holds_is_asked_for_otherwise_and_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
-    monkeypatch.setattr(HasNothing, "point", lambda node, path, query, token: b"x" * len(path) * 100)
+    monkeypatch.setattr(HasNothing, "point", lambda node, path, query, token, asked_by: b"x" * len(path) * 100)
 
     async def test() -> None:
         async with linked() as link:
             for path, body in (("/" * 10, None), ("/", b"x" * 100)):
                 answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-                link.point(path, "", None, answer.set_result)
+                link.point(path, "", None, "id", answer.set_result)
                 assert await answer == body
 
     run(test)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.deployment.nodes_topic import NodeEntry, nodes_partition
+from stateline.deployment.nodes_topic import NodeEntry, nodes_partition, say_node
 from stateline.log.kafka import KafkaLog
 from stateline.server.nodes import joining
 from stateline.server.nodes import registry as registry_module
@@ -124,6 +124,25 @@ def test_a_reading_of_the_registry_tells_the_newest_entries_alone(application: A
     assert reader.heard == {"d1", "d9"}
     assert reader.left == ["gone"]
     assert reader.directories["gone"] == "d7"
+
+
+def test_a_node_is_among_the_newest_that_are_told_of_after_any_number_of_other_names(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "MOST_NODES", 8)
+    monkeypatch.setattr(registry_module, "_CROWD", 6)
+    monkeypatch.setattr(registry_module, "_CROWD_INTERVAL_S", 0.0)
+    one = application.node("one", "d1")
+    until(lambda: one.told == {"one": "d1"})
+    with closing(KafkaLog(application.servers)) as log:
+        for number in range(30):
+            say_node(log, application.name, f"name-{number}", NodeEntry("", "", "d", "1.0", "t"))
+    until(lambda: "name-29" in one.told and one.order[-7:].count("one") == 1)
+    late = application.node("late", "d2")
+    until(lambda: "late" in late.told)
+    assert late.told["one"] == "d1"
+    assert len(late.told) <= 8
+    assert max(len(kept) for kept in (one.registry._directories, one.registry._unread, one.registry._since)) <= 8
 
 
 def test_of_two_names_of_one_directory_the_one_that_came_later_reads_the_other_last(application: Application) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from stateline.config.loading import load_config
+from stateline.processes.logging import FIELDS
 from stateline.query import open_scans
-from stateline.query.values import PartitionAnswer, Rest, Terms
+from stateline.query.values import Failure, PartitionAnswer, Rest, Terms
 from stateline.query.wire import LENGTH, frame
+from stateline.server.contract import observation
+from stateline.server.main import create_app
 from stateline.server.nodes.answering import AskingNode
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.traffic import Traffic
@@ -183,3 +188,41 @@ def test_each_piece_of_a_large_answer_is_a_sign_of_life() -> None:
             assert await asking == {0: 1}
 
     asyncio.run(test())
+
+
+def test_the_access_log_of_a_node_that_is_asked_has_the_id_of_the_client_s_request(
+    worker: OwningWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [f"state.dir={worker.application.parent}", "server.access.log=on"]
+    serving = create_app(make_app(), load_config("flights-app", environment={}, overrides=given)).state.serving
+
+    def lines() -> list[dict[str, object]]:
+        told = (vars(record)[FIELDS] for record in caplog.records if record.name == "stateline.access")
+        return [{name: each.get(name) for name in ("route", "store", "rows", "request_id", "node")} for each in told]
+
+    async def test(asked: Asked) -> None:
+        asked.serving = serving
+        async with asked.link() as link:
+            observation.begin("mine-7")
+            await (await begun(link)).more(2)
+            answer = await link.query(replace(TERMS, store="nowhere"), 0, RangeQuery(), 0, None)
+            assert isinstance(answer, Failure)
+            at_once: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+            link.point(
+                "/v1/stores/aircraft/keys/07", "isolation_level=read_committed", None, "mine-8", at_once.set_result
+            )
+            assert await at_once is not None
+            observation.begin("no id at all")
+            await begun(link)
+            await until(lambda: len(lines()) == 5)
+
+    caplog.set_level(logging.INFO, "stateline.access")
+    run(worker, tmp_path, test)
+    query = {"route": "link/query", "store": "aircraft", "rows": 1, "request_id": "mine-7", "node": GREETING.node}
+    assert lines() == [
+        query,
+        {**query, "route": "link/more", "rows": 2},
+        {**query, "store": "nowhere", "rows": 0},
+        {**query, "route": "/v1/stores/{store}/keys/{key}", "request_id": "mine-8"},
+        {**query, "request_id": None},
+    ]

@@ -14,7 +14,7 @@ from stateline.deployment.nodes_topic import ensure_nodes_topic
 from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry
 from stateline.log import Log
 from stateline.worker import crash_loop
-from stateline.worker.crash_loop import CrashLoop
+from stateline.worker.crash_loop import CrashLoop, failed_alike
 from stateline.worker.fitness import Fitness
 from stateline_store.clock import now_ms
 
@@ -107,6 +107,13 @@ def test_of_two_that_fail_one_leaves_and_the_other_stays_and_then_both_stay(work
     assert not again.has_left
 
 
+def test_of_two_that_find_out_at_once_the_one_that_said_so_first_leaves(workers: Workers) -> None:
+    one, two = workers.add("one", 2), workers.add("two", 2)
+    one_at, two_at = (each.entries.say_fault(FaultEntry(stays=False)) for each in (one, two))
+    assert failed_alike(one.entries, one.entries.all(), "one", before=one_at) == ""
+    assert failed_alike(two.entries, two.entries.all(), "two", before=two_at) == "one"
+
+
 def test_one_that_has_stayed_lately_stays_although_nobody_else_fails_any_more(workers: Workers) -> None:
     workers.add("one", 2).entries.say_fault(FaultEntry(stays=True))
     assert workers.add("one", 3).why_out() == ""
@@ -120,6 +127,16 @@ def test_of_two_workers_of_one_directory_the_others_failure_says_nothing(workers
     twin.say_fault(FaultEntry(stays=False))
     twin.close()
     assert one.why_out()
+
+
+def test_one_leaves_although_another_had_to_before_when_that_one_works_again(workers: Workers) -> None:
+    one, two = workers.add("one", 2), workers.add("two", 2)
+    assert one.why_out()
+    one.entries.withdraw_fault()
+    assert two.why_out()
+    two.entries.withdraw_fault()
+    one.entries.all()
+    assert not one.entries.faults
 
 
 def test_failures_of_an_hour_ago_say_nothing(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +159,9 @@ def test_a_start_has_failed_unless_all_tasks_have_run_for_a_while(
     second = FailedStarts(tmp_path, "worker-0")
     assert second.count == 1
     second.joined()
-    second.runs()
+    assert not second.runs()
     now_s += 21
-    second.runs()
+    assert second.runs()
     assert not second.is_pending
     assert FailedStarts(tmp_path, "worker-0").count == 0
     assert list(instances_directory(tmp_path).iterdir()) == []

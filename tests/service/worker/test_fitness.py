@@ -50,14 +50,14 @@ def rests(worker: Fitness, clock: Clock) -> float:
     return clock() - began_s
 
 
-def leaves(worker: Fitness, clock: Clock, place: Path) -> None:
+def leaves(worker: Fitness, clock: Clock, place: Path, *, is_alone: bool = False) -> None:
     """Nothing can be written, until it has left."""
     shutil.rmtree(place)
     worker.failed(FULL, 0)
     while not worker.is_to_leave:
         assert not worker.may_work()
         clock.go_on(1)
-    worker.left()
+    worker.left(is_alone=is_alone)
     place.mkdir()
 
 
@@ -129,6 +129,13 @@ def test_each_time_it_rests_twice_as_long_until_it_has_worked_for_a_minute(place
     assert rests(worker, clock) == 5
 
 
+def test_one_that_is_alone_rests_5_s_each_time(place: Path, clock: Clock) -> None:
+    worker = Fitness(place, "worker-0")
+    for _ in range(9):
+        leaves(worker, clock, place, is_alone=True)
+        assert rests(worker, clock) == 5
+
+
 def test_one_that_nobody_can_ask_goes_on_for_15_s_and_stays_out_while_that_is_said(place: Path, clock: Clock) -> None:
     worker = Fitness(place, "worker-0")
     for _ in range(14):
@@ -141,6 +148,7 @@ def test_one_that_nobody_can_ask_goes_on_for_15_s_and_stays_out_while_that_is_sa
     assert worker.is_to_leave
     worker.put_off()
     assert not worker.is_to_leave, "it is asked again later"
+    assert worker.fault == "", "it runs all that it has"
     clock.go_on(9)
     worker.hear("No node links with this one.")
     clock.go_on(6)

@@ -1,17 +1,23 @@
-"""Stateline's own topics on a real broker: their names, partitions and settings are Kafka Streams'."""
+"""Stateline's own topics: their names, partitions and settings are Kafka Streams', and a worker creates them."""
 
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from service.worker.faults import CHANGELOG, Place, counting, entries
 from stateline import serdes, stores
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import NewTopic, open_log
+from stateline.log.embedded import EmbeddedAdmin
+from stateline_store import LogUnavailableError
 from support.kafka.shared_broker import SharedBroker
 
 
@@ -36,6 +42,25 @@ def test_changelog_and_repartition_topics_have_kafka_streams_names_and_settings(
         ("message.timestamp.type", "CreateTime"),
     }
     assert settings(kafka_broker, repartition) >= {("cleanup.policy", "delete"), ("retention.ms", "-1")}
+
+
+def test_a_worker_that_could_not_create_its_topics_begins_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_topics, refused = EmbeddedAdmin.create_topics, list[str]()
+
+    def refuse_twice(admin: EmbeddedAdmin, topics: Iterable[NewTopic], **options: Any) -> None:
+        new = list(topics)
+        if len(refused) < 2:
+            refused.extend(topic.name for topic in new)
+            raise LogUnavailableError("It needs too long to create them.")
+        create_topics(admin, new, **options)
+
+    app = counting()
+    place.send(entries("ab", 2))
+    monkeypatch.setattr(EmbeddedAdmin, "create_topics", refuse_twice)
+    place.work_off(app, place.config(app), 3)
+    assert refused == [CHANGELOG] * 2
+    assert sorted(place.changelog()) == [(b"a", b"2"), (b"b", b"2")]
+    assert (place.root / "m" / "app" / "topology.json").exists()
 
 
 def settings(broker: SharedBroker, topic: str) -> set[tuple[str, str]]:

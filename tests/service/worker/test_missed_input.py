@@ -24,6 +24,7 @@ from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.deployment.topology_file import read_topology
 from stateline.dsl.app import App
 from stateline.log import Log
+from stateline.worker import worker as worker_module
 from stateline.worker.task import Task
 from stateline.worker.task_executor import TaskExecutor
 from stateline_store import TopicPartition
@@ -189,6 +190,34 @@ def test_a_store_that_was_renamed_for_one_deployment_gets_what_it_missed(
     assert told in caplog.text
     scene.run(second)
     assert scene.counts(second, "sums") == {"a": 1, "b": 2, "c": 1}
+
+
+def test_a_refused_store_stays_refused_while_a_worker_finds_out_whether_it_still_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = counting("totals", "more"), counting("sums", "more")
+    scene.send("aab")
+    scene.run(first)
+    scene.send("abb")
+    scene.run(second)
+    scene.refused(first)
+    seen = list[tuple[str | None, str]]()
+    resolved = worker_module.Worker._join
+
+    def noting(worker: worker_module.Worker) -> None:
+        said = read_topology(scene.root / "one/app")
+        seen.append((said.stores["totals"].refused, said.stopped))
+        resolved(worker)
+
+    monkeypatch.setattr(worker_module.Worker, "_join", noting)
+    said = scene.refused(first)
+    ((refused, stopped),) = seen
+    assert refused
+    assert refused in said
+    assert stopped == said
+    scene.reset(first, 0)
+    scene.run(first)
+    assert seen[1:] == [(None, "")]
 
 
 def test_of_a_store_that_got_a_part_of_what_it_missed_nothing_is_counted_twice(

@@ -42,11 +42,13 @@ from stateline_store import (
     Position,
     PositionBound,
     RangeQuery,
+    StorageError,
     StoreContext,
     StoreState,
     TopicPartition,
 )
 from support.processes.query_server import wait_until
+from support.processes.small_disk import new_small_disk, read_only
 from support.run.other_user import connects_to, open_to_all
 from support.run.patience import HANGING_S
 
@@ -310,6 +312,15 @@ def test_a_live_listener_is_not_replaced(served: QuerySocket, path: Path) -> Non
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
         QuerySocket(tmp_path / ("x" * 120), lambda *_: None)
+
+
+def test_a_disk_that_refuses_is_no_mistake_of_the_caller(tmp_path: Path) -> None:
+    with (
+        new_small_disk(tmp_path / "disk", 1) as disk,
+        read_only(disk),
+        pytest.raises(StorageError, match="Read-only file system"),
+    ):
+        QuerySocket(disk / "socket", lambda *_: None)
 
 
 def test_with_nothing_to_do_it_returns_at_once(served: QuerySocket) -> None:

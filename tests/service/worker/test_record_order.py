@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from service.worker.faults import Place
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.log import Record, open_log
@@ -140,6 +141,16 @@ def test_a_partition_is_paused_while_much_of_it_waits_and_what_is_forgotten_does
     assert (order.to_pause(), order.to_resume(), order.to_resume()) == ([], [ROWS], [])
     order.forget(ROWS)
     assert (order.waiting(ROWS), order.take(at_end, 100)) == (0, [])
+
+
+def test_what_waits_of_many_partitions_stays_within_the_memory_for_all_of_them() -> None:
+    order, size = side_by_side(400), 0
+    for n in range(400):
+        source = TopicPartition("rows", n)
+        while source not in order.to_pause():
+            order.add(source, [record._replace(value=bytes(900)) for record in read(source, *range(50))])
+            size += 50 * 900
+    assert size < 40_000_000
 
 
 def test_large_records_pause_a_partition_sooner() -> None:
@@ -316,6 +327,28 @@ def test_a_partition_that_is_alone_or_whose_subtopology_writes_to_no_topic_is_no
     assert not RecordOrder(app.topology(), skew_ms=10).is_needed
 
 
+def test_what_waits_of_a_partition_ends_where_its_last_record_does() -> None:
+    order = side_by_side()
+    assert order.end(ROWS) == 0
+    order.add(ROWS, read(ROWS, 1, 2, first=7))
+    assert order.end(ROWS) == 9
+    order.forget(ROWS)
+    assert (order.end(ROWS), order.waiting(ROWS), order.holds(ROWS)) == (0, 0, True)
+
+
+def test_tasks_of_a_join_that_writes_to_no_topic_do_not_wait_for_each_other() -> None:
+    app = App("app")
+    rows = app.stream("rows", key=serdes.string, value=serdes.string)
+    joined_rows = rows.join(app.table("table", key=serdes.string, value=serdes.string), lambda one, other: one)
+    joined_rows.group_by_key().count("count")
+    order = RecordOrder(app.topology(), skew_ms=10, idle_ms=1_000, knows_ends=False)
+    others = [TopicPartition(topic, 1) for topic in ("rows", "table")]
+    order.follow([ROWS, TABLE, *others])
+    order.add(OTHER, read(OTHER, 1))
+    order.add(ROWS, read(ROWS, 100, 900))
+    assert taken(order, {ROWS: 0, TABLE: 0, OTHER: 5, others[1]: 0}.get).split() == ["r1", "r100", "r900"]
+
+
 def test_lists_are_merged_by_time_and_keep_their_own_order() -> None:
     lists = [[(3, "a"), (1, "a"), (9, "a")], [(2, "b"), (3, "b"), (4, "b")], []]
     times = (rising(at for at, _ in each) for each in lists)
@@ -371,6 +404,25 @@ def test_a_row_is_joined_with_what_the_table_had_at_its_time_whichever_topic_is_
             wanted.append((key.encode(), f"{value}|{newest[key]}".encode(), at))
     written = sorted(((r.key, r.value, r.timestamp_ms) for r in scene.written("out")), key=lambda row: row[2])
     assert written == wanted
+
+
+def test_a_join_keeps_the_order_of_time_after_a_rebalance_that_took_nothing_from_its_task(place: Place) -> None:
+    create(place.log, {"rows": 1, "table": 1, "out": 1})
+    app = declared()
+    worker = place.worker(app, place.config(app))
+
+    def rebalanced() -> bool:
+        if not worker.tasks.running:
+            return False
+        worker._group.suspended([ROWS, TABLE])
+        worker._group.assigned([ROWS, TABLE])
+        place.send([(b"k", b"t%d" % n, 2 * n) for n in range(50)], "table")
+        place.send([(b"k", b"r%d" % n, 2 * n + 1) for n in range(50)], "rows")
+        worker.until = lambda: len(read_all(place.log, "out", 1)) == 50
+        return False
+
+    worker.reach(rebalanced)
+    assert [record.value for record in read_all(place.log, "out", 1)] == [b"r%d|t%d" % (n, n) for n in range(50)]
 
 
 def test_on_a_broker_rows_meet_the_table_of_their_time_and_do_not_wait_for_a_table_without_records(

@@ -154,6 +154,8 @@ def test_records_that_were_left_out_and_puts_that_came_too_late_are_told(place: 
     config = place.config(app, deserialization__exception__handler="skip")
     found = told_when(lambda f: f["totals"]["processed"] == 4, place, config, app)
     assert (found["skipped"], found["dead_lettered"], found["dropped"]) == (1, 0, {"0_0": 2})
+    assert found["steps"]["visit"] == {"taken": 4, "dropped": {"late": 2}}
+    assert found["dropped_by_operators"] == 0, "the store has counted them"
 
 
 def test_records_that_operators_drop_are_told(place: Place) -> None:

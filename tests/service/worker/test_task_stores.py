@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Barrier, get_ident
 
 import pytest
 
+from service.worker.faults import Place, counting
 from stateline import serdes, stores
+from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.changelog import OWNER_EPOCH
 from stateline.worker.task_stores import TaskStores
@@ -333,3 +336,45 @@ def test_plain_files_go_when_the_timestamped_store_is_restored(tmp_path: Path) -
         made.formats.drop_plain(made.offsets.committed)
     assert sorted(path.name for path in (tmp_path / "rocksdb").iterdir()) == ["s-v2"]
     assert not (tmp_path / "s.notice").exists()
+
+
+def test_tasks_close_their_stores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, together, threads = RocksDBEngine.close, Barrier(4), set[int]()
+
+    def close_together(engine: RocksDBEngine) -> None:
+        threads.add(get_ident())
+        together.wait(60)  # for as many as are open
+        close(engine)
+
+    place = Place(tmp_path, partitions=4)
+    place.send_each_partition(4, 1)
+    app = counting()
+    config = place.config(app)
+    worker = place.worker(app, config)
+    monkeypatch.setattr(RocksDBEngine, "close", close_together)
+    worker.reach(lambda: all(worker.read_up_to(TopicPartition("in", n)) == 1 for n in range(4)))
+    monkeypatch.undo()
+    assert len(threads) == 4
+    assert place.stores(app, config).rows("counts", 4) == {b"p%d" % n: b"1" for n in range(4)}
+    place.close()
+
+
+def test_a_store_of_the_applications_own_closes_on_the_thread_that_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, close = set[int](), OwnStore.close
+
+    def noted(store: OwnStore) -> None:
+        threads.add(get_ident())
+        close(store)
+
+    monkeypatch.setattr(OwnStore, "close", noted)
+    place, app = Place(tmp_path, partitions=4), App("app")
+    kept = app.store(own(transactional=True, manages_offsets=True))
+    app.process(app.topic("in", key=serdes.string, value=serdes.string), stores=[kept], name="keep")(
+        lambda record, kept: kept.put(record.key, record.value)
+    )
+    worker = place.worker(app, place.config(app))
+    worker.reach(lambda: len(worker._tasks.running) == 4)
+    assert threads == {get_ident()}
+    place.close()

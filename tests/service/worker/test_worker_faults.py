@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
-from stateline.log.interface import Consumer
+from stateline.log.interface import Consumer, TopicInfo
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output, restorer, store_restore
 from stateline.worker.commit_order import Committer
@@ -43,6 +44,7 @@ from stateline.worker.group_member import WorkerMembership
 from stateline.worker.store_restore import StoreRestore
 from stateline.worker.task import Task
 from stateline.worker.task_executor import TaskExecutor
+from stateline.worker.topic_watch import TopicWatch
 from stateline_store import (
     DamagedDataError,
     FencedError,
@@ -347,6 +349,38 @@ class TestTheGroup:
         with pytest.raises(LockedError, match="0_0"):
             place.worker(app, config).reach(lambda: False)
         held.release()
+
+    def test_a_worker_that_the_log_turns_away_at_its_start_starts_again_with_all_that_belongs_to_it(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has yet to create topics, and to compare what was counted before."""
+        prepare, calls = TopicWatch.prepare, itertools.count(1)
+
+        def away_at_first(watch: TopicWatch, counted: Mapping[str, TopicInfo]) -> None:
+            if next(calls) == 1:
+                raise LogUnavailableError("the log is away")
+            prepare(watch, counted)
+
+        monkeypatch.setattr(TopicWatch, "prepare", away_at_first)
+        place.send(entries("aab"))
+        app = counting()
+        found = place.work_off(app, place.config(app), 2)
+        assert found.rows("counts", 1) == {b"a": b"2", b"b": b"1"}
+        assert next(calls) == 3
+
+    def test_a_worker_that_is_stopped_before_it_has_joined_ends_in_order(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = counting()
+        worker = place.worker(app, place.config(app))
+
+        def away(watch: TopicWatch, counted: Mapping[str, TopicInfo]) -> None:
+            worker.stop()
+            raise LogUnavailableError("the log is away")
+
+        monkeypatch.setattr(TopicWatch, "prepare", away)
+        worker.run()
+        assert not worker.tasks.all
 
 
 class TestTopicsThatWereDeleted:

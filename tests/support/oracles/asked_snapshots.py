@@ -11,11 +11,12 @@ import httpx
 import pyarrow as pa
 
 from support.oracles.cluster_askers import PROBLEM, Asking
-from support.oracles.cluster_oracle import REFUSALS, Question
+from support.oracles.cluster_oracle import KEPT, REFUSALS, Question
 from support.oracles.cluster_values import told
 
 _STORES = {"counts": "counts", "newest": "newest", "windows": "windows", "versions": "versions"}
 _TTL_S = 30
+_FULL = "No space left on device"
 _LATER_S = 2.0
 
 
@@ -42,10 +43,13 @@ class SnapshotReader(Asking):
                 self._is_answer(released)
         self.done.wait(self.chance.uniform(0, 1))
 
-    def _is_answer(self, answer: httpx.Response, reasons: Mapping[str, int] | None = None) -> bool:
+    def _is_answer(self, answer: httpx.Response, reasons: Mapping[str, int] = KEPT) -> bool:
         if not answer.headers["content-type"].startswith(PROBLEM):
             return True
-        self.oracle.refused(answer.status_code, answer.json(), *([] if reasons is None else [reasons]))
+        problem = answer.json()
+        if _FULL in problem.get("detail", ""):
+            reasons = {**reasons, "STORE_EXCEPTION": 500}
+        self.oracle.refused(answer.status_code, problem, reasons)
         return False
 
     def _check_cut(self, question: Question, made: Mapping[str, Any]) -> None:

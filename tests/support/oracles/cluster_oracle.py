@@ -118,6 +118,8 @@ class ClusterOracle:
         """How often what was wrong."""
         self.longest_gap_s: defaultdict[str, float] = defaultdict(float)
         """For how long nobody was answered of one partition, by what was asked for (`Question.takes`), and by any."""
+        self.recent_gap_s: defaultdict[str, float] = defaultdict(float)
+        """The same since `new_gaps` was called last."""
         self._topic = topic
         self._began_s = 0.0
         self._answered_s: dict[tuple[str, int], float] = {}
@@ -189,6 +191,12 @@ class ClusterOracle:
         with self._lock:
             self._began_s = now_s
 
+    def new_gaps(self) -> Mapping[str, float]:
+        """The gaps that have ended since the last call, as `longest_gap_s` has them."""
+        with self._lock:
+            found, self.recent_gap_s = self.recent_gap_s, defaultdict(float)
+            return found
+
     def _refused(self, status: int, problem: Mapping[str, Any], reasons: Mapping[str, int]) -> None:
         reason = problem.get("reason")
         if reasons.get(str(reason)) != status or not problem.get("detail"):
@@ -229,7 +237,8 @@ class ClusterOracle:
         self.told["forwarded"] += node != question.node
         for kind in (question.takes(self._topic, partition), "any"):
             since_s = self._answered_s.get((kind, partition), self._began_s or question.received_s)
-            self.longest_gap_s[kind] = max(self.longest_gap_s[kind], question.received_s - since_s)
+            for found in (self.longest_gap_s, self.recent_gap_s):
+                found[kind] = max(found[kind], question.received_s - since_s)
             self._answered_s[kind, partition] = max(since_s, question.received_s)
         owner_alone = bool(question.terms.get("require_active"))
         if (owner_alone and role != "active") or (not question.committed and role == "standby"):

@@ -49,11 +49,11 @@ class Node:
         self.kafka = CommitProxy(broker_port, host.listener(broker_port))
         self.processes: dict[str, Forked] = {}
         self.state_directory = root / host.name
+        self.keys = root / "keys"
         self._log = root / f"{host.name}.log"
         self._log.touch()
         self._lock = threading.RLock()
         self._away: list[list[float]] = [[0.0, math.inf]]
-        tls = root / "keys"
         self.settings = [
             *settings,
             f"bootstrap.servers=127.0.0.1:{broker_port}",
@@ -63,9 +63,9 @@ class Node:
             f"server.port={_HTTP}",
             "server.insecure=true",
             f"node.peer.listen={host.address}:{_PEER}",
-            f"node.peer.tls.certificate.file={tls / host.name}.pem",
-            f"node.peer.tls.key.file={tls / host.name}.key",
-            f"node.peer.tls.ca.file={tls / 'ca.pem'}",
+            f"node.peer.tls.certificate.file={self.keys / host.name}.pem",
+            f"node.peer.tls.key.file={self.keys / host.name}.key",
+            f"node.peer.tls.ca.file={self.keys / 'ca.pem'}",
         ]
 
     def start(self, *what: str, app: str | None = None, **variables: str) -> None:
@@ -102,17 +102,18 @@ class Node:
         self.send(signal.SIGCONT)
         self.until_it_answers()
 
-    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Both, and waits for it."""
+    def end(self, number: signal.Signals = signal.SIGKILL, *what: str) -> None:
+        """Both, or one of them, and waits for it."""
         with self._lock:
-            self._goes_away()
-            self.send(number)
-            for what, process in self.processes.items():
+            ending = what or tuple(self.processes)
+            if "serve" in ending:
+                self._goes_away()
+            self.send(number, *ending)
+            for each in ending:
                 try:
-                    process.wait(_ENDS_WITHIN_S)
+                    self.processes.pop(each).wait(_ENDS_WITHIN_S)
                 except subprocess.TimeoutExpired as error:
-                    raise AssertionError(f"{what} of {self.name} does not end: {self.printed()}") from error
-            self.processes.clear()
+                    raise AssertionError(f"{each} of {self.name} does not end: {self.printed()}") from error
 
     def keep_running(self) -> list[str]:
         """Start a worker again that has given up; which one, and what was said last. Raises `EndedByItselfError`."""

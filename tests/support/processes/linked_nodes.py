@@ -18,6 +18,8 @@ from stateline.deployment.nodes_topic import NodeEntry
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
+from stateline.server.contract.request_id import AskedBy
+from stateline.server.guard.tokens import Credential
 from stateline.server.listeners import peer_listener
 from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
 from stateline.server.nodes.joining import peer_address
@@ -25,7 +27,7 @@ from stateline.server.nodes.keys import node_keys, why_alone
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Nodes
-from stateline.server.nodes.traffic import Traffic
+from stateline.server.nodes.traffic import Counted, Traffic
 from stateline.server.wire.streams import Arrivals, streams
 from stateline_store import NotPresentError
 from support.processes.node_secret import write_secret
@@ -63,15 +65,19 @@ class HasNothing:
     def __init__(self) -> None:
         self.scans: OpenScans[Rest] = OpenScans()
         self.asked: list[WireRequest] = []
+        self.told: list[tuple[AskedBy, str, Counted]] = []
 
-    async def answer(self, request: WireRequest) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
         self.asked.append(request)
         return Failure(NotPresentError("Nothing is here."))
 
-    def point(self, path: str, query: str, token: str | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         return None
 
-    def check(self, token: str | None, store: str) -> None:
+    def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
+        self.told.append((asked_by, kind, counted))
+
+    def check(self, shown: Credential | None, store: str) -> None:
         """Everybody may ask."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
@@ -150,14 +156,19 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
 
 
 @contextmanager
-def running_node(name: str, config: Config) -> Iterator[LinkedNode]:
-    """One on a thread of its own, for a test that has no loop."""
+def running_node(
+    name: str, config: Config, *, answers: HasNothing | None = None, **greeting: Any
+) -> Iterator[LinkedNode]:
+    """One on a thread of its own, for a test that has no loop; `greeting` as of `LinkedNode`."""
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     async def made() -> LinkedNode:
-        return LinkedNode(name, config)
+        node = LinkedNode(name, config, **greeting)
+        if answers is not None:
+            node.answer_by(answers)
+        return node
 
     try:
         node = asyncio.run_coroutine_threadsafe(made(), loop).result(HANGING_S)

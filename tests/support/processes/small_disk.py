@@ -1,4 +1,4 @@
-"""A small file system for a directory, which a test can fill. Mounting takes root's rights."""
+"""A small file system for a directory, which a test can fill or make read-only. Mounting takes root's rights."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def fill(disk: Path) -> None:
 def free(disk: Path) -> None:
     """Delete what `fill` has written."""
     (disk / _BALLAST).unlink()
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Use up every byte for the block."""
+    fill(disk)
+    try:
+        yield
+    finally:
+        free(disk)
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """Refuse writes to new and old paths for the block. Files that are open for writing stay usable."""
+    subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

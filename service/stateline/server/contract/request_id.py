@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 HEADER = b"x-request-id"
 KEY = "stateline.request_id"
@@ -15,6 +16,9 @@ KEY = "stateline.request_id"
 _TAKEN = re.compile(rb"[\w.:/+=@~-]{1,128}")
 # W3C Trace Context, section 3.2: version, trace-id, parent-id, flags. An all-zero trace-id is invalid.
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+# In a message between nodes. On the wire: never change.
+_MEMBER = "request_id"
 
 _PREFIX = secrets.token_hex(6)
 _NUMBERS = itertools.count(1)
@@ -31,3 +35,22 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
         if name == b"traceparent" and (found := _TRACEPARENT.fullmatch(value)):
             trace = found[1].decode("ascii")
     return trace or f"{_PREFIX}-{next(_NUMBERS):x}"
+
+
+class AskedBy(NamedTuple):
+    """Another node that asks for a client. `request_id` is empty if that node has not told one."""
+
+    node: str
+    request_id: str
+
+
+def passed_on(number: str | None) -> dict[str, str]:
+    """The member of a message to another node that has the id of the client's request; empty without one."""
+    return {} if number is None else {_MEMBER: number}
+
+
+def asked_by(node: str, message: Mapping[str, object]) -> AskedBy:
+    """Reads what `passed_on` wrote. Another text than an id can be counts as none."""
+    number = message.get(_MEMBER)
+    is_one = isinstance(number, str) and _TAKEN.fullmatch(number.encode(errors="replace"))
+    return AskedBy(node, str(number) if is_one else "")

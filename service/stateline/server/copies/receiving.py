@@ -135,9 +135,11 @@ class CopyReceiver:
             await asyncio.sleep(_AGAIN_S)
 
     def _holders(self, task_id: str, stores: Sequence[str]) -> list[str]:
-        """The nodes that have a whole copy of this task, its owner first."""
+        """The nodes that have a whole copy of this task, its owner first, and a worker in the group: what is fetched
+        may become the owner's."""
         links = self._nodes.holders(task_id, stores[0], TaskId.parse(task_id).partition)
-        return [link.hello.node for link in links if link.map.tasks[task_id].role != "restoring"]
+        whole = [link.hello.node for link in links if link.map.tasks[task_id].role != "restoring"]
+        return list(filter(self._nodes.has_worker, whole))
 
     async def _fetch(self, task_id: str, stores: Sequence[str], arriving: CopyDirectory, node: str) -> None:
         """All of it, from this node. Raises `_NotSentError`, and `StatelineError` when it cannot be used here."""

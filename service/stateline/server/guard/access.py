@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -38,13 +39,17 @@ from stateline.server.contract.problems import CHALLENGE, problem_response
 from stateline.server.guard.caller import CALLER, caller_named, forbidden
 from stateline.server.guard.cors import CorsMiddleware, cors_origins
 from stateline.server.guard.limits import Limits
-from stateline.server.guard.passing_on import note_shown
+from stateline.server.guard.passing_on import PROVEN, note_shown
+from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
 from stateline.server.guard.sites import Sites, SitesMiddleware
-from stateline.server.guard.tokens import Token, Tokens, bearer_token
+from stateline.server.guard.tokens import Credential, Token, Tokens, bearer_token
 from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
 # What probes ask: no other client of the same address may turn it into failures.
 _PROBES = frozenset({"/healthz", "/readyz"})
+
+PROOF = "stateline.proof"
+"""In the scope, where no client can put anything: what another node has shown."""
 
 # What speaks of every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
@@ -55,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 def install_guard(
-    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None
+    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None, of_node: ProvenConnection
 ) -> Callable[[Scope, str], str] | None:
     """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
     `tokens` put that in front which refuses the web pages of other sites.
@@ -66,7 +71,7 @@ def install_guard(
     """
     tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
     if tokens is not None or limits.limits_rate:
-        api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
+        api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits, of_node=of_node)
     guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
     if origins := cors_origins(config):
         api.add_middleware(CorsMiddleware, origins=origins, admit=partial(_asked_too_often, limits))
@@ -129,10 +134,13 @@ def _refusals(path: str, config: Config) -> set[int]:
 
 
 class AccessMiddleware:
-    """Lets a request pass, or answers it. `tokens` of None lets everybody in, up to the limits."""
+    """Lets a request pass, or answers it. `tokens` of None lets everybody in, up to the limits. `of_node` is what
+    other processes of this node have proofs for."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens | None, limits: Limits) -> None:
-        self._app, self._tokens, self._limits = app, tokens, limits
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens | None, limits: Limits, of_node: ProvenConnection | None = None
+    ) -> None:
+        self._app, self._tokens, self._limits, self._of_node = app, tokens, limits, of_node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. What is not HTTP is closed: nothing here speaks WebSocket, and what once does has no guard yet."""
@@ -164,10 +172,10 @@ class AccessMiddleware:
         holder, refused = None, None
         if self._tokens is not None:
             try:
-                token = bearer_token(scope["headers"])
-                holder = self._tokens.holder(token)
+                credential = self._credential(scope)
+                holder = self._tokens.holder(credential)
                 note_token(holder.name)
-                note_shown(token)
+                note_shown(Shown(holder.digest, credential if isinstance(credential, str) else None))
             except UnauthenticatedError as error:
                 refused = error
         _count(self._limits, holder, scope)
@@ -180,6 +188,22 @@ class AccessMiddleware:
                     f"{path} names every store: ask the operator for a token without a list of stores."
                 )
         return holder
+
+    def _credential(self, scope: Scope) -> Credential:
+        """What was shown: a token by a client, a proof by another node or another process of this one."""
+        if (proof := scope.get(PROOF)) is not None:
+            return cast(Proof, proof)
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given = [value for name, value in headers if name == b"authorization"]
+        if (
+            self._of_node is not None
+            and scope["client"] is None
+            and given
+            and given[0].startswith(f"{PROVEN} ".encode())
+        ):
+            asked = scope["raw_path"] + b"?" + scope["query_string"]
+            return self._of_node.read(given[0].decode("latin-1").removeprefix(f"{PROVEN} "), asked)
+        return bearer_token(headers)
 
     async def _watched(self, tokens: Tokens, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
         is_cut = is_begun = False

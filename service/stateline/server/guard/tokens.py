@@ -25,18 +25,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stateline.server.guard.proofs import Proof, key_id
 from stateline.server.guard.token_errors import described_error
 from stateline_store import ConfigurationError, UnauthenticatedError
 
 # Known to programs that look for secrets in places where none should be.
 TOKEN_PREFIX = "stateline_"
 _TOKEN_BYTES = 32
-# Whoever may write the file makes tokens: as sshd demands it of authorized_keys. To read it is harmless.
+# Whoever may write the file makes tokens: as sshd demands it of authorized_keys. Its hashes are of use to
+# nodes alone (`proofs`).
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+Credential: TypeAlias = str | Proof
+"""A token, or another node's proof that it was shown one."""
 
 _BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
 
@@ -105,22 +110,33 @@ class Tokens:
         # Before the file is read: what is written meanwhile is read again.
         self._seen = _signature(path)
         self._tokens = read_tokens(path)
+        self._by_key_id: tuple[tuple[Token, ...], dict[str, Token]] = (), {}
 
-    def holder(self, token: str) -> Token:
-        """Whose token this is. Raises `UnauthenticatedError` when it is nobody's, or has expired.
+    def holder(self, credential: Credential) -> Token:
+        """Whose token this is, or is proven. Raises `UnauthenticatedError` when it is nobody's, or has expired.
 
         Every known hash is compared, each in constant time, so the time taken tells nothing about a token.
         """
-        digest = hash_of(token)
-        found = None
-        for known in self._current():
-            if hmac.compare_digest(known.digest, digest):
-                found = known
+        found = self._proven(credential) if isinstance(credential, Proof) else self._shown(credential)
         if found is None:
             raise UnauthenticatedError("The token is not known here: send one that is, or ask the operator for one.")
         if self._has_expired(found):
             raise UnauthenticatedError("The token has expired: ask the operator for a new one.")
         return found
+
+    def _shown(self, token: str) -> Token | None:
+        digest, found = hash_of(token), None
+        for known in self._current():
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        return found
+
+    def _proven(self, proof: Proof) -> Token | None:
+        current = self._current()
+        if self._by_key_id[0] is not current:
+            self._by_key_id = current, {key_id(token.digest): token for token in current}
+        found = self._by_key_id[1].get(proof.key_id)
+        return found if found is not None and proof.holds(found.digest) else None
 
     def is_valid(self, token: Token) -> bool:
         """Whether this token is still in the file, unchanged, and has not expired."""

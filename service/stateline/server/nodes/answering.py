@@ -6,7 +6,9 @@ What it asks is answered from copies of this node, or refused: it is never hande
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
@@ -19,16 +21,19 @@ from stateline.query.wire import (
     COMMIT_EVENT,
     WireRequest,
     decode_request,
-    decode_token,
     encode_outcome,
     encode_rows,
     scan_of,
 )
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.contract.request_id import AskedBy, asked_by
+from stateline.server.guard.proofs import ProvenConnection
+from stateline.server.guard.tokens import Credential
 from stateline.server.nodes import http_over_link
+from stateline.server.nodes.credentials import Receiver
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import NodeMap
-from stateline.server.nodes.traffic import Traffic
+from stateline.server.nodes.traffic import Counted, Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.streams import Arrivals
 from stateline.server.wire.turns import let_others_in
@@ -45,15 +50,17 @@ class Answering(Protocol):
 
     scans: OpenScans[Rest]
 
-    async def answer(self, request: WireRequest) -> Outcome:
-        """What a copy says, to the holder of the token that came along."""
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+        """What a copy says, to who has shown this."""
 
-    def point(self, path: str, query: str, token: str | None) -> bytes | None:
-        """The body of the answer to a GET of one key by the holder of this token; None where it cannot be given at
-        once."""
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+        """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
 
-    def check(self, token: str | None, store: str) -> None:
-        """Raises `UnauthenticatedError` or `ForbiddenError` where the holder of this token may not read this store."""
+    def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
+        """Note that a message of this kind was answered, in so many seconds."""
+
+    def check(self, shown: Credential | None, store: str) -> None:
+        """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
         """Of a store on disk how far copies have committed what it can be rebuilt from: offsets alone."""
@@ -63,8 +70,8 @@ class Answering(Protocol):
 
 
 class AskingNode:
-    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. For the event loop's thread, and made
-    in it."""
+    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. `proven` is what its proofs of tokens
+    are made for, None where it sends tokens. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
@@ -74,8 +81,10 @@ class AskingNode:
         answers: Answering,
         app: ASGIApp,
         traffic: Traffic,
+        proven: ProvenConnection | None = None,
     ) -> None:
         self.hello = hello
+        self._receiver = Receiver(proven)
         self._traffic = traffic
         self._answers = answers
         self._app = app
@@ -136,11 +145,13 @@ class AskingNode:
             self._exchange.send({"id": message.get("id"), "body": None})
 
     def _point(self, message: Message) -> str | None:
-        path, query, token = message.get("path"), message.get("query"), message.get("token")
-        if not isinstance(path, str) or not isinstance(query, str) or not isinstance(token, str | None):
+        path, query = message.get("path"), message.get("query")
+        if not isinstance(path, str) or not isinstance(query, str):
             return None
         try:
-            body = self._answers.point(path, query, token)
+            body = self._answers.point(path, query, self._receiver.shown(message), asked_by(self.hello.node, message))
+        except StatelineError:
+            return None
         except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
             _log.exception("A request of node %r could not be answered at once", self.hello.node)
             return None
@@ -160,7 +171,8 @@ class AskingNode:
                     reply = {"ends": list((await self._ends(message)).items())}
                 case _:
                     with self._traffic.answering(self.hello.node) as counted:
-                        reply = await http_over_link.answered(self._app, message, self.hello.node)
+                        proof = self._receiver.proof(message)
+                        reply = await http_over_link.answered(self._app, message, self.hello.node, proof)
                         counted.note_status(reply.get("status", 500))
         except (InvalidArgumentError, KeyError, TypeError, ValueError) as error:
             reply = {"error": without_paths(f"Not understood: {error!r:.500}")}
@@ -175,6 +187,17 @@ class AskingNode:
             self._scans.drop(self, scan_of(reply))  # who asked does not learn its number
             self._exchange.send({"id": message.get("id"), "error": str(error)})
 
+    @contextmanager
+    def _answering_to(self, message: Message) -> Iterator[Counted]:
+        """Count what the block answers, and tell the access log."""
+        began_s, counted = time.perf_counter(), Counted()
+        try:
+            with self._traffic.answering(self.hello.node, counted):
+                yield counted
+        finally:
+            seconds = time.perf_counter() - began_s
+            self._answers.tell(asked_by(self.hello.node, message), message["type"], counted, seconds)
+
     async def _ends(self, message: Message) -> dict[int, int]:
         return await self._answers.ends(str(message["store"]), [int(partition) for partition in message["partitions"]])
 
@@ -186,8 +209,9 @@ class AskingNode:
     async def _answered(self, message: Message) -> dict[str, Any]:
         request = decode_request(message)
         made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
-        with made, self._traffic.answering(self.hello.node) as counted:
-            outcome = await self._answers.answer(request)
+        with made, self._answering_to(message) as counted:
+            counted.store, counted.level = request.terms.store, request.terms.isolation_level.value
+            outcome = await self._answers.answer(request, self._receiver.shown(message))
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         scan = None if rest is None else self._scans.keep(self, (request.terms.store, request.partition), rest)
@@ -197,10 +221,12 @@ class AskingNode:
         await let_others_in()  # another node may read many scans at the same time
         number, limit = int(message["scan"]), int(message["limit"])
         kept = self._scans.used(self, number)
-        store, _ = kept.place
         try:
-            self._answers.check(decode_token(message), store)
-            rows = await kept.scan.more(max(1, limit))
+            with self._answering_to(message) as counted:
+                counted.store, _ = kept.place
+                self._answers.check(self._receiver.shown(message), counted.store)
+                rows = await kept.scan.more(max(1, limit))
+                counted.outcome, counted.rows = "ok", len(rows.entries)
         except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it
             self._scans.drop(self, number)
             raise

@@ -6,7 +6,7 @@
                  and both nonces, the dialer's first}
     hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
                  "topology", "url", "tasks": from version 2 on, "purpose": "link" or, of who dials for files of stores,
-                 "copy"}
+                 "copy", "challenge": of the listener, from version 3 on: random hexadecimal digits}
               | {"refused": why}               to who has proven it, and is not wanted
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
@@ -22,6 +22,8 @@ with while one after the other is upgraded:
 | 1       | `link`, between nodes of one `topology` alone                                                           |
 | 2       | the same; a query says whether who asks has declared the store with timestamps, and is answered so: the |
 |         | topologies may differ in that, and be equal in their `tasks`                                            |
+| 3       | the same; a client's token is not sent, but a proof of it (`guard.proofs`), which counts on this link   |
+|         | alone: its identity is the listener's challenge, name, directory and place                              |
 
 A proof holds once, for the nonces are new; in one direction, so the other end's own words do not count as its proof;
 and at one place. So nobody who took the port of a node that is gone can hand on what two others say, and have the
@@ -34,18 +36,21 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from stateline.deployment.nodes_topic import is_node_name, is_server_url
 from stateline.query.wire import LENGTH, decode_message, frame
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.keys import certificate_names
 from stateline_store import InvalidArgumentError
 
-WIRE_VERSIONS = (2, 1)
+WIRE_VERSIONS = (3, 2, 1)
 """What nodes of this build say to each other after the greeting, newest first."""
 ASKS_AS_DECLARED = 2
 """From which version of the wire on a query says how who asks has declared the store."""
+PROVES_TOKENS = 3
+"""From which version of the wire on no token is sent."""
 LINK, COPY = "link", "copy"
 """What a connection is for. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
@@ -70,7 +75,7 @@ class Hello:
     """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
     `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores have
     timestamps at one of them alone (`Topology.tasks_digest`); empty of an older build's. `purpose` is what
-    the connection is for, of who dials."""
+    the connection is for, of who dials; `challenge` is the listener's, new for each connection."""
 
     application: str
     node: str
@@ -81,11 +86,12 @@ class Hello:
     wire: tuple[int, ...] = WIRE_VERSIONS
     tasks: str = ""
     purpose: str = LINK
+    challenge: str = ""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
-        told = {"purpose": LINK, "tasks": "", **message}  # an earlier build's says neither
+        told = {"purpose": LINK, "tasks": "", "challenge": "", **message}  # an earlier build's says none of them
         texts: dict[str, Any] = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
@@ -128,11 +134,14 @@ async def greet(
     secret: bytes | None,
     place: str,
 ) -> Hello:
-    """What the other end says of itself, once it is known to be another node of this application.
+    """What the other end says of itself, once it is known to be another node of this application. Of who dials it has
+    the challenge that this end has made for the connection.
 
     `secret` is None over TLS; `place` is where the listener is said to be (``host:port``). Raises `NotANodeError`,
     `OtherWireError`, or `OSError` when the other end hangs up or says nothing for `GREETING_TIMEOUT_S`.
     """
+    if not dialing:
+        own = replace(own, challenge=secrets.token_hex(_NONCE_BYTES))
     try:
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             if secret is not None:
@@ -154,7 +163,13 @@ async def greet(
     except asyncio.IncompleteReadError as error:
         raise ConnectionResetError("it hung up") from error
     own.spoken(other)
-    return other
+    return other if dialing else replace(other, challenge=own.challenge)
+
+
+def proven_link(listener: Hello, challenge: str, place: str) -> ProvenConnection:
+    """What proofs of tokens are made for over a link; `place` is where the listener was dialed."""
+    parts = (challenge, listener.application, listener.node, listener.directory, place)
+    return ProvenConnection("\0".join(("stateline link", *parts)).encode())
 
 
 async def _heard_of_itself(reader: asyncio.StreamReader, *, dialing: bool) -> dict[str, Any]:

@@ -4,8 +4,9 @@
     reply   := {"id", "status", "headers": {name: value}, "body": base64} | {"id", "error": text}
     cancel  := {"id", "type": "cancel"}             nobody waits for that reply any more; it has none itself
 
-A token is looked at there as anywhere. A request is counted against limits where it enters, so not again there; and it
-is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies are whole.
+Who asks is looked at there as anywhere (`credentials`). A request is counted against limits where it enters, so not
+again there; and it is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies
+are whole.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from starlette.types import Message as Event
 
 from stateline.processes.seldom import seldom
 from stateline.server.contract.observation import current_request_id
+from stateline.server.guard.access import PROOF
+from stateline.server.guard.proofs import Proof
 from stateline.server.wire.exchange import Message
 from stateline_store import InvalidArgumentError, StatelineError
 
@@ -32,7 +35,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 TIMEOUT_S = 60.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
 _HEADERS = frozenset({"authorization", "accept", "content-type", "x-request-id", "traceparent", "tracestate"})
-_FROM_NODE = "stateline.from-node"  # in the scope, where no client can put anything
+FROM_NODE = "stateline.from-node"
+"""In the scope, where no client can put anything: the name of the node that asks."""
 
 _log = seldom(__name__)
 
@@ -47,7 +51,7 @@ class HttpAnswer(NamedTuple):
 
 def came_over_link(request: Request) -> bool:
     """Whether another node asks for this: it is answered by this node, or refused."""
-    return _FROM_NODE in request.scope
+    return FROM_NODE in request.scope
 
 
 def encode_request(number: int, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Message:
@@ -71,10 +75,12 @@ def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
         raise StatelineError(f"Node {node!r} could not answer: {reply.get('error', 'not understood')}") from error
 
 
-async def answered(app: ASGIApp, message: Message, node: str) -> dict[str, Any]:
-    """The reply to a request of this node. Raises `InvalidArgumentError` for what is none. Who is cancelled has ended
-    the request."""
+async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | None = None) -> dict[str, Any]:
+    """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for what is none.
+    Who is cancelled has ended the request."""
     scope = _scope(message, node)
+    if proof is not None:
+        scope[PROOF] = proof
     answer = _Answer(_body(message))
     try:
         await app(scope, answer.receive, answer.send)
@@ -140,7 +146,7 @@ def _scope(message: Message, node: str) -> Scope:
         "headers": [(b"host", b"node"), *sent],
         "client": None,  # who asks was counted where it came in (`guard.access`)
         "server": None,
-        _FROM_NODE: node,
+        FROM_NODE: node,
     }
 
 

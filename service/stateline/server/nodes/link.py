@@ -3,7 +3,8 @@
     request := as a server asks a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
                A query has "timestamped" from version 2 of the wire on (`greeting`).
              | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
-             | {"id", "type": "point", "path", "query", "token"}    a GET of one key, as a client has sent it
+             | {"id", "type": "point", "path", "query"}     a GET of one key, as a client has sent it
+               "query", "more", "point" and HTTP say who asks (`credentials`), and the id of the client's request.
              | {"id", "type": "ends", "store", "partitions"} | {"id", "type": "wake"}
     reply   := as a worker's, or an HTTP answer
              | {"id", "body": the whole answer's, or null when it is not one that can be given at once}
@@ -27,9 +28,13 @@ from stateline.processes.seldom import seldom
 from stateline.processes.tracing import carrier, span
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.query.wire import WireRequest, encode_request
+from stateline.server.contract.observation import current_request_id
+from stateline.server.contract.request_id import passed_on
 from stateline.server.guard.passing_on import token_to_pass_on
+from stateline.server.guard.proofs import Shown
 from stateline.server.nodes import http_over_link
-from stateline.server.nodes.greeting import ASKS_AS_DECLARED, Hello
+from stateline.server.nodes.credentials import Sender
+from stateline.server.nodes.greeting import ASKS_AS_DECLARED, PROVES_TOKENS, Hello, proven_link
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
@@ -37,6 +42,7 @@ from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.scans_elsewhere import ScansElsewhere
 from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError, Query, StatelineError
+from stateline_store.clock import boot_ms
 
 # Beyond what a request may wait for its bound.
 ANSWER_TIMEOUT_S = 5.0
@@ -49,8 +55,9 @@ _log = seldom(__name__)
 class Link:
     """To one node, as `own` has greeted it; `wire` is the version that both speak, `declares_the_same`: what it answers
     a client is this node's answer, too. `on_map` is called when it has other tasks, `on_commit` when it has committed
-    (`wake`), `traffic` counts what it is asked. `bounded` leaves out of its map what the application does not
-    have. For the event loop's thread, and made in it."""
+    (`wake`), `traffic` counts what it is asked. `bounded` leaves out of its map what the application does not have.
+    `place` is where it was dialed; one of an older build `may_have_tokens` or not. For the event loop's thread, and
+    made in it."""
 
     def __init__(
         self,
@@ -62,6 +69,9 @@ class Link:
         on_commit: Callable[[], None],
         traffic: Traffic,
         bounded: Callable[[NodeMap], NodeMap] = lambda told: told,
+        *,
+        place: str = "",
+        may_have_tokens: bool = False,
     ) -> None:
         self.hello = hello
         self.wire = own.spoken(hello)
@@ -69,10 +79,14 @@ class Link:
         self.traffic = traffic
         self.map = NodeMap()
         self._on_map, self._on_commit, self._bounded = on_map, on_commit, bounded
+        self.claimed_at_ms = 0
+        """Since when its tasks are those of its map, by `clock.boot_ms`."""
         self._has_too_much = False  # its map
         self._is_waking = False
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
-        self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, token_to_pass_on)
+        proven = proven_link(hello, hello.challenge, place) if self.wire >= PROVES_TOKENS else None
+        self._sender = Sender(hello.node, proven, may_have_tokens=may_have_tokens)
+        self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, self._with_shown)
         self._exchange.heard_at_s = asyncio.get_running_loop().time()  # it has greeted just now
 
     async def begin(self) -> None:
@@ -95,29 +109,32 @@ class Link:
         partition: int,
         query: Query[Any],
         wait_ms: int,
-        token: str | None,
+        shown: Shown | None,
         *,
         timestamped: bool | None = None,
     ) -> Outcome:
-        """What that node answers from a copy of its own, to the holder of this token, with values as they are stored
+        """What that node answers from a copy of its own, to who has shown this token, with values as they are stored
         where the store is `timestamped` or not, None: as they are there. Raises `NotPresentError` when it does not
         answer, and `StatelineError` when it does not understand."""
         declared = timestamped if self.wire >= ASKS_AS_DECLARED else None
-        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, token, declared)
+        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, declared)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
         hop = span(f"ask {self.hello.node}", {"store": terms.store, "partition": partition}, "CLIENT")
         with hop, self.traffic.forwarding(self.hello.node) as counted:
-            message = encode_request(request) | carrier()
+            message = encode_request(request) | carrier() | passed_on(current_request_id())
+            message = self._sender.with_shown(message, shown)
             outcome = self._scans.outcome(await self._reply(message, timeout_s))
             counted.note(outcome)
         if isinstance(outcome, Failure) and not is_server_url(outcome.owner):
             return Failure(outcome.error, outcome.position)
         return outcome
 
-    def point(self, path: str, query: str, token: str | None, later: Callable[[bytes | None], None]) -> None:
-        """Ask for one key by the URL, in ASCII, that a client has sent. `later` is called once, with the body of the
-        answer, or None when there is none: ask by `query`, which says why. Raises `NotPresentError` when the node is
-        gone."""
+    def point(
+        self, path: str, query: str, shown: Shown | None, request_id: str, later: Callable[[bytes | None], None]
+    ) -> None:
+        """Ask for one key by the URL, in ASCII, that a client has sent, in a request of this id. `later` is called
+        once, with the body of the answer, or None when there is none: ask by `query`, which says why. Raises
+        `NotPresentError` when the node is gone."""
 
         began_s = time.perf_counter()
 
@@ -130,7 +147,8 @@ class Link:
                 later(None)
 
         message = {"id": self._exchange.number(), "type": "point", "path": path, "query": query}
-        self._exchange.ask(message | {"token": token}, on_reply)
+        message |= passed_on(request_id)
+        self._exchange.ask(self._sender.with_shown(message, shown), on_reply)
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
         """Of these partitions of a store on disk the offset after the last one that is committed, of what the store can
@@ -156,18 +174,22 @@ class Link:
         body: bytes = b"",
         timeout_s: float = http_over_link.TIMEOUT_S,
     ) -> HttpAnswer:
-        """What that node answers to this request; `path` with its query. When it takes too long, or who waits is
-        cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError` when it cannot,
-        or its answer is too large."""
+        """What that node answers to this request, of who asks this node; `path` with its query. When it takes too long,
+        or who waits is cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError`
+        when it cannot, or its answer is too large."""
         with (
             span(f"ask {self.hello.node}", {"method": method}, "CLIENT"),
             self.traffic.forwarding(self.hello.node) as counted,
         ):
             sent = {**headers, **carrier()}
             message = http_over_link.encode_request(self._exchange.number(), method, path, sent, body)
-            answer = http_over_link.decode_answer(await self._reply(message, timeout_s), self.hello.node)
+            reply = await self._reply(self._with_shown(message), timeout_s)
+            answer = http_over_link.decode_answer(reply, self.hello.node)
             counted.note_status(answer.status)
         return answer
+
+    def _with_shown(self, message: Message) -> Message:
+        return self._sender.with_shown(message | passed_on(current_request_id()), token_to_pass_on())
 
     async def _reply(self, message: Message, timeout_s: float) -> Message:
         """What the node replies. When it takes too long, or who waits is cancelled, it ends there too."""
@@ -216,4 +238,5 @@ class Link:
             _log.warning("Node %r says that it has %d tasks that are not known here: ignored", self.hello.node, foreign)
         self._has_too_much = bool(foreign)
         if known.tasks != self.map.tasks:
+            self.claimed_at_ms = boot_ms()
             self._on_map()

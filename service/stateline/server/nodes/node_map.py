@@ -95,9 +95,14 @@ def owner_of(task: str, maps: Iterable[tuple[str, NodeMap]]) -> str | None:
     Of two that say it, as one may that has not heard yet that it is no owner any more, the one of the larger generation
     is, also while it restores what the other still runs; whoever is asked looks again before it answers.
     """
+    return next(iter(claimants(task, maps)), None)
+
+
+def claimants(task: str, maps: Iterable[tuple[str, NodeMap]]) -> list[str]:
+    """The nodes that say so, that of the largest generation first."""
     claims = [
         (held.generation, held.role == "active", node)
         for node, each in maps
         if (held := each.tasks.get(task)) is not None and held.role != "standby"
     ]
-    return max(claims)[2] if claims else None
+    return [node for _, _, node in sorted(claims, reverse=True)]

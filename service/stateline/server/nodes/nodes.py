@@ -14,16 +14,21 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stateline.deployment.nodes_topic import NodeEntry
+from stateline.deployment.nodes_topic import MOST_NODES, NodeEntry, nodes_partition
+from stateline.processes.seldom import seldom
+from stateline.query.values import ServedBy
 from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.answering import Answering, AskingNode
+from stateline.server.nodes.claims import Claims
 from stateline.server.nodes.greeting import COPY, GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
 from stateline.server.nodes.keys import Keys, certificate_fault, is_loopback, tls_failure
 from stateline.server.nodes.link import Link
-from stateline.server.nodes.node_map import NodeMap, owner_of
+from stateline.server.nodes.node_map import NodeMap, claimants
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.streams import Arrivals, streams
@@ -40,7 +45,7 @@ _GIVE_UP_AFTER_S = 2.0
 
 SendCopy = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
 
-_log = logging.getLogger(__name__)
+_log, _crowd_log = logging.getLogger(__name__), seldom(f"{__name__}.crowd")
 
 
 @dataclass
@@ -84,10 +89,10 @@ class Nodes:
     ) -> None:
         self.own = own
         self.others: dict[str, Other] = {}
-        self.known: set[str] = set()
-        """All that the registry has told of, those that have left included, and this one: that is the last to come."""
+        self.is_heard = False
+        """Whether the registry has told of this node, which is the last to come."""
         self.left: dict[str, str] = {}
-        """The directories of those that have left, by name, as far as they were known before."""
+        """The directories of the last `MOST_NODES` that have left, by name, as far as they were known before."""
         self.number = now_ms()
         """Grows with each change of what any node has."""
         self.traffic = Traffic()
@@ -101,6 +106,10 @@ class Nodes:
         """What answers the HTTP that others ask of this node; from before it listens."""
         self.bounded: Callable[[NodeMap], NodeMap] = _as_it_is
         """What leaves out of another node's map what the application does not have; as `app`."""
+        self.claims: Claims | None = None
+        """What says which nodes may own a task; None: whichever says that it does."""
+        self.sends_tokens = False
+        """Whether nodes of an older build, which take no proof of a client's token, are sent the token."""
         self.send_copy: SendCopy = _no_copies
         """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
         self.why_alone = why_alone
@@ -121,6 +130,11 @@ class Nodes:
         return self.own.node if self.others else None
 
     @property
+    def known(self) -> set[str]:
+        """All that the registry has told of, those that have left included, and this one."""
+        return {*self.others, *self.left} | ({self.own.node} if self.is_heard else set())
+
+    @property
     def has_neighbours(self) -> bool:
         """Whether another node is known: by the registry, or because it has dialed this one, which may be cut off from
         Kafka and so from the registry."""
@@ -131,11 +145,41 @@ class Nodes:
         known = self._owners.get(task_id)
         if known is not None and known.alive:
             return known
-        node = owner_of(task_id, ((name, link.map) for name, link in self.links()))
-        link = None if node is None else self.others[node].link
+        link = next(filter(partial(self._may_own, task_id), self.claimants(task_id)), None)
         if link is not None:
             self._owners[task_id] = link
         return link
+
+    def claimants(self, task_id: str) -> list[Link]:
+        """The links to all nodes that say that they own this task, whether that counts or not."""
+        names = claimants(task_id, ((name, link.map) for name, link in self.links()))
+        return [link for name in names if (link := self.link(name)) is not None]
+
+    def _may_own(self, task_id: str, link: Link) -> bool:
+        return self.claims is None or self.claims.counts(task_id, link.hello.node, link.claimed_at_ms)
+
+    def may_answer(self, task_id: str, link: Link, served_by: ServedBy) -> bool:
+        """Whether this node's copy, which is not known to be the owner's, may be the newest one: what it says itself of
+        its copy is not enough."""
+        if self.claims is None:
+            return True
+        if served_by == "active":
+            return self._may_own(task_id, link)
+        return self.claims.may_answer(task_id, link.hello.node)
+
+    def has_worker(self, node: str) -> bool:
+        """Whether a worker of this node is in the group, as far as Kafka says."""
+        return self.claims is None or self.claims.has_worker(node)
+
+    def note_assigned(self) -> None:
+        """Kafka's group has given somebody something else."""
+        self._changed()
+
+    def directories(self) -> dict[str, str]:
+        """The ids of the directories of all nodes that are known, by name: as they say themselves over a link."""
+        others = {name: each.entry.directory for name, each in self.others.items()}
+        linked = {name: link.hello.directory for name, link in self.links()}
+        return {**others, **linked, self.own.node: self.own.directory}
 
     def runs(self, task_id: str) -> bool:
         """Whether a node that is linked with says that a worker of its own runs this task, within its lease."""
@@ -216,14 +260,14 @@ class Nodes:
         if self._keys is None or self.registry_fault:
             return True
         others = self.others.items()
-        return self.own.node in self.known and all(each.fault or self.link(name) for name, each in others)
+        return self.is_heard and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None, directory: str = "") -> None:
         """The registry says so: dial a node that is new or elsewhere, and let go of one that has left. `directory` is
         the one that the node named last."""
         self._hear_of_rival(node, entry)
         if node == self.own.node:
-            self.known.add(node)
+            self.is_heard = True
             return
         if entry is not None and entry.directory == self.own.directory:
             entry, directory = None, ""
@@ -231,18 +275,42 @@ class Nodes:
         if known is not None and known.entry == entry:
             return
         if known is not None:
-            if known.dialing is not None:
-                known.dialing.cancel()
-            del self.others[node]
-            if entry is None and self.own.node in self.known:  # else that was before this one came
+            self._drop(node)
+            if entry is None and self.is_heard:  # else that was before this one came
                 _log.info("Node %r has left: others get its tasks when its session has timed out", node)
-        self.known.add(node)
         if entry is not None:
+            if not self._has_room(node):
+                return
             self.left.pop(node, None)
             self._reach(node, entry)
         else:
             self.left[node] = directory or (known.entry.directory if known is not None else "")
+            if len(self.left) > MOST_NODES:
+                del self.left[next(iter(self.left))]
         self._changed()
+
+    def _drop(self, node: str) -> None:
+        other = self.others.pop(node)
+        if other.dialing is not None:
+            other.dialing.cancel()
+
+    def _has_room(self, node: str) -> bool:
+        """Whether this node can be known as well. Room is made by one that is not linked with, and was not before if
+        there is such a one: the one that was told of first."""
+        if len(self.others) < MOST_NODES:
+            return True
+        unlinked = [name for name in self.others if self.link(name) is None]
+        never = [name for name in unlinked if self.others[name].said_url is None]
+        dropped = next(iter(never or unlinked), node)
+        _crowd_log.warning(
+            "More than %d other nodes have announced themselves in %s: nodes without a link are ignored, the oldest "
+            "first. Give nodes names that stay the same, and let nobody else write that topic.",
+            MOST_NODES, nodes_partition(self.own.application).topic,
+        )  # fmt: skip
+        if dropped == node:
+            return False
+        self._drop(dropped)
+        return True
 
     def _hear_of_rival(self, node: str, entry: NodeEntry | None) -> None:
         """A rival is one as long as its record is newer than this node's: older ones are what it was called before."""
@@ -323,8 +391,11 @@ class Nodes:
     def _changed(self) -> None:
         self.number = max(self.number + 1, now_ms())
         self._owners.clear()
+        if self.claims is not None:
+            self.claims.forget()
         for name, link in self.links():
-            self._last_owners |= dict.fromkeys(link.map.running, (name, link.hello.url))
+            owned = (task_id for task_id in link.map.running if self._may_own(task_id, link))
+            self._last_owners |= dict.fromkeys(owned, (name, link.hello.url))
         self._on_change()
 
     async def _dial(self, node: str, other: Other, keys: Keys) -> None:
@@ -363,8 +434,9 @@ class Nodes:
             writer.close()
             raise
         link = other.link = Link(
-            arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded
-        )
+            arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded,
+            place=other.entry.peer, may_have_tokens=self.sends_tokens,
+        )  # fmt: skip
         other.fault, other.reached_at_ms, other.said_url, other.refuses_tls = "", now_ms(), hello.url, False
         self._logged.pop(node, None)
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
@@ -404,12 +476,14 @@ class Nodes:
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
         return reader, writer
 
-    async def _welcome(self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    async def _welcome(
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection | None
+    ) -> None:
         """Answer until the link has ended."""
         if hello.purpose == COPY:
             await self.send_copy(arrivals, writer, hello)
             return
-        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic)
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic, proven)
         self._asking.add(asking)
         asking.say(self.own_map())
         try:
@@ -425,9 +499,12 @@ class Nodes:
 
     def _note(self, node: str, other: Other, why: str) -> None:
         other.fault = without_paths(why)
-        if self._logged.get(node) != why:  # the topic may say the same of a node many times
-            _log.warning("No link with node %r: %s", node, why)
+        if self._logged.pop(node, None) != why:  # the topic may say the same of a node many times
+            log = _log if len(self.others) < MOST_NODES else _crowd_log
+            log.warning("No link with node %r: %s", node, why)
         self._logged[node] = why
+        if len(self._logged) > MOST_NODES:
+            del self._logged[next(iter(self._logged))]
 
 
 def _of_own_certificate(keys: Keys) -> str:

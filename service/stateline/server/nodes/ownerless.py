@@ -15,6 +15,8 @@ def why_ownerless(nodes: Nodes, session_timeout_ms: int, task_id: str) -> str:
     if unfit:
         told = (f"Node {name!r} does not run its tasks: {why}" for name, why in unfit.items())
         return f"{' '.join(told)} Others get the tasks of a node that has left the group."
+    if (claimants := nodes.claimants(task_id)) and nodes.claims is not None:
+        return f"Node {claimants[0].hello.node!r} says that it has it, and Kafka's group has not said so yet."
     away, last = nodes.out_of_reach(), nodes.last_owner(task_id)
     session = f"{session_timeout_ms / 1000:g} s (session.timeout.ms)"
     if last in away:

@@ -15,7 +15,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stateline.processes.seldom import Seldom
-from stateline.server.nodes.greeting import GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
+from stateline.server.guard.proofs import ProvenConnection
+from stateline.server.nodes.greeting import (
+    GREETING_TIMEOUT_S,
+    PROVES_TOKENS,
+    Hello,
+    NotANodeError,
+    OtherWireError,
+    greet,
+    proven_link,
+)
 from stateline.server.nodes.keys import Keys, tls_failure
 from stateline.server.wire.streams import Arrivals, streams
 
@@ -25,14 +34,15 @@ _PAUSE_S = 0.5
 # How long who is refused may take to hear it.
 _FAREWELL_S = 1.0
 
-Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello], Awaitable[None]]
+Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello, ProvenConnection | None], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
 
 class PeerPort:
     """For the event loop's thread. `welcome` is called with each connection to a node, and stays until that has ended;
-    `place` is where other nodes are told to reach this one."""
+    its last argument is what proofs of tokens are made for there, None where that node sends tokens. `place` is where
+    other nodes are told to reach this one."""
 
     def __init__(self, own: Hello, keys: Keys, place: str, welcome: Welcome) -> None:
         self._own, self._keys, self._place = own, keys, place
@@ -79,7 +89,9 @@ class PeerPort:
             secret, place = self._keys.secret, self._place
             hello = await greet(reader, writer, self._own, dialing=False, secret=secret, place=place)
             self._is_known()
-            await self._welcome(reader, writer, hello)
+            proves = self._own.spoken(hello) >= PROVES_TOKENS
+            proven = proven_link(self._own, hello.challenge, place) if proves else None
+            await self._welcome(reader, writer, hello, proven)
         except (NotANodeError, OtherWireError) as error:
             self._say(who, str(error))
         except ssl.SSLError as error:

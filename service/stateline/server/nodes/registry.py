@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from time import monotonic
+from typing import TypeVar
 
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.nodes_topic import (
+    MOST_NODES,
     NodeEntry,
     ensure_nodes_topic,
     follow_nodes,
@@ -28,10 +30,15 @@ _WAIT_S = 0.5
 _RETRY_S = 2.0
 # How often it is looked whether the topic is still the one that is read.
 _LOOK_INTERVAL_S = 10.0
+# This node announces itself again when so many others have done so since: whoever reads the topic from its start keeps
+# the newest `MOST_NODES`.
+_CROWD, _CROWD_INTERVAL_S = MOST_NODES * 3 // 4, 10.0
 # How long a node that leaves waits for Kafka to take the word.
 _LEAVE_S = 2.0
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Registry:
@@ -43,8 +50,11 @@ class Registry:
     text when it can be again.
 
     `entry` is what this node says of itself; None where another process of it does. It is said again when the topic was
-    deleted, when another node of this name has left, and when a rival comes: another directory of this name, or
-    another name of this directory. The rival that came later then reads that there is another.
+    deleted, when another node of this name has left, when `_CROWD` others have announced themselves since, and when a
+    rival comes: another directory of this name, or another name of this directory. The rival that came later then reads
+    that there is another.
+
+    Of more than `MOST_NODES` names in one reading, the newest are told.
     """
 
     def __init__(
@@ -67,6 +77,8 @@ class Registry:
         self._rivals: set[tuple[str, str]] = set()  # that came first, or were answered: names and directories
         self._directories: dict[str, str] = {}
         self._unread: dict[str, NodeEntry | None] = {}  # by node, in the order of their newest records
+        self._since: set[str] = set()  # the others that were heard after this node
+        self._crowded_at_s = -_CROWD_INTERVAL_S
         self._leaves = True
         self._stopping = threading.Event()
         self._fault = ""
@@ -114,7 +126,7 @@ class Registry:
                 self._hear(node, entry)
             if is_read:
                 self._tell()
-            if is_read and not heard and self._is_unsaid:
+            if is_read and ((self._is_unsaid and not heard) or self._is_crowded_out()):
                 self._say(log)
             if monotonic() >= look_at_s:
                 look_at_s = monotonic() + _LOOK_INTERVAL_S
@@ -123,6 +135,7 @@ class Registry:
             return not self._stopping.is_set()
 
         self._unread.clear()
+        self._since.clear()
         try:
             follow_nodes(log, self._application_id, on_heard, _WAIT_S)
         finally:
@@ -131,21 +144,33 @@ class Registry:
                     say_node(log, self._application_id, self._node, None)
 
     def _hear(self, node: str, entry: NodeEntry | None) -> None:
-        self._unread.pop(node, None)
-        self._unread[node] = entry
+        _note_last(self._unread, node, entry)
         if entry is not None:
-            self._directories[node] = entry.directory
+            _note_last(self._directories, node, entry.directory)
         if self._entry is None:
             return
+        if node != self._node and len(self._since) < _CROWD:
+            self._since.add(node)
         own, found = (self._node, self._entry.directory), (node, "" if entry is None else entry.directory)
         if entry is None:
             self._rivals = {rival for rival in self._rivals if rival[0] != node}
             self._is_unsaid |= node == self._node
         elif found == own:
             self._is_unsaid, self._is_seen = False, True
+            self._since.clear()
         elif found[0] == own[0] or found[1] == own[1]:
             self._is_unsaid |= self._is_seen and found not in self._rivals
+            if len(self._rivals) >= MOST_NODES:
+                self._rivals.clear()
             self._rivals.add(found)
+
+    def _is_crowded_out(self) -> bool:
+        """Whether whoever reads the topic from its start may soon not be told of this node, and it was not announced
+        for that just now."""
+        if len(self._since) < _CROWD or monotonic() < self._crowded_at_s + _CROWD_INTERVAL_S:
+            return False
+        self._crowded_at_s = monotonic()
+        return True
 
     def _tell(self) -> None:
         for node, entry in self._unread.items():
@@ -156,3 +181,11 @@ class Registry:
         self._is_unsaid = False
         if self._entry is not None:
             say_node(log, self._application_id, self._node, self._entry)
+
+
+def _note_last(kept: dict[str, T], node: str, value: T) -> None:
+    """As the newest. The oldest is dropped where there are too many."""
+    kept.pop(node, None)
+    kept[node] = value
+    if len(kept) > MOST_NODES:
+        del kept[next(iter(kept))]

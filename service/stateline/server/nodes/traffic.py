@@ -70,9 +70,9 @@ class Traffic:
             self.forwarded(node, counted.outcome, time.perf_counter() - began_s)
 
     @contextmanager
-    def answering(self, node: str) -> Iterator[Counted]:
+    def answering(self, node: str, counted: Counted | None = None) -> Iterator[Counted]:
         """Count what the block answers to this node; errors that it raises are answers, too."""
-        counted = Counted()
+        counted = counted or Counted()
         try:
             yield counted
         except asyncio.CancelledError:
@@ -90,10 +90,15 @@ class Counted:
 
     def __init__(self) -> None:
         self.outcome = UNANSWERED
+        self.store = self.level = ""
+        """Of what is answered to another node: the store, and the isolation level of a query."""
+        self.rows = 0
+        """Entries that were answered."""
 
     def note(self, outcome: Outcome) -> None:
         """That is what came of a query."""
         self.outcome = problem_of(outcome.error).reason if isinstance(outcome, Failure) else "ok"
+        self.rows = 0 if isinstance(outcome, Failure) else len(outcome.rows.entries)
 
     def note_status(self, status: int) -> None:
         """That is what came of a request over HTTP."""

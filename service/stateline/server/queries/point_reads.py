@@ -21,12 +21,15 @@ from starlette.types import Scope
 from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, Value
 from stateline.serde.partitioner import home_partition
 from stateline.serde.registered import awaits_registry
+from stateline.server.contract import request_id
 from stateline.server.contract.answers import found_members, result_members, standing_members
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.formats import JSON
 from stateline.server.contract.parameters import COMMON
+from stateline.server.contract.request_id import AskedBy
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
-from stateline.server.guard.tokens import bearer_token
+from stateline.server.guard.proofs import Shown
+from stateline.server.guard.tokens import Credential, bearer_token, hash_of
 from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of
 from stateline.server.routing.cluster_copies import takes_standbys
@@ -104,18 +107,23 @@ class PointReads:
         except (StatelineError, UnicodeDecodeError):
             return None
 
-    def answer_for_node(self, path: str, query: str, token: str | None) -> bytes | None:
+    def answer_for_node(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         """As `answer`, for another node, of a copy here."""
+        began_s = time.perf_counter()
         found = _PATH.fullmatch(raw := path.encode())
         if found is None or len(raw) > _LONGEST:
             return None
         try:
             name = found[1].decode("ascii")
-            self._serving.for_nodes.check(token, name)
+            self._serving.for_nodes.check(shown, name)
             read = self._request(name, query.encode("ascii"))
             if read is None or not _is_read_here(read):
                 return None
-            return self._found(read, *_of_key(read.store, found[2].decode("ascii")))
+            body = self._found(read, *_of_key(read.store, found[2].decode("ascii")))
+            if body is not None:
+                seconds = time.perf_counter() - began_s
+                self._measuring.tell_node(asked_by, "GET", _answered(read), 200, seconds, 1, len(body))
+            return body
         except (StatelineError, UnicodeError):
             return None
 
@@ -145,15 +153,17 @@ class PointReads:
         if not owner.declares_the_same:
             return None
         path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
-        owner.point(path, query, self._token(scope), later)
+        owner.point(path, query, self._shown(scope), scope[request_id.KEY], later)
         return LATER
 
-    def _token(self, scope: Scope) -> str | None:
-        return None if self._serving.tokens is None else bearer_token(scope["headers"])
+    def _shown(self, scope: Scope) -> Shown | None:
+        if self._serving.tokens is None:
+            return None
+        token = bearer_token(scope["headers"])
+        return Shown(hash_of(token), token)
 
     def _tell(self, read: ReadRequest, body: bytes, began_s: float, scope: Scope, token: str) -> None:
-        answered = Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
-        self._measuring.tell(scope, token, answered, 200, time.perf_counter() - began_s, 1, len(body))
+        self._measuring.tell(scope, token, _answered(read), 200, time.perf_counter() - began_s, 1, len(body))
 
     def _found(self, read: ReadRequest, key: bytes, partition: int) -> bytes | None:
         store, place = read.store, (read.store.name, partition)
@@ -233,6 +243,10 @@ def _body(read: ReadRequest, key: bytes, stored: Value, standing: bytes) -> byte
         return result
     # Two objects put together: `{"store":…` and `,"position":…}`.
     return b"%b,%b" % (result[:-1], standing)
+
+
+def _answered(read: ReadRequest) -> Answered:
+    return Answered(_ROUTE, read.store.name, read.terms.isolation_level.value, "ok")
 
 
 def _of_key(store: ServedStore, written: str) -> tuple[bytes, int]:

@@ -20,7 +20,7 @@ from stateline.server.contract.formats import JSON
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
-from stateline.server.guard.passing_on import token_header, token_to_pass_on
+from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, all_entries, entry_columns
@@ -159,7 +159,7 @@ class ScanAnswers:
             if nodes is None or mark in (None, self._cursors.node):
                 raise
         node = next((node for node in nodes.known if node_mark(node) == mark), None)
-        if node is None and nodes.own.node not in nodes.known:
+        if node is None and not nodes.is_heard:
             raise NotReadyError(
                 "The server has not heard of the other nodes yet, of which this cursor may be: ask again."
             )
@@ -222,7 +222,7 @@ class ScanAnswers:
         try:
             place = nullcontext() if method == "HEAD" else self._limits.scan(caller_of(request))
             async with place, self._limits.query():
-                return passed_back(*await link.http(method, url, token_header()))
+                return passed_back(*await link.http(method, url, {}))
         except NotPresentError as error:
             raise gone from error
 

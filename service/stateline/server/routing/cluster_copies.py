@@ -14,11 +14,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from stateline.query.values import Failure, Outcome, Terms, answers_of
+from stateline.query.values import Failure, Outcome, PartitionAnswer, Terms, answers_of
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.routing.copies import Copies
+from stateline.server.state.epochs import close_rests
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.time_limits import TimeLimits
@@ -147,8 +148,11 @@ class ClusterCopies:
     ) -> Outcome:
         """What another node answers; `here` is what the copy here has said, if it was asked."""
         failures: list[Failure] = []
-        for link in self._nodes.holders(store.placement.task_id(partition), store.name, partition)[:_MOST_ASKED]:
+        task_id = store.placement.task_id(partition)
+        for link in self._nodes.holders(task_id, store.name, partition)[:_MOST_ASKED]:
             outcome = await self._asked(link, store, terms, partition, query, deadline_s)
+            if not isinstance(outcome, Failure) and not takes_standbys(terms, partition):
+                outcome = self._unless_foreign(task_id, link, outcome, store.name, partition)
             if not isinstance(outcome, Failure) or not isinstance(outcome.error, _OF_A_COPY):
                 return outcome
             failures.append(outcome)
@@ -158,6 +162,20 @@ class ClusterCopies:
             here.node = self._nodes.shown
             return here
         return min([here, *failures], key=lambda failure: _place(failure.error))
+
+    def _unless_foreign(
+        self, task_id: str, link: Link, answer: PartitionAnswer, store: str, partition: int
+    ) -> PartitionAnswer | Failure:
+        """The answer, where this node may be the one that has the newest."""
+        if link is self._nodes.owner(task_id) or self._nodes.may_answer(task_id, link, answer.copy.served_by):
+            return answer
+        close_rests({partition: answer})
+        return Failure(
+            NotActiveError(
+                f"Partition {partition} of {store!r} is answered by node {link.hello.node!r}, and Kafka's group has "
+                "not given it to that node. Ask again in a moment."
+            )
+        )
 
     async def _asked(
         self,

@@ -10,8 +10,10 @@ from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
 from stateline.query.words import check_answered
+from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.passing_on import check_passed_on
-from stateline.server.guard.tokens import Tokens
+from stateline.server.guard.tokens import Credential, Tokens
+from stateline.server.nodes.traffic import Counted
 from stateline.server.routing.asked_values import as_asked
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Copies
@@ -20,8 +22,9 @@ from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.time_limits import shutting_down
 from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
 
-# By path, query string and the token.
-PointAnswers = Callable[[str, str, str | None], bytes | None]
+# By path, query string, what says who asks, and the node that asks for it.
+PointAnswers = Callable[[str, str, Credential | None, AskedBy], bytes | None]
+Tell = Callable[[AskedBy, str, Counted, float], None]
 
 
 class AnswersForNodes:
@@ -49,15 +52,18 @@ class AnswersForNodes:
         self._node = node
         self.points: PointAnswers = _none_at_once
         """What answers for one key at once; of this process's point reads, which are made behind this."""
+        self.tell: Tell = _untold
+        """What notes a message that was answered, of which kind, and in how many seconds; of this process's access log,
+        which is made behind this."""
 
-    def point(self, path: str, query: str, token: str | None) -> bytes | None:
+    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
         """The body of the answer to a GET of one key; None where it cannot be given at once."""
-        return self.points(path, query, token)
+        return self.points(path, query, shown, asked_by)
 
-    def check(self, token: str | None, store: str) -> None:
+    def check(self, shown: Credential | None, store: str) -> None:
         """Whether who asks the other node may read this store here. Raises as `check_passed_on`."""
         try:
-            check_passed_on(self._tokens, token, store)
+            check_passed_on(self._tokens, shown, store)
         except (UnauthenticatedError, ForbiddenError) as error:
             raise type(error)(f"Node {self._node!r}: {error} Give all nodes the same server.tokens.file.") from error
 
@@ -70,13 +76,13 @@ class AnswersForNodes:
         """As `CommitSignal.next_commit`."""
         return self._commits.next_commit()
 
-    async def answer(self, request: WireRequest) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
         """What a copy here answers, or why none does. It is waited for a bound, and for nothing else: who asks may find
         another copy. Raises as `check` and as reading the request does, and `NotReadyError` when the server is shutting
         down."""
         if self._commits.closed:
             raise shutting_down()
-        self.check(request.token, request.terms.store)  # first: it is not said whether there is such a store
+        self.check(shown, request.terms.store)  # first: it is not said whether there is such a store
         terms, partition = request.terms, request.partition
         store = self._stores.get(terms.store, of_any_kind=isinstance(request.query, CustomQuery))
         check_answered(type(request.query), store.name, store.definition.kind)
@@ -96,5 +102,9 @@ class AnswersForNodes:
         return as_asked(outcome, has_timestamps=store.definition.timestamped, wants_timestamps=request.timestamped)
 
 
-def _none_at_once(path: str, query: str, token: str | None) -> None:
+def _none_at_once(path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> None:
     """Before there are any: all are asked as queries."""
+
+
+def _untold(asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
+    """Before there is an access log."""

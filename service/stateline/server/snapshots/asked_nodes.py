@@ -1,7 +1,7 @@
 """`AskedNodes`: which node keeps the account of a snapshot, and asking other nodes for their parts of it.
 
 The id of a snapshot begins with digits of the id of that node's directory, so that every node finds it. What is asked
-of another node goes over the link to it, with the token that came with the request, and is answered by `part_routes`.
+of another node goes over the link to it, with a proof of the token that the request has. `part_routes` answers it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from stateline.server.contract.problems import error_of
-from stateline.server.guard.passing_on import token_header
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
 from stateline.server.serving import Serving
@@ -102,7 +101,7 @@ class AskedNodes:
             return False
         digits = snapshot_id[:_DIRECTORY_DIGITS]
         is_known = any(directory.startswith(digits) for directory in self._nodes.left.values())
-        return is_known or self.own not in self._nodes.known
+        return is_known or not self._nodes.is_heard
 
     async def ask(
         self,
@@ -124,7 +123,7 @@ class AskedNodes:
                     "make snapshots when all nodes run one application again."
                 )
             body = b"" if members is None else orjson.dumps(members)
-            answer = await link.http(method, path, token_header(), body, timeout_s=TIMEOUT_S)
+            answer = await link.http(method, path, {}, body, timeout_s=TIMEOUT_S)
             if answer.status == OTHER_EPOCHS:
                 return None
             if not 200 <= answer.status < 300:

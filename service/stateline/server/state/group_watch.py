@@ -36,6 +36,10 @@ _ALONE_MS = 250
 _FRESH_MS, _WANTED_MS = 3_000, 5_000
 # What takes longer is not fresh any more: who has the tasks is asked again first.
 _ENDS_PATIENCE_S = 2.0
+# While the group decides who has what, and how often at most whoever wants to know may have it asked.
+_DECIDING_INTERVAL_S, _SOON_MS = 0.1, 50
+# A group may have no partitions to give out, so it is not asked that often for longer.
+_DECIDING_MS = 60_000
 # Kafka does not answer, if it has not done so after this time.
 _UNANSWERED_MS = 1_000
 _LOOK_INTERVAL_S = 0.01
@@ -50,6 +54,11 @@ class GroupState(NamedTuple):
     at_ms: int
     members: tuple[GroupMember, ...]
     committed_by: Mapping[TopicPartition, str]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it says who has what: while the group decides that, Kafka shows nobody as having anything."""
+        return not self.members or any(member.partitions for member in self.members)
 
 
 class Ends(NamedTuple):
@@ -96,6 +105,12 @@ class GroupWatch:
         self._log: Log | None = None
         self._admin: Admin | None = None
         self._look: GroupState | None = None
+        self.assigned: GroupState | None = None
+        """The last one that says who has what."""
+        self.on_assigned: Callable[[], object] = lambda: None
+        """Called when somebody has something else, as Kafka says, and when Kafka says so after it did not answer."""
+        self._decided_at_ms = boot_ms()
+        self._was_unanswered = False  # since `on_assigned` was called last
         self._ends: Ends | None = None
         self._ends_wanted_until_ms = 0
         self._elsewhere: set[TopicPartition] = set()
@@ -117,7 +132,12 @@ class GroupWatch:
         if self.has_said(since_ms) and not self._is_settled:
             self._asked.set()
             return True
-        return self.has_others(since_ms) or (self._is_unanswered and self._has_neighbours())
+        return self.has_others(since_ms) or (self.is_unanswered and self._has_neighbours())
+
+    def ask_soon(self) -> None:
+        """Have Kafka asked now, unless it was just asked."""
+        if self._look is None or boot_ms() - self._look.at_ms >= _SOON_MS:
+            self._asked.set()
 
     def has_said(self, since_ms: int) -> bool:
         """Whether Kafka has said since then (`clock.boot_ms`) who is in the group; if not, it is asked."""
@@ -142,7 +162,7 @@ class GroupWatch:
         """Comes back when Kafka has said lately where changelogs end, or does not: in a moment."""
         self._ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
         while self._ends is None or boot_ms() - self._ends.at_ms >= _FRESH_MS:
-            if self._is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
+            if self.is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
                 return
             self._asked.set()
             await asyncio.sleep(_LOOK_INTERVAL_S)
@@ -171,6 +191,8 @@ class GroupWatch:
                 if look is not None and is_alert:
                     self._ends = await self._on_thread(partial(self._ask_ends, wanted.changelogs))
                 interval_s = _ALERT_INTERVAL_S if is_alert else _CALM_INTERVAL_S
+                if look is not None and not look.is_decided and look.at_ms < self._decided_at_ms + _DECIDING_MS:
+                    interval_s = _DECIDING_INTERVAL_S
                 try:
                     await asyncio.wait_for(self._asked.wait(), interval_s)
                 except TimeoutError:
@@ -185,10 +207,11 @@ class GroupWatch:
         look = self._look
         if look is not None and boot_ms() - look.at_ms <= _ALONE_MS and look.at_ms >= self._since_ms:
             return True
-        return self._is_unanswered
+        return self.is_unanswered
 
     @property
-    def _is_unanswered(self) -> bool:
+    def is_unanswered(self) -> bool:
+        """Whether Kafka does not answer."""
         since_ms = self._unanswered_since_ms
         return since_ms is not None and boot_ms() - since_ms >= _UNANSWERED_MS
 
@@ -200,7 +223,7 @@ class GroupWatch:
         often older than 250 ms when the ends arrive.
         """
         look, ends = self._look, self._ends
-        if self._is_unanswered:
+        if self.is_unanswered:
             return True
         if look is None or look.at_ms < self._since_ms:
             return False
@@ -224,6 +247,7 @@ class GroupWatch:
         return not self.has_said(since_ms) or self._look is None or self._has_others(self._look)
 
     def _take(self, look: GroupState) -> None:
+        self._was_unanswered |= self.is_unanswered
         before, self._look, self._unanswered_since_ms = self._look, look, None
         try:
             self._note_others(look)
@@ -232,6 +256,11 @@ class GroupWatch:
             if before is None or self._has_others(look) is not self._has_others(before):
                 self._alone_since_ms = look.at_ms
                 self._on_change()
+            if look.is_decided:
+                was, self.assigned, self._decided_at_ms = self.assigned, look, look.at_ms
+                if was is None or was.members != look.members or self._was_unanswered:
+                    self._was_unanswered = False
+                    self.on_assigned()
         except StatelineError as error:  # this directory's own id cannot be read now
             _log.warning("The workers of this directory are not known now: %s", error)
 

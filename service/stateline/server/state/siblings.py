@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from stateline.deployment.unix_sockets import address, is_served, listening
 from stateline.server.guard.passing_on import token_header
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.wire.loading import loaded
 from stateline_store import CursorExpiredError
 
@@ -31,9 +32,10 @@ _log = logging.getLogger(__name__)
 class Siblings:
     """Those of one process. For the event loop's thread, but for `listener`."""
 
-    def __init__(self, application: Path, process: bytes, *, tls: bool) -> None:
+    def __init__(self, application: Path, process: bytes, of_node: ProvenConnection, *, tls: bool) -> None:
         self._folder = application / "servers"
         self._own = self._folder / f"{process.hex()}.sock"
+        self._of_node = of_node
         self._scheme = "https" if tls else "http"
 
     def listener(self) -> socket.socket | None:
@@ -66,7 +68,7 @@ class Siblings:
         if self.was_handed_on(request) or not path.exists():
             raise gone
         method = "HEAD" if request.method == "HEAD" else "GET"
-        headers = {_HANDED_ON: "1", "Accept-Encoding": "identity", **token_header()}
+        headers = {_HANDED_ON: "1", "Accept-Encoding": "identity"}
         await loaded("httpx")
         import httpx  # where there is one process, nobody asks this way, and it takes a tenth of a server's start
 
@@ -75,7 +77,9 @@ class Siblings:
                 # To a socket that only this user can make: there is no certificate to look at.
                 transport = httpx.AsyncHTTPTransport(uds=near, verify=False)
                 async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_S) as client:
-                    answer = await client.request(method, f"{self._scheme}://sibling{url}", headers=headers)
+                    asked = client.build_request(method, f"{self._scheme}://sibling{url}", headers=headers)
+                    asked.headers.update(token_header(self._of_node, asked.url.raw_path))
+                    answer = await client.send(asked)
         except httpx.HTTPError as error:
             raise gone from error
         return passed_back(answer.status_code, answer.headers, answer.content)

@@ -3,6 +3,8 @@
     method=GET route=/v1/stores/{store}/keys/{key} store=orders level=read_committed status=200 outcome=ok ms=0.412
     rows=1 bytes=312 token=dashboards client=10.0.0.7 request_id=9f2c1d0a77be-1c
 
+Of what another node asks over its link, ``node`` has its name. Messages that are no HTTP are of the method LINK.
+
 With log.format=json these are members of the line's object. Empty members are left out. A line has no keys, values or
 paths, because they may be personal.
 """
@@ -28,10 +30,12 @@ _log = logging.getLogger("stateline.access")
 
 
 class Sender(NamedTuple):
-    """Who sent a request: the name of the token, the address without a port, and the request's id. Empty: unknown."""
+    """Who sent a request: the name of the token, the address without a port, the other node that asks for a client, and
+    the request's id. Empty: unknown."""
 
     token: str = ""
     client: str = ""
+    node: str = ""
     request_id: str = ""
 
 
@@ -43,7 +47,7 @@ class Line(NamedTuple):
     status: int
     seconds: float
     rows: int
-    size: int
+    size: int | None
     sender: Sender
 
     def text(self) -> str:
@@ -52,7 +56,7 @@ class Line(NamedTuple):
 
     def members(self) -> dict[str, str | int | float]:
         """All that are not empty."""
-        found = {
+        found: dict[str, str | int | float | None] = {
             "method": self.method,
             **self.answered._asdict(),
             "status": self.status,
@@ -61,7 +65,7 @@ class Line(NamedTuple):
             "bytes": self.size,
             **self.sender._asdict(),
         }
-        return {name: value for name, value in found.items() if value != ""}
+        return {name: value for name, value in found.items() if value not in ("", None)}
 
 
 class AccessLog:

@@ -13,7 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stateline.processes.tracing import carried_by, is_tracing, span
 from stateline.server.contract import request_id
 from stateline.server.contract.observation import Observation, begin
-from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
+from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST, PROBLEMS
+from stateline.server.contract.request_id import AskedBy
+from stateline.server.nodes.http_over_link import FROM_NODE
+from stateline.server.nodes.traffic import CANCELLED, Counted
 from stateline.server.telemetry.access_log import AccessLog, Line, Sender
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.request_counts import Answered
@@ -40,9 +43,24 @@ class Measuring:
         log = self._access_log
         if log is not None and log.wants(seconds, status):
             address = scope["client"]
-            sender = Sender(token, "" if address is None else address[0], scope[request_id.KEY])
+            client, node = "" if address is None else address[0], scope.get(FROM_NODE, "")
+            sender = Sender(token, client, node, scope[request_id.KEY])
             line = Line(scope["method"], answered, status, seconds, rows, size, sender)
             self.metrics.lines_dropped += not log.write(line)
+
+    def tell_node(
+        self, by: AskedBy, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int | None
+    ) -> None:
+        """The same for the access log alone, of what another node asked over its link."""
+        log = self._access_log
+        if log is not None and log.wants(seconds, status):
+            sender = Sender(node=by.node, request_id=by.request_id)
+            self.metrics.lines_dropped += not log.write(Line(method, answered, status, seconds, rows, size, sender))
+
+    def tell_message(self, by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
+        """The same of a message that is no request of HTTP."""
+        answered = Answered(f"link/{kind}", counted.store, counted.level, counted.outcome)
+        self.tell_node(by, "LINK", answered, _status(counted.outcome), seconds, counted.rows, None)
 
     def close(self) -> None:
         """Write the lines that wait."""
@@ -120,6 +138,13 @@ def _parent(scope: Scope) -> dict[str, str]:
     """The caller's span, if it sent one."""
     headers = scope["headers"] if is_tracing() else ()
     return carried_by({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+
+
+def _status(outcome: str) -> int:
+    """The inverse of `_outcome`, of the table's outcomes, too."""
+    if outcome == CANCELLED:
+        return CLIENT_CLOSED_REQUEST
+    return next((each.status for each in PROBLEMS.values() if each.reason == outcome), 200 if outcome == "ok" else 500)
 
 
 def _outcome(status: int) -> str:

@@ -1,6 +1,7 @@
 """The metrics of other nodes: the links to them, what they were asked, and what was answered to them.
 
-Names of nodes are labels: who may write the registry's topic makes them, no client does. What is counted is of all
+Names of nodes are labels: who may write the registry's topic makes them, no client does. A process has series of
+`MOST_NODES` names, and counts further ones as the node "other". What is counted is of all
 processes that share their metrics; links are those of the process that answers.
 """
 
@@ -16,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stateline.deployment.nodes_topic import MOST_NODES
 from stateline.server.certificates import Certificates
 from stateline.server.nodes.traffic import BUCKETS_S, Traffic
 from stateline.server.serving import Serving
@@ -36,6 +38,7 @@ class NodeCounts:
         )
         self._answers = counter("answers", "Requests of the node that were answered here.", "outcome")
         self._dials = counter("dial_failures", "Failed attempts to link with the node.")
+        self._named: set[str] = set()
         self._copied = counter(
             "copied_bytes", "Bytes of stores' files sent to or received from the node, for new standbys.", "direction"
         )
@@ -48,15 +51,21 @@ class NodeCounts:
             (self._copied, traffic.copied_bytes),
         )
         for counter, counts in counted:
-            for labels, count in counts.items():
-                counter.labels(*labels).inc(count)
+            for (node, of), count in counts.items():
+                counter.labels(self._label(node), of).inc(count)
             counts.clear()
         for node, count in traffic.failed_dials.items():
-            self._dials.labels(node).inc(count)
+            self._dials.labels(self._label(node)).inc(count)
         traffic.failed_dials.clear()
         for node, latency in traffic.latency.items():
-            add_observed(self._latency.labels(node), latency.buckets, latency.seconds)
+            add_observed(self._latency.labels(self._label(node)), latency.buckets, latency.seconds)
         traffic.latency.clear()
+
+    def _label(self, node: str) -> str:
+        if node not in self._named and len(self._named) >= MOST_NODES:
+            return "other"
+        self._named.add(node)
+        return node
 
 
 class Linked(NamedTuple):

@@ -12,13 +12,15 @@ from stateline_store import CursorExpiredError, NotPresentError, StatelineError
 
 
 class ScansElsewhere:
-    """By the numbers that the other end has given them. It has `timeout_s` to give more of one; `token` says who wants
-    that, where the other end asks. For the event loop's thread."""
+    """By the numbers that the other end has given them. It has `timeout_s` to give more of one; `with_shown` adds who
+    wants that to the message, where the other end asks. For the event loop's thread."""
 
-    def __init__(self, exchange: Exchange, timeout_s: float, token: Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self, exchange: Exchange, timeout_s: float, with_shown: Callable[[Message], Message] = lambda message: message
+    ) -> None:
         self._exchange = exchange
         self._timeout_s = timeout_s
-        self._token = token
+        self._with_shown = with_shown
         self._held: set[int] = set()
 
     def outcome(self, reply: Message) -> Outcome:
@@ -38,8 +40,7 @@ class ScansElsewhere:
         """What a scan has next. Raises `CursorExpiredError` when it is gone, or the other end."""
         self._held.discard(scan)
         message: Message = {"id": self._exchange.number(), "type": "more", "scan": scan, "limit": limit}
-        if self._token is not None:
-            message["token"] = self._token()  # a cursor may be followed with another one
+        message = self._with_shown(message)  # a cursor may be followed with another token
         try:
             reply = await self._exchange.request(message, self._timeout_s)
         except NotPresentError as error:
