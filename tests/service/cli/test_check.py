@@ -233,7 +233,7 @@ def test_a_store_of_other_types_is_told_once_with_the_reset_that_is_not_refused(
     app = by_value(serdes.json)
     (refused,) = said(check(app, config), "refused")
     command = "stateline reset counts:app --subtopology 0 --subtopology 1"
-    assert refused.endswith(f"the application stopped: {command}")
+    assert refused.endswith(f"start over without its data: {command}")
     scope = scope_of(app.topology(), Asked(subtopologies=(0, 1)))
     check_scope(app.topology(), scope, deleted=[], with_records=[])
     with pytest.raises(InvalidArgumentError, match="start all of it over, with --subtopology 0 --subtopology 1"):

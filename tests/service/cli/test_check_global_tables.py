@@ -55,7 +55,7 @@ def test_a_global_table_of_other_types_is_refused_as_by_a_worker(config: Config,
     app = build(value=serdes.int64)
     (refused,) = [each.message for each in check(app, config).findings if each.level == "refused"]
     assert "holds values of string, and is declared with values of int64" in refused
-    assert refused.endswith("the application stopped: stateline reset MODULE:APP --store codes")
+    assert refused.endswith("start over without its data: stateline reset MODULE:APP --store codes")
     worker = Worker(app, config, log, instance="worker-0")
     with pytest.raises(StatelineError, match=r"holds values of string.*reset MODULE:APP --store codes"):
         worker.run()

@@ -217,7 +217,7 @@ def test_a_part_starts_over_alone_where_nothing_is_counted_twice(scene: Scene) -
         scene.reset(Asked(subtopologies=(0,)))
     with pytest.raises(InvalidArgumentError, match="they start over together"):
         scene.reset(Asked(stores=("by_value",)))
-    with pytest.raises(InvalidArgumentError, match="is what its topic says"):
+    with pytest.raises(InvalidArgumentError, match="is always rebuilt from the beginning of its topic"):
         scene.reset(Asked(WhereTo("latest"), stores=("newest",)))
     scene.reset(Asked(stores=("newest",)))
     scene.works_until(expected(scene.written, scene.written))
@@ -354,7 +354,7 @@ def test_a_worker_that_was_out_of_its_group_during_a_reset_ends_when_it_is_back(
     with running(scene.app, scene.config("two"), scene.log, instance="worker-1"):
         eventually(lambda: bool(raised), "the first one ends")
     first.join()
-    assert "was started over while this worker was out of its group" in str(raised[0])
+    assert "was reset while this worker was out of its group" in str(raised[0])
 
 
 def test_a_topic_with_more_partitions_is_read_again_through_a_repartition_topic(scene: Scene) -> None:

@@ -166,7 +166,7 @@ def test_a_location_that_cannot_be_one_is_refused_before_anything_else(root: Pat
         return load_config("flights", environment={}, overrides=given)
 
     for unusable in ("shared", "file:///shared", "hdfs://", "a b://c"):
-        with pytest.raises(ConfigurationError, match="absolute path of a directory that all nodes have mounted"):
+        with pytest.raises(ConfigurationError, match="an absolute path that all nodes have mounted"):
             of(unusable)
     assert location_id(of("hdfs://namenode/shared/")) == "hdfs://namenode/shared"
     assert "the embedded log is one machine's" in refusal(of(str(root / "shared")))

@@ -72,9 +72,7 @@ def test_spark_connect_is_refused_before_anything_is_started(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ConfigurationError, match=rf"classic session, and {named}.* has Spark use Spark Connect: unset it"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"classic session, but {named}.* selects Spark Connect. Unset it"):
         spark_session(configured(tmp_path, *settings))
 
 

@@ -89,8 +89,8 @@ def test_a_stream_has_each_committed_change_once(kinds: Kinds, found: dict[str, 
     ("refused", "said"),
     [
         ("unknown", "stateline_store.errors.DoesNotExistError: There is no store 'nix'; there are: "),
-        ("own session", "Pipelines run in Spark's classic session, and SPARK_CONNECT_MODE_ENABLED has Spark use"),
-        ("session of the caller's", "Pipelines run in Spark's classic session, and this one is of Spark Connect"),
+        ("own session", "Pipelines run in Spark's classic session, but SPARK_CONNECT_MODE_ENABLED selects"),
+        ("session of the caller's", "Pipelines run in Spark's classic session, but this session is of Spark Connect"),
     ],
 )
 def test_what_cannot_be_had_is_said_in_the_first_line(found: dict[str, Any], refused: str, said: str) -> None:
