@@ -1,6 +1,6 @@
 # make demo    Stateline on real data, in one command (ONCE=1 stops after the answers, PORT=8080 moves the server)
 # make demo NODES=3  three nodes on a real Kafka broker, one of which is killed while they answer (ONCE=1, PORT=8080)
-# make test    the tests, six at a time (PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
+# make test    the tests, six at a time (WORKERS=4 for fewer; PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
 # make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
 # make check   lint, formatting, types, who imports whom, stale pages, prose
@@ -28,6 +28,7 @@ INSTALLED := .venv/.installed
 DOCS := .venv-docs
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
+WORKERS ?= 6
 BENCH ?= *
 MINUTES ?= 30
 STANDBYS ?=
@@ -40,7 +41,7 @@ demo: $(INSTALLED) java
 
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
-	@$(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
 
 # Checkpoints of test_pipeline_crashes stay on the local disk: its log is embedded, and so on one machine.
 test-cluster: $(INSTALLED) java maven

@@ -72,8 +72,8 @@ def test_a_fresh_node_begins_from_the_files_of_the_owner_and_answers_the_same(ma
     assert received["received"] == sent["sent"] > 0
     machines.send()
     assert rows(two.server.client, machines.bound()) == rows(one.server.client, machines.bound())
-    assert not list(fetched(machines).iterdir())
-    assert not [*(machines.root / "one" / machines.app.application_id / "snapshots").glob("[0-9a-f]*")]
+    snapshots = machines.root / "one" / machines.app.application_id / "snapshots"
+    wait_until(lambda: not [*fetched(machines).iterdir(), *snapshots.glob("[0-9a-f]*")], HANGING_S)
 
 
 @contextmanager

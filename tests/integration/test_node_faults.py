@@ -18,7 +18,9 @@ from chaos.node_faults import FAULTS, Fault, registry_deleted, until_out_of_reac
 from chaos.node_scene import NodeScene, node_scene
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes import hosts
+from support.processes.query_server import wait_until
 from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
 MISSING = hosts.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -53,8 +55,11 @@ def test_who_does_not_reach_an_owner_says_where_that_is(scene: NodeScene) -> Non
         for partition in owned:
             told = scene.get(one, "/v1/stores/counts/range", partition=partition)
             assert told.status_code in (421, 503), told.text
-            assert told.json()["owner"] == two.url
-            assert scene.status(three, "/v1/stores/counts/range", partition=partition) == 200
+            assert told.json()["owner"] == two.url, told.text
+        # On a busy machine the link between these two may be made anew meanwhile.
+        wait_until(
+            lambda: {scene.status(three, "/v1/stores/counts/range", partition=p) for p in owned} == {200}, HANGING_S
+        )
         partial = scene.get(one, "/v1/stores/counts/range", allow_partial="true").json()
         failures = partial["failures"]
         assert failures.keys() == owned

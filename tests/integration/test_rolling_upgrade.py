@@ -139,7 +139,8 @@ def test_nodes_of_several_builds_answer_as_one_where_they_understand_each_other_
             scene.machines.send()
             scene.check()
             continue
-        said = f"speaks version 98, 99 of the wire, 'two' runs {__version__} and speaks 1, 2: they do not understand"
+        spoken_by_two = ", ".join(map(str, sorted(WIRE_VERSIONS)))
+        said = f"speaks version 98, 99 of the wire, 'two' runs {__version__} and speaks {spoken_by_two}: they do not"
         wait_until(lambda said=said: said in (told(two, one)["fault"] or ""), HANGING_S)  # type: ignore[misc]
         (elsewhere,) = {str(p) for p in range(PARTITIONS)} - two.active()
         refused = two.get("/v1/stores/counts/range", partition=elsewhere, require_active="true")

@@ -126,8 +126,7 @@ class TaskStores:
             for name in self.by_name:
                 with of_store(name):
                     self._open_one(name, noted, is_standby=is_standby)
-            if self._checkpoint.entries(clean=False) != noted:
-                self._checkpoint.write()
+            self._checkpoint.write()
         except BaseException:
             for store in self.by_name.values():
                 store.close()

@@ -229,12 +229,8 @@ class Worker:
                 self._drop_for_now(error)
             except RetryLaterError as error:  # what starting over mends; everything else ends the worker
                 pause_s = self._restarts.pause_s(error)
-                if self._prepare == self.begin:
-                    logger.warning("Starting again: %s", error)
-                    time.sleep(pause_s)
-                else:
-                    logger.warning("Starting over from the last commit: %s", error)
-                    self._prepare = partial(self.start_over, pause_s)
+                logger.warning("Starting over from the last commit: %s", error)
+                self._prepare = partial(self.start_over, pause_s)
 
     def _may_work(self) -> bool:
         """Whether to take part in the group. Leaves it where `fitness` says so."""

@@ -50,8 +50,8 @@ def run_once(app: App, config: Config, log: Log) -> None:
         ]
         eventually(
             lambda: (
-                admin.committed(app.application_id, again).keys()
-                == {place for place, end in admin.committed_ends(again).items() if end}
+                {place: offset for place, offset in admin.committed(app.application_id, again).items() if offset}
+                == {place: end for place, end in admin.committed_ends(again).items() if end}
             ),
             "the worker has read it again",
         )
