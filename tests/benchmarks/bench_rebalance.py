@@ -25,8 +25,8 @@ from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
-from stateline.worker.task import Task, TaskState
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
+from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import TopicPartition
 from stateline_store.task_id import TaskId
 from support.kafka.kafka_broker import KafkaBroker

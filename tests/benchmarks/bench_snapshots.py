@@ -25,9 +25,9 @@ from topic import TOPIC, key_of, value
 
 from stateline.deployment.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
-from stateline.worker.query_socket import QuerySocket
-from stateline.worker.registration import Registration, socket_path
-from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.files.registration import Registration, socket_path
+from stateline.worker.queries.query_socket import QuerySocket
+from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, StoreState, TimestampedKeyValueStore
 
 ROWS = 10_000_000
@@ -55,7 +55,8 @@ class Owner:
             self._stores.append(store)
         self._values = [value() for _ in range(1000)]
         self._instance = Registration(application, "worker-0")
-        self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, self._maker())
+        path, handlers = socket_path(application, "worker-0"), self._maker().handlers
+        self._socket = QuerySocket(path, self._hosted, handlers=handlers)
         levels = IsolationLevel.READ_COMMITTED
         publish_topology(application, PublishedTopology.of(topology, {0: PARTITIONS}, levels))
         tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}

@@ -14,9 +14,9 @@ from topic import key_of, value
 
 from stateline.deployment.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
-from stateline.worker.query_socket import QuerySocket
-from stateline.worker.registration import Registration, socket_path
-from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.files.registration import Registration, socket_path
+from stateline.worker.queries.query_socket import QuerySocket
+from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import (
     IsolationLevel,
     SessionStore,
@@ -54,8 +54,8 @@ class Owner:
                 self._fill(store, partition, rows.get(name, 0))
                 store.commit({})
         self._instance = Registration(application, "worker-0")
-        maker = SnapshotMaker(self._directory, topology, self._hosted)
-        self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, maker)
+        handlers = SnapshotMaker(self._directory, topology, self._hosted).handlers
+        self._socket = QuerySocket(path := socket_path(application, "worker-0"), self._hosted, handlers=handlers)
         level = IsolationLevel.READ_COMMITTED
         publish_topology(application, PublishedTopology.of(topology, {0: PARTITIONS}, level))
         self._instance.update(

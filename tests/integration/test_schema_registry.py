@@ -20,7 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from service.serde.shop import ORDER_JSON, order_message
 from stateline import App, InputRecord, StoreView, serdes, stores
 from stateline.log import open_log
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import RecordError
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker

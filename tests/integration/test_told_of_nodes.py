@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
-from stateline.worker.store_restore import StoreRestore
+from stateline.worker.restore.store_restore import StoreRestore
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret

@@ -19,7 +19,7 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
 from stateline.server.state.group_watch import GroupState, GroupWatch
-from stateline.worker.store_restore import StoreRestore
+from stateline.worker.restore.store_restore import StoreRestore
 from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy
 from support.kafka.kafka_broker import KafkaBroker, needed

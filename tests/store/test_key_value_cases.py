@@ -37,7 +37,7 @@ Tests without a file name are in this file; `contract` is `test_key_value_contra
 | shouldRestoreAll, shouldHandleDeletes{,AndPutBack}OnRestoreAll | test_of_the_records_of_a_key_the_last_is_restored |
 | shouldRestoreThenDeleteOnRestoreAll | test_a_restore_goes_over_the_rows_that_are_there |
 | shouldHandleTombstoneRecords | test_of_the_records_of_a_key_the_last_is_restored |
-| shouldRestoreRecordsAndConsistencyVector…, …MissingHeaders | service/worker/test_changelog.py: headers are its |
+| shouldRestoreRecordsAndConsistencyVector…, …MissingHeaders | worker/restore/test_changelog.py: headers are its |
 | shouldHandleToggleOfEnablingBloomFilters | test_a_database_opens_with_other_tuning |
 | shouldPerform{Range,All}QueriesWithCachingDisabled | none: there is no record cache to switch off |
 | should{Allow,Require,NotAllow}…ManagedIterators | none: one kind of iterator, which the engine tracks |

@@ -4,7 +4,7 @@ Tests without a file name are in this file.
 
 | item | test |
 |---|---|
-| a commit that timed out wiped the store | service/worker/test_worker_faults.py, next line |
+| a commit that timed out wiped the store | service/worker/loop/test_worker_faults.py, next line |
 | | test_a_transaction_of_unknown_outcome_is_settled_and_every_record_counts_once |
 | a late put was lost in a crash, its offset kept | test_a_late_put_survives_a_kill_with_its_offset |
 | a scan over segments was of several moments | test_segments.py, next line |
@@ -16,7 +16,7 @@ Tests without a file name are in this file.
 | requireActive threw the bound away | service/query/test_execution.py, next line |
 | | test_require_active_refuses_every_other_copy |
 | an unknown column family crashed a downgrade | test_rocksdb_engine.py: test_an_unknown_column_family_is_refused |
-| `.position` was merged at every start | service/worker/test_task_stores.py, next line |
+| `.position` was merged at every start | service/worker/tasks/test_task_stores.py, next line |
 | | test_a_position_file_is_taken_into_a_store_with_rows_and_goes |
 | KAFKA-20749, offset rows in data scans | test_offset_rows_are_in_no_scan_of_any_kind |
 | KAFKA-20753, a discarded marker, wiped for ever | test_closing_over_staged_records_again_and_again_empties_nothing |
@@ -53,9 +53,9 @@ from stateline.dsl.app import App
 from stateline.processing.failures import FailureHandler
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.task import Task, TaskState
-from stateline.worker.task_settings import TaskSettings
-from stateline.worker.task_stores import TaskStores
+from stateline.worker.tasks.task import Task, TaskState
+from stateline.worker.tasks.task_settings import TaskSettings
+from stateline.worker.tasks.task_stores import TaskStores
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,

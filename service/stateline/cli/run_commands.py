@@ -159,7 +159,7 @@ def worker(
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.config.directory import held_by_node
-        from stateline.worker.run import run_worker
+        from stateline.worker.loop.run import run_worker
 
     with held_by_node(config):
         run_worker(app, config, instance=instance)

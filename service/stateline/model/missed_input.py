@@ -1,5 +1,5 @@
-"""Input that went by while a store was not part of the application. Pure: `stateline.worker.missed_input` acts by it,
-and `stateline.cli.check` tells it beforehand.
+"""Input that went by while a store was not part of the application. Pure: the worker's `missed_input` acts by it, and
+`stateline.cli.check` tells it beforehand.
 
 The group's note says which parts have seen its input (`stateline.model.fed_parts`), and a store's own Position what the
 store has seen:

@@ -1,4 +1,4 @@
-"""Where a store goes on in what it is restored from. Pure: `stateline.worker.restore_plan` acts by it, and
+"""Where a store goes on in what it is restored from. Pure: `stateline.worker.restore.restore_plan` acts by it, and
 `stateline.cli.check` tells it beforehand.
 
 Offsets of stores are those of the last applied record, None of one that has applied nothing; a log holds `first` to

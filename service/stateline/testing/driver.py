@@ -21,7 +21,7 @@ from stateline.testing.place import DriverFolder
 from stateline.testing.records import DeadLetter, Record, TopicReader, TopicWriter
 from stateline.testing.stepped import SteppedWorker
 from stateline.testing.stores import TestedStore, tested_store
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import ConfigurationError, InvalidArgumentError, StoreClosedError
 from stateline_store.clock import now_ms
 

@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from stateline.dsl.app import App
 from stateline.server.main import create_app
 from stateline.testing.place import DriverFolder
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import NotReadyError
 
 _BASE_URL = "http://127.0.0.1:8000"

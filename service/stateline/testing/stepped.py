@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateline.dsl.app import App
 from stateline.processing.clock import Clock
 from stateline.testing.place import INSTANCE, DriverFolder
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 
 
 class SteppedWorker:

@@ -11,7 +11,7 @@ from stateline.query import values
 from stateline.query.execution import execute, sort_key
 from stateline.query.open_scan import OpenScan
 from stateline.query.values import HostedPartition, PartitionAnswer, Terms
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import (
     DoesNotExistError,
     IsolationLevel,

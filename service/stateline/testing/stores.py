@@ -13,7 +13,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde, shown
 from stateline.serde.windowed import WindowedSerde
 from stateline.testing.store_partitions import Hosts
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,

@@ -27,7 +27,7 @@ from stateline.log import Log
 from stateline.log.interface import Admin, NewTopic
 from stateline.model.graph import Drawn, GraphPart, graph_of
 from stateline.serde.plain import Serde
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import InvalidArgumentError, StatelineError, TopicPartition
 from support.apps.counting_app import PARTITIONS, counting
 from support.processes.running_worker import configured, create, eventually, produce, running

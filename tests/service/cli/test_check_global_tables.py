@@ -18,7 +18,7 @@ from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.model.graph import graph_of
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import StatelineError
 from support.apps.global_app import build
 from support.processes.running_worker import configured, create, eventually, produce, running

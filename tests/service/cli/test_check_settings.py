@@ -16,7 +16,7 @@ from stateline.config import extras
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import ConfigurationError, InvalidArgumentError
 from support.processes.running_worker import configured, create, produce
 

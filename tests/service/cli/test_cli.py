@@ -259,7 +259,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
             "pyspark confluent_kafka fastapi uvicorn pyarrow",
         ),
         ("import stateline.server.main", "pyarrow numpy httpx rich pyspark stateline.log.embedded stateline.log.kafka"),
-        ("import stateline.worker.run", "pyarrow numpy httpx fastapi rich pyspark"),
+        ("import stateline.worker.loop.run", "pyarrow numpy httpx fastapi rich pyspark"),
         ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow rocksdict"),
         ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka rocksdict"),
         ("import stateline.client; stateline.client.Client", "pyarrow numpy confluent_kafka fastapi pyspark"),

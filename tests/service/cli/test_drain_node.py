@@ -12,8 +12,8 @@ from service.worker.faults import counting
 from stateline.cli.drain_node import drain_node
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.instance_file import instance_path
-from stateline.worker.deployment_files import DeploymentFiles
-from stateline.worker.registration import Registration
+from stateline.worker.files.deployment_files import DeploymentFiles
+from stateline.worker.files.registration import Registration
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
 from support.processes.running_worker import configured, create, eventually, running
 from support.run.patience import HANGING_S

@@ -32,7 +32,7 @@ from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.deployment.resets import ResetWork, begun, done, followed_epoch, newest_reset, say_reset
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import (
     ConfigurationError,
     InvalidArgumentError,
@@ -327,7 +327,7 @@ def test_a_worker_that_looked_before_a_reset_began_ends_when_it_is_given_tasks(
 ) -> None:
     if scene.bootstrap.startswith("embedded"):
         return  # where its lock is seen
-    monkeypatch.setattr("stateline.worker.worker.settle_resets", lambda config, log: None)
+    monkeypatch.setattr("stateline.worker.loop.worker.settle_resets", lambda config, log: None)
     say_reset(scene.log, scene.id, None, begun(None, 0, ResetWork(everything=True)))
     with pytest.raises(ConfigurationError, match="--resume"):
         scene.works_until_it_ends()

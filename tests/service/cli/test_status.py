@@ -12,7 +12,7 @@ from stateline.cli.status import status, wait_until_caught_up
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import DoesNotExistError
 from support.apps.counting_app import counting
 from support.processes.running_worker import create, eventually, produce, running

@@ -21,8 +21,8 @@ from stateline.deployment.topology_file import Placement, PublishedTopology, pub
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.spark.sink.checkpoint import keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
-from stateline.worker.registration import Registration, socket_path
-from stateline.worker.topic_ids import remember
+from stateline.worker.files.registration import Registration, socket_path
+from stateline.worker.files.topic_ids import remember
 from stateline_store import DamagedDataError, NewerFormatError
 
 TOPOLOGY = b"""{

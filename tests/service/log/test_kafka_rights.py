@@ -26,7 +26,7 @@ from stateline.log import kafka_producer as producer_module
 from stateline.log.kafka import KafkaLog
 from stateline.server.nodes import registry as registry_module
 from stateline.server.nodes.registry import Registry
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import ConfigurationError, DoesNotExistError, StatelineError, TopicPartition, TopologyError
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.log.log_bench import until

@@ -25,7 +25,7 @@ from stateline.log.interface import NewTopic
 from stateline.model.pipeline import Windowing
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
 from stateline_store.windowed_keys import session_key, window_key
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running

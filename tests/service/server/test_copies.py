@@ -21,8 +21,8 @@ from stateline.server.copies.throttle import Throttle
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.serving import Serving
 from stateline.server.state.worker_connection import LinkedForCopy
-from stateline.worker import topic_ids
-from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.files import topic_ids
+from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import (
     IsolationLevel,
     NotActiveError,

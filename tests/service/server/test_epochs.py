@@ -16,7 +16,7 @@ import pytest
 from stateline.deployment.epoch_marker import LOADING
 from stateline.log import Log, open_log
 from stateline.server.state import epochs
-from stateline.worker.registration import Registration
+from stateline.worker.files.registration import Registration
 from stateline_store import StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
 from support.processes.running_worker import configured, eventually, running

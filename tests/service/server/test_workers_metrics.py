@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stateline.deployment.instance_file import read_instances
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
-from stateline.worker import registration
-from stateline.worker.registration import Registration
+from stateline.worker.files import registration
+from stateline.worker.files.registration import Registration
 from stateline_store import rocksdb_engine
 from support.processes.query_server import OwningWorker
 

@@ -10,7 +10,7 @@ import pytest
 
 from service.worker.faults import Place
 from stateline.log import Record
-from stateline.worker.store_restore import StoreRestore
+from stateline.worker.restore.store_restore import StoreRestore
 
 
 @pytest.fixture

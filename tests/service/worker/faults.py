@@ -21,8 +21,8 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import OFFSET_BITS
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.task import Task
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
+from stateline.worker.tasks.task import Task
 from stateline_store import (
     IsolationLevel,
     PoisonedError,

@@ -7,7 +7,8 @@ import os
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.processing.store_views import StoreView
-from stateline.worker import InputRecord, Output, restorer, store_restore
+from stateline.worker import InputRecord, Output
+from stateline.worker.restore import restorer, store_restore
 
 
 def build(run: str) -> App:

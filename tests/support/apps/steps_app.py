@@ -16,7 +16,8 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.store_views import SessionView, StoreView, WindowView
-from stateline.worker import InputRecord, restorer
+from stateline.worker import InputRecord
+from stateline.worker.restore import restorer
 from support.apps.own_stores import OwnStore
 
 KINDS = ("key_value", "window", "session")

@@ -30,7 +30,7 @@ from support.run.ending import OWNER
 from support.run.patience import HANGING_S
 
 _LOADED = {
-    "worker": ("stateline.worker.run", "stateline.cli.main"),
+    "worker": ("stateline.worker.loop.run", "stateline.cli.main"),
     "pipeline": ("stateline.spark.drivers.several_pipelines", "stateline.cli.main"),
     "others": ("stateline.server.main", "stateline.cli.main", "uvicorn.protocols.http.httptools_impl"),
 }

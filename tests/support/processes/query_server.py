@@ -29,9 +29,9 @@ from stateline.query.values import HostedPartition
 from stateline.serde.plain import Serde
 from stateline.server import serve
 from stateline.stores import key_value
-from stateline.worker.query_socket import QuerySocket
-from stateline.worker.registration import Registration
-from stateline.worker.snapshots import SnapshotMaker
+from stateline.worker.files.registration import Registration
+from stateline.worker.queries.query_socket import QuerySocket
+from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import (
     KeyValueStore,
     Position,
@@ -194,7 +194,9 @@ class OwningWorker:
         self._set_state(StoreState.ACTIVE)
         snapshots = SnapshotMaker(directory, topology, self._hosted)
         declared = {definition.name: definition.description for definition in topology.stores.values()}
-        self.socket = QuerySocket(self._state_dir / f"{self.name}.sock", self._hosted, snapshots, declared)
+        self.socket = QuerySocket(
+            self._state_dir / f"{self.name}.sock", self._hosted, handlers=snapshots.handlers, declared=declared
+        )
         self._publish(sorted(topology.stores))
 
     def _hosted(self, store: str, partition: int) -> HostedPartition | None:

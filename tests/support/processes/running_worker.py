@@ -13,7 +13,7 @@ from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
-from stateline.worker.worker import Worker
+from stateline.worker.loop.worker import Worker
 from stateline_store import NotPresentError, RetryLaterError, SecondaryReader, StateDirectory, TopicPartition
 from support.run.patience import HANGING_S, pause_s
 

@@ -24,7 +24,7 @@ _BY_TEST = (
     "integration/test_worker_crashes.py",
     "integration/test_worker_takeovers.py",
     "integration/test_crash_steps.py",
-    "service/worker/test_standbys.py",
+    "service/worker/standbys/test_standbys.py",
 )
 
 

@@ -14,7 +14,7 @@ from stateline.log.interface import TopicInfo
 from stateline.model.reset_command import of_store, says_how_to_begin_anew
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
-from stateline.worker.topic_ids import known
+from stateline.worker.files.topic_ids import known
 from stateline_store import (
     DamagedDataError,
     NotPresentError,

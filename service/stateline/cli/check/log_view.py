@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stateline.config.settings import Config
 from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.configured_log import configured_log, log_exists
+from stateline.deployment.new_stores import lost_changelogs, new_stores
 from stateline.deployment.resets import Reset, newest_reset
 from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
 from stateline.deployment.topology_file import read_cluster, read_counted
@@ -17,7 +18,6 @@ from stateline.log.interface import Admin, Log, OffsetNote, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import position_of_changelog, types_of_changelog
-from stateline.worker.new_stores import lost_changelogs, new_stores
 from stateline_store import (
     CallerError,
     ConfigurationError,

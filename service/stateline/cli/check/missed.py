@@ -16,7 +16,7 @@ from stateline_store import Position, TopicPartition
 def missed_findings(
     topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView, *, dead_letters: bool
 ) -> Iterator[Finding]:
-    """By the rules of `stateline.worker.missed_input`, of what is on this disk and in changelogs."""
+    """By the rules of `stateline.worker.restore.missed_input`, of what is on this disk and in changelogs."""
     found: list[MissedInput] = []
     parts_of_topics = parts_of(topology)
     for subtopology in topology.subtopologies:

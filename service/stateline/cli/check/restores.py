@@ -217,7 +217,7 @@ def _of_global(store: StoreDefinition, disk: DiskView, log: LogView | None, work
 
 
 def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> list[_Read]:
-    """Of each partition what one worker reads, by the rules of `stateline.worker.global_table_store`."""
+    """Of each partition what one worker reads, by the rules of `stateline.worker.restore.global_table_store`."""
     bounds = {place: each for place, each in log.bounds.items() if place.topic == topic}
     offsets = {} if stored is None else stored.offsets
     starts = {p: start_of_table(offsets.get(p), first, end) for p, (first, end) in bounds.items()}

@@ -1,6 +1,6 @@
 """`OwnParts`: what this node keeps of snapshots.
 
-The workers link their stores' files into the state directory (`stateline.worker.snapshots`), each between two of its
+The workers link their stores' files into the state directory (`worker.queries.snapshots`), each between two of its
 commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
 the node knows every snapshot of it, and a restart loses none.
 """

@@ -2,7 +2,7 @@
 
 Some questions can be answered by Kafka alone. May somebody else have a task: not as long as every member of the group
 is a worker of this directory, as it has said itself (`deployment.instance_file`) or its client id tells
-(`worker.deployment_files`). Has somebody else gone on with it: who commits offsets says so with them. And how far
+(`worker.files.deployment_files`). Has somebody else gone on with it: who commits offsets says so with them. And how far
 behind is a copy: its changelog has a committed end, and the copy the offset that it applied last.
 
 An embedded log is asked nothing: it is one machine's, and its workers share a directory.

@@ -13,8 +13,8 @@ ended (if it has not given the task back), and while the group has no member of 
 all of its changelog does not answer then either when another directory has gone on with the task: it was seen with it,
 or has committed the group's offsets last. "The HTTP contract" calls this which copy answers.
 
-A copy whose restore has not come to its end has rows that are newer than its Position (`worker.store_restore`): no lag
-and no bound allows it anything, whoever restores it, if anybody.
+A copy whose restore has not come to its end has rows that are newer than its Position (the worker's `store_restore`):
+no lag and no bound allows it anything, whoever restores it, if anybody.
 """
 
 from __future__ import annotations

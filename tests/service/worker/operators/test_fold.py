@@ -51,7 +51,7 @@ def oracle(records: list[Given], add: Add) -> dict[bytes, tuple[Any, int]]:
 def test_a_reduced_value_is_that_of_its_records_one_by_one_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str, slices: int
 ) -> None:
-    monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", slices)
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", slices)
     app = App("app")
     grouped(app).reduce(larger, "largest").to_stream().to("out")
     scene = Scene(app, tmp_path, settings={"processing.guarantee": guarantee})

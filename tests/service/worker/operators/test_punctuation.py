@@ -20,11 +20,10 @@ from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
+from stateline.processing.processors import ProcessorRunner, Punctuator
 from stateline.processing.records import Output
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.processor_runner import ProcessorRunner
-from stateline.worker.punctuation import Punctuator
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
 from stateline_store.task_id import TaskId
 from support.kafka.shared_broker import SharedBroker

@@ -54,7 +54,7 @@ OPERATIONS: dict[str, tuple[Any, Add, Add, Callable[[Any], bytes]]] = {
 def test_each_session_holds_what_its_records_make_of_it_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, guarantee: str, slices: int
 ) -> None:
-    monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", slices)
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", slices)
     declare, add, merge, write = OPERATIONS[operation]
     scene = Scene(built(WINDOWS, declare), tmp_path, 2, {"processing.guarantee": guarantee})
     for part in (events(400), events(400, 1, first=400)):
@@ -69,7 +69,7 @@ def test_each_session_holds_what_its_records_make_of_it_over_restarts(
 def test_sessions_that_are_not_in_memory_are_read_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: int, sessions: int, size: int
 ) -> None:
-    monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", 5)
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", 5)
     for name, limit in (("_KEYS", keys), ("_SESSIONS", sessions), ("_BYTES", size)):
         monkeypatch.setattr(f"stateline.processing.operators.session_cache.{name}", limit)
     kept = timedelta(minutes=5)

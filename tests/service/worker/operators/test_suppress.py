@@ -80,7 +80,7 @@ def each_once(found: list[tuple[tuple[Any, ...], Row]], wanted: dict[tuple[Any, 
 def test_each_window_that_closes_is_given_on_once_with_its_final_value_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, guarantee: str, slices: int
 ) -> None:
-    monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", slices)
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", slices)
     if slices == 5:
         monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)  # the store is looked through often
     windows, make = WINDOWS[kind]
@@ -95,7 +95,9 @@ def test_windows_that_close_unknown_while_many_late_ones_open_are_given_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = iter([6, 4])
-    monkeypatch.setattr("stateline.worker.pace.Pace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1))
+    monkeypatch.setattr(
+        "stateline.worker.loop.pace.Pace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1)
+    )
     monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)
     windows = TumblingWindows(timedelta(seconds=10), grace=timedelta(seconds=60))
     scene = Scene(built(windows), tmp_path, 1)

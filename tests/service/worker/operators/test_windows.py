@@ -73,7 +73,7 @@ def built(windows: Any, declare: Callable[[WindowedStream], WindowedTable]) -> A
 def test_each_window_holds_what_its_records_make_of_it_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: Windows, operation: str, guarantee: str, slices: int
 ) -> None:
-    monkeypatch.setattr("stateline.worker.pace._MAX_SLICE_RECORDS", slices)
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", slices)
     declare, add, write = OPERATIONS[operation]
     scene = Scene(built(windows, declare), tmp_path, 2, {"processing.guarantee": guarantee})
     for part in (events(300), events(300, 1, first=300)):

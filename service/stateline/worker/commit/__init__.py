@@ -1,0 +1,1 @@
+"""Commits: their order, their schedule, and what surrounds them."""

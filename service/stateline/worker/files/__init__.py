@@ -1,0 +1,1 @@
+"""Files that the worker writes for other processes of its machine."""

@@ -1,0 +1,139 @@
+"""What a worker writes for other processes of this machine: which tasks it has, and what it has found of topics."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Collection, Mapping
+
+from stateline.deployment.cluster_change import refuse_other_cluster
+from stateline.deployment.drain_request import drain_path
+from stateline.deployment.failed_starts import FailedStarts
+from stateline.deployment.refused_stores import StoresRefusedError
+from stateline.deployment.resets import followed_epoch
+from stateline.deployment.topics import subtopology_partitions, wanted_partitions
+from stateline.deployment.topology_file import (
+    PublishedTopology,
+    publish_as_refused,
+    publish_refusal,
+    publish_topology,
+    publish_unrefused,
+    read_cluster,
+    read_counted,
+    read_made_of,
+)
+from stateline.log.interface import Admin, Consumer, TopicInfo
+from stateline.model.internal_topics import created_topics
+from stateline.model.topology import Topology
+from stateline.model.unnamed_stores import taken_over
+from stateline.worker.files.registration import Registration, socket_path
+from stateline_store import IsolationLevel, StateDirectory
+
+_log = logging.getLogger(__name__)
+_DRAIN_INTERVAL_S = 0.25
+_PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class DeploymentFiles:
+    """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
+
+    `socket` is where it answers queries; `global_tables` the state that is told of those, and `drained` whether it has
+    handed over what it had, are set by whoever knows; `starts` counts those that have failed. Raises `LockedError` when
+    a live worker of this name exists already.
+    """
+
+    def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
+        """`level` is that of queries which name none."""
+        self.registration = Registration(directory.application, instance)
+        self.socket = socket_path(directory.application, instance)
+        self.starts = FailedStarts(directory.application, instance)
+        self._process_id = directory.process_id()
+        self._topology = topology
+        self._level = level
+        self.directory = directory.application
+        self._state_directory = directory
+        self._cluster = ""
+        self._drain = drain_path(directory.application, instance)
+        self._drain.unlink(missing_ok=True)  # it was meant for the process before this one
+        self._drain_looks_s = 0.0
+        self.global_tables: str | None = None
+        self.drained = False
+        self._runs = False
+
+    def client_id(self, prefix: str | None) -> str:
+        """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
+        of another one are told from its own. `prefix` is by default the application's id."""
+        return f"{prefix or self._topology.application_id}-{self._process_id}-{self.registration.instance}"
+
+    def followed_epoch(self) -> int:
+        """As `resets.followed_epoch`."""
+        return followed_epoch(self.directory)
+
+    def counted_before(self) -> dict[str, TopicInfo]:
+        """As `topology_file.read_counted`: what the last worker has found."""
+        return read_counted(self.directory)
+
+    def refuse_other_cluster(self, bootstrap_servers: str, admin: Admin) -> None:
+        """Take note of the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
+        before, counted, target = read_cluster(self.directory), self.counted_before(), self._topology.target
+        self._cluster = refuse_other_cluster(self._state_directory, target, bootstrap_servers, before, counted, admin)
+
+    def say_taken_over(self, created: Collection[str]) -> None:
+        """Warn of each store without a name of its own that has another one's rows, as `taken_over` says it."""
+        for warning in taken_over(self._topology, read_made_of(self.directory), created):
+            _log.warning("%s", warning)
+
+    def is_of_another_directory(self, client_id: str) -> bool:
+        """Whether this is what `client_id` makes for a worker of another directory."""
+        found = _PROCESS_ID.search(client_id)
+        return found is not None and found[0] != str(self._process_id)
+
+    def say_tasks(self, states: Mapping[str, str], consumer: Consumer | None) -> None:
+        """Publish the states of this worker's tasks, and its member id and generation in the group."""
+        known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
+        self.registration.update(self.socket, states, self._process_id, *known, self.global_tables, self.drained)
+
+    def is_to_drain(self) -> bool:
+        """Whether somebody wants this worker to hand over what it has (`stateline node drain`). Looks now and then."""
+        now_s = time.monotonic()
+        if now_s < self._drain_looks_s:
+            return False
+        self._drain_looks_s = now_s + _DRAIN_INTERVAL_S
+        return self._drain.exists()
+
+    def say_topology(self, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]) -> None:
+        """Publish the topology with the partitions that topics have now. `counted` is as `TopicWatch.counted`. Refusals
+        of the last worker stay until `runs`.
+
+        Raises `TopologyError` when topics that are processed together have different numbers.
+        """
+        counts = {name: info.partitions for name, info in found.items()}
+        if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
+            return  # deleted in this moment
+        subtopology_partitions(self._topology, counts)
+        publish = publish_topology if self._runs else publish_as_refused
+        publish(self.directory, self._published(found, counted))
+
+    def runs(self) -> None:
+        """This worker runs all its tasks, so refusals of the last one do not hold."""
+        if not self._runs:
+            self._runs = True
+            publish_unrefused(self.directory)
+
+    def refuse(
+        self, error: StoresRefusedError, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]
+    ) -> None:
+        """Publish why no worker runs the application. `found` and `counted` as `say_topology`."""
+        publish_refusal(self.directory, error, lambda: self._published(found, counted))
+
+    def _published(self, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]) -> PublishedTopology:
+        counts = {name: info.partitions for name, info in found.items()}
+        counts = {**wanted_partitions(created_topics(self._topology), counts), **counts}  # some may not be made yet
+        partitions = {s.ordinal: max(counts[topic.name] for topic in s.sources) for s in self._topology.subtopologies}
+        return PublishedTopology.of(self._topology, partitions, self._level, counted, self._cluster)
+
+    def remove(self) -> None:
+        """A clean exit: nothing of this worker is left but its name's lock file."""
+        self._drain.unlink(missing_ok=True)
+        self.registration.remove()

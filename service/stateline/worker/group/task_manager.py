@@ -1,0 +1,244 @@
+"""How a worker's tasks come and go with the partitions that its group gives it (Kafka Streams' `TaskManager`).
+
+| what the group does                            | what becomes of a task                                              |
+|------------------------------------------------|---------------------------------------------------------------------|
+| gives a partition                              | opened, restored, run; waits while another process holds it         |
+| gives one that is followed here                | reads the rest, runs (`standby_tasks`)                              |
+| takes a partition                              | closed, after a commit                                              |
+| takes all, to say soon who gets what           | suspended after a commit: it stays open and answers                 |
+| gives a suspended one back, as it was left     | goes on at once: nothing is closed, opened or restored              |
+| gives a suspended one back, gone on with since | closed and opened: it restores what another worker wrote            |
+| says nothing for long                          | a suspended one is closed: who has it now may wait for its files    |
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+
+from stateline.log.interface import Admin, Consumer, Log
+from stateline.model.topology import Topology
+from stateline.worker.files.figures import Figures
+from stateline.worker.restore.format_upgrades import FormatUpgrades
+from stateline.worker.restore.missed_input import with_missed_input
+from stateline.worker.restore.restore_plan import plans
+from stateline.worker.restore.restorer import Restorer
+from stateline.worker.standbys.standby_tasks import StandbyTasks
+from stateline.worker.tasks.task import Task, TaskState
+from stateline.worker.tasks.task_settings import TaskSettings
+from stateline.worker.tasks.tasks import Tasks, close_together
+from stateline.worker.tasks.topic_watch import TopicWatch
+from stateline_store import DoesNotExistError, LockedError, LogUnavailableError, StorageError, TopicPartition
+from stateline_store.task_id import TaskId
+
+logger = logging.getLogger(__name__)
+
+# How long a task may be held by another process (its previous owner closing down) before this is an error.
+_LOCK_PATIENCE_S = 60.0
+# Shorter than that: who waits for a task that is suspended here gets it.
+_SUSPENDED_PATIENCE_S = 20.0
+_OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
+
+
+class TaskManager:
+    """One worker's, on its thread. It decides nothing about commits: what is not committed before `suspend`, `revoke`
+    and `drop_all` is dropped."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        topology: Topology,
+        log: Log,
+        admin: Admin,
+        topics: TopicWatch,
+        settings: TaskSettings,
+        standbys: StandbyTasks,
+        *,
+        forget: Callable[[TopicPartition], None],
+        figures: Figures,
+    ) -> None:
+        """`forget` drops what is kept elsewhere of a source's records."""
+        self._tasks = tasks
+        self._topology = topology
+        self._admin = admin
+        self._topics = topics
+        self._settings = settings
+        self._standbys = standbys
+        self._forget = forget
+        self._figures = figures
+        self._restorer = Restorer(log, figures.restored)
+        self._upgrades = FormatUpgrades(log, admin)
+        self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
+        self._suspended_since_s = 0.0
+
+    @property
+    def waiting(self) -> Collection[TaskId]:
+        """The ids of those whose directory another process holds."""
+        return self._locked_since
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether a task waits for `run_restored`."""
+        return self._restorer.busy
+
+    def assign(self, partitions: Collection[TopicPartition], consumer: Consumer) -> None:
+        """These are the worker's now, with what is suspended among them; other suspended tasks are not any more."""
+        changed = self._topics.remember(partitions)
+        self._resume({*partitions}, changed, consumer)
+        added: list[Task] = []
+        for subtopology in self._topology.subtopologies:
+            names = {topic.name for topic in subtopology.sources}
+            for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
+                if (task_id := subtopology.task_id(number)) not in self._tasks.all:
+                    task = self._standbys.take(task_id) or Task(subtopology, number, self._settings)
+                    self._tasks.add(task)
+                    consumer.pause(task.topology.sources)
+                    added.append(task)
+        self._open(added)
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others may have these from now on, whatever is still done with them here."""
+        for partition in partitions:
+            if (task := self._tasks.by_source.get(partition)) is not None and task.state in _OPEN:
+                task.give_back()
+
+    def suspend(self) -> None:
+        """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
+        dropped: list[Task] = []
+        for task in self._tasks.all.values():
+            if task.state is TaskState.RUNNING and not task.processing.dirty:
+                task.suspend()
+                self._stop_reading(task)
+            else:
+                if task.state in _OPEN:
+                    task.give_back()
+                dropped.append(task)
+        self._drop_these(dropped, says_only=None)
+        self._suspended_since_s = time.monotonic()
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not the worker's any more."""
+        found = map(self._tasks.by_source.get, partitions)
+        self._drop_these(list(dict.fromkeys(task for task in found if task is not None)), says_only=None)
+
+    def drop_all(self) -> None:
+        """Close every task; what is staged is dropped."""
+        self._drop_these(list(self._tasks.all.values()))
+
+    def close(self) -> None:
+        """`drop_all`, and release everything."""
+        with ExitStack() as last_first:
+            last_first.callback(self._restorer.close)
+            last_first.callback(self._upgrades.close)
+            last_first.callback(self.drop_all)
+
+    def _resume(self, partitions: Collection[TopicPartition], changed: Collection[str], consumer: Consumer) -> None:
+        suspended = self._tasks.in_state(TaskState.SUSPENDED)
+        ends: dict[TopicPartition, int] = {}
+        kept = [task for task in suspended if all(s in partitions for s in task.topology.sources)]
+        kept = [task for task in kept if task.topology.log_topics().isdisjoint(changed)]
+        if kept:
+            # In this order: another worker's commit writes changelogs before offsets.
+            sources = [source for task in kept for source in task.topology.sources]
+            committed = self._admin.committed(self._topology.application_id, sources)
+            changelogs = {changelog for task in kept for changelog, _ in task.topology.logged}
+            ends = {changelog: end for changelog, (_, end) in self._admin.bounds(changelogs).items()}
+            kept = [task for task in kept if task.is_as_left(committed, ends)]
+        self._drop_these([task for task in suspended if task not in kept])
+        for task in kept:
+            task.resume(ends)
+            self._read(task, task.processing.next_offsets, consumer)
+            consumer.resume(task.topology.sources)
+
+    def open_waiting(self) -> None:
+        """Open the tasks that other processes have let go, and close those that have been suspended for long.
+
+        Raises `LockedError` when a task was held for a minute.
+        """
+        if self._locked_since:
+            self._open([self._tasks.all[task_id] for task_id in self._locked_since])
+        if time.monotonic() - self._suspended_since_s > _SUSPENDED_PATIENCE_S:
+            self._drop_these(self._tasks.in_state(TaskState.SUSPENDED))
+
+    def run_restored(self, timeout_s: float, consumer: Consumer) -> bool:
+        """Go on with restoring; a task that is through takes records from now on. Whether there was one. Raises
+        `StoresRefusedError` as `with_missed_input`."""
+        restored = self._restorer.advance(timeout_s)
+        for task, restored_plan in restored:
+            plan = with_missed_input(task, restored_plan, self._topology)
+            task.run(
+                plan.next_offsets, plan.proven_positions(), plan.ends, plan.partition_times, plan.fed, plan.fed_before
+            )
+            self._read(task, plan.next_offsets, consumer)
+            consumer.resume(task.topology.sources)
+            if task.taken_over_s is not None:
+                took_s = time.monotonic() - task.taken_over_s
+                self._figures.promoted(took_s)
+                logger.info("Task %s, a standby here until now, runs after %.3f s", task.id, took_s)
+        return bool(restored)
+
+    @property
+    def is_upgrading(self) -> bool:
+        """As `FormatUpgrades.is_busy`."""
+        return self._upgrades.is_busy
+
+    def advance_upgrades(self) -> None:
+        """As `FormatUpgrades.advance`."""
+        self._upgrades.advance()
+
+    def _open(self, tasks: Sequence[Task]) -> None:
+        """Open these tasks and plan their restores together."""
+        opened = [task for task in tasks if self._is_opened(task)]
+        if opened:
+            try:
+                planned = plans(opened, self._admin, self._topology.application_id)
+            except DoesNotExistError as error:  # deleted since, and perhaps made anew at once
+                raise LogUnavailableError(str(error)) from error
+            for task, plan in zip(opened, planned, strict=True):
+                self._restorer.add(task, plan)
+
+    def _is_opened(self, task: Task) -> bool:
+        """Open it, unless another process still holds its directory: the task waits then. One that was a standby is."""
+        if task.taken_over_s is not None:
+            return True
+        try:
+            task.open()
+        except LockedError as error:
+            if task.id not in self._locked_since:
+                logger.info("Task %s waits for its previous owner: %s", task.id, error)
+            since = self._locked_since.setdefault(task.id, time.monotonic())
+            if time.monotonic() - since > _LOCK_PATIENCE_S:
+                raise
+            return False
+        self._locked_since.pop(task.id, None)
+        task.settle_topics(self._topics.ids)
+        return True
+
+    def _read(self, task: Task, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        for source, offset in next_offsets.items():
+            consumer.seek(source, offset)
+        self._upgrades.add(task)
+
+    def _stop_reading(self, task: Task) -> None:
+        self._restorer.remove(task.id)
+        self._upgrades.remove(task.id)
+        for source in task.topology.sources:
+            self._forget(source)
+
+    def _drop_these(self, tasks: Collection[Task], *, says_only: type[StorageError] | None = StorageError) -> None:
+        """Close these tasks, several at a time. A task that cannot be closed in order is as one whose worker was
+        killed: `Task.open` mends it. Raises the first error, unless it is one that is said only."""
+        for task in tasks:
+            self._locked_since.pop(task.id, None)
+            self._stop_reading(task)
+        errors: list[Exception] = []
+        for task, error in close_together(tasks):
+            self._tasks.remove(task)
+            if says_only is not None and isinstance(error, says_only):
+                logger.warning("Task %s is not closed in order: %s", task.id, error)
+            elif error is not None:
+                errors.append(error)
+        if errors:
+            raise errors[0]

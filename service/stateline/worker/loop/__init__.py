@@ -1,0 +1,1 @@
+"""The worker itself: its loop, the records it processes next, its figures."""

@@ -1,0 +1,55 @@
+"""One worker as a process: signals in, exit out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+from types import FrameType
+
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
+from stateline.processes.child import LEAVE
+from stateline.processes.open_files import allow_many
+from stateline.processes.readiness import ReadySignal
+from stateline.processes.tracing import traced
+from stateline.worker.loop.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+# Records are freed by their reference counts; at Python's default (700) looking for cycles among them takes a fifth of
+# the worker's time. What cycles can hold back stays bounded: they are looked for after so many new objects.
+_GC_THRESHOLD = 100_000
+
+
+def run_worker(app: App, config: Config, *, instance: str) -> None:
+    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and end. Main thread only. `LEAVE`
+    does the same, and others have its tasks at once.
+
+    It is a static member of its group, as ``<node>-<instance>`` unless ``group.instance.id`` says otherwise: after a
+    crash it has its tasks and its disk back at once, and nobody else takes them before the session times out.
+
+    Raises what `Worker.run` raises; nothing that was committed is lost by it.
+    """
+    readiness = ReadySignal()
+    allow_many()
+    gc.freeze()  # modules and classes live as long as the process
+    gc.set_threshold(_GC_THRESHOLD)
+    config = config.model_copy(update={"group_instance_id": config.member_name(instance)})
+    log = configured_log(config)
+    try:
+        worker = Worker(app, config, log, instance=instance)
+        worker.on_working = readiness.say
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            logger.info("%s: finishing the slice, committing, stopping", signal.Signals(number).name)
+            worker.stop(for_good=number == LEAVE)
+
+        for number in (signal.SIGTERM, signal.SIGINT, LEAVE):
+            signal.signal(number, stop)
+        with traced(config, instance):
+            worker.run()
+    finally:
+        log.close()

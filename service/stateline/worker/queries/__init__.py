@@ -1,0 +1,1 @@
+"""The query socket: answers of the stores that this worker has."""

@@ -1,0 +1,356 @@
+"""`QuerySocket`: answers queries of this worker's stores over a unix socket, on the thread that owns the
+stores.
+
+The worker calls `serve_pending` between slices of its work. So no query needs a lock or sees half a slice,
+and none waits longer than a slice takes. What a call does is bounded (`MAX_REQUESTS_PER_CALL`,
+`MAX_SECONDS_PER_CALL`); the rest waits in its connection for the next call. The frames stand in
+`stateline.query.wire`.
+
+Rules for a client: a frame that cannot be read, or that is too large, ends the connection; a request that
+makes no sense is answered with an error. A client that does not read its replies gets no further request
+read, and commit events reach it as one, once it reads again. None of that ever blocks the worker.
+
+A query that is behind its bound waits here (`waiting_queries`); looking at those takes its share of a call's time, too.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
+
+from stateline.deployment.unix_sockets import check_user, trusted_users
+from stateline.processes.seldom import seldom
+from stateline.query.open_scan import OpenScan
+from stateline.query.open_scans import OpenScans
+from stateline.query.values import Failure, Outcome, QueryRows
+from stateline.query.wire import (
+    WireRequest,
+    decode_message,
+    decode_request,
+    encode_outcome,
+    encode_rows,
+    frame,
+)
+from stateline.worker.queries.hosted_queries import HostedQueries, Lookup, Owned
+from stateline.worker.queries.query_connection import QueryConnection
+from stateline.worker.queries.unix_listener import listen
+from stateline.worker.queries.waiting_queries import WaitingQueries
+from stateline_store import (
+    CursorExpiredError,
+    InvalidArgumentError,
+    IsolationLevel,
+    StatelineError,
+    StoreClosedError,
+)
+
+MAX_REQUESTS_PER_CALL = 256
+MAX_SECONDS_PER_CALL = 0.005
+
+# How often it is looked whether what is waited for beside queries has come back.
+_LOOK_AGAIN_S = 0.001
+
+_log = seldom(__name__)
+
+Message: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+Handler: TypeAlias = Callable[[Message], Message | None]
+"""Takes a request that is no query and returns its reply, without the id; None if the request gets none."""
+Status: TypeAlias = Callable[[], Mapping[str, Any]]
+
+_NOTHING_TO_TELL: Mapping[str, Any] = MappingProxyType(
+    {"lease_until_ms": None, "copies": {}, "fault": "", "figures": None}
+)
+
+
+class QuerySocket:
+    """The worker's end. Every method is for the thread that owns the stores.
+
+    `lookup(store, partition)` returns what this worker hosts now, or None. `owned` is as `Tasks.owned`. `handlers` has
+    by type the requests that are no queries. `declared` has `StoreDefinition.description` by store: a server that
+    subscribes compares it with its own. `status` returns the members of `query.wire` that the socket does not know.
+
+    Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
+    `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lookup: Lookup,
+        *,
+        owned: Owned = lambda store, partition: None,
+        handlers: Mapping[str, Handler] = MappingProxyType({}),
+        declared: Mapping[str, str] = MappingProxyType({}),
+        status: Status = lambda: _NOTHING_TO_TELL,
+    ) -> None:
+        self._path = path
+        self._queries = HostedQueries(lookup, owned)
+        self._handlers = handlers
+        self._declared = dict(declared)
+        self._told = status
+        self._listener = listen(path)
+        self._trusted = trusted_users(path.parent)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._clients: dict[int, QueryConnection] = {}
+        self._waiting = WaitingQueries(self._queries, self._answer)
+        self._scans: OpenScans[OpenScan] = OpenScans()
+        self._had_server = False
+        self._backlog = False  # whole requests were left in connections when the last call ended
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody is there who may ask: a server, mostly."""
+        return bool(self._clients)
+
+    @property
+    def has_lost_its_server(self) -> bool:
+        """Whether a server was here, and none is now."""
+        return self._had_server and not any(client.subscribed for client in self._clients.values())
+
+    def serve_pending(self, timeout_s: float = 0.0) -> int:
+        """Answer what has arrived and return how many requests that was.
+
+        With nothing to do it waits up to `timeout_s` for something to arrive; a request that waits for its
+        bound shortens that to its deadline.
+        """
+        wait_s = 0.0 if self._backlog or timeout_s <= 0 else self._waiting.patience_s(timeout_s)
+        self._move_all_bytes(wait_s)
+        end_s = time.monotonic() + MAX_SECONDS_PER_CALL
+        return self._waiting.answer_due(end_s) + self._answer_arrived(end_s)
+
+    def serve_for(self, wait_s: float) -> None:
+        """Answer whatever arrives within this time, each at once; what is left of an earlier call, in any case."""
+        end_s = time.monotonic() + wait_s
+        self.serve_pending(wait_s)
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.serve_pending(left_s)
+
+    def serve_while(self, work: Callable[[], T], *, uncommitted: bool = False) -> T:
+        """What `work` returns or raises, which waits for somebody else on a thread of its own and touches no store,
+        while queries are answered here; `uncommitted`: none but those of `serve_uncommitted`."""
+        with ThreadPoolExecutor(1, "waits-for-the-log") as pool:  # comes back when the work has
+            outcome = pool.submit(work)
+            while not outcome.done():
+                if not uncommitted:
+                    self.serve_pending(_LOOK_AGAIN_S)
+                elif not self.serve_uncommitted(MAX_SECONDS_PER_CALL):
+                    wait([outcome], _LOOK_AGAIN_S)  # what may not be answered yet would end every wait for more
+        return outcome.result()
+
+    def serve_uncommitted(self, most_s: float) -> int:
+        """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
+
+        Nothing but queries at READ_UNCOMMITTED is answered, the rest of scans, and how the worker is: they see no
+        difference. What else has arrived waits, and what is behind it on its connection.
+        """
+        self._move_all_bytes(0.0)
+        return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)
+
+    def announce_commit(self) -> None:
+        """Tell every subscriber that something was committed. Never blocks; unread announcements become
+        one.
+        """
+        for client in list(self._clients.values()):
+            if client.subscribed:
+                client.commit_due = True
+                self._send(client)
+
+    def announce_status(self) -> None:
+        """Tell every subscriber how the worker is, and until when its tasks are its own. Never blocks."""
+        for client in list(self._clients.values()):
+            if client.subscribed:
+                self._queue(client, {"event": "commit", "status": self._status()})
+
+    def close(self) -> None:
+        """Hang up on every client and remove the socket's file. A second call does nothing."""
+        for client in list(self._clients.values()):
+            self._drop(client)
+        if self._listener.fileno() >= 0:
+            self._selector.close()
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+
+    def _move_all_bytes(self, timeout_s: float) -> None:
+        for key, events in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif (client := self._clients.get(key.fd)) is not None:
+                self._move_bytes(client, events)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # it hung up at once, or we are out of descriptors: serve those who are here
+            _log.warning("A query connection could not be accepted: %s", error)
+            return
+        try:
+            check_user(connection, self._trusted)
+        except OSError as error:
+            _log.warning("A query connection is refused: %s", error)
+            connection.close()
+            return
+        client = QueryConnection(connection)
+        self._clients[connection.fileno()] = client
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _move_bytes(self, client: QueryConnection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                client.receive()
+        except OSError:  # the client is gone, nothing is owed to it
+            self._drop(client)
+            return
+        except InvalidArgumentError as error:  # no telling where the next frame begins
+            self._refuse(client, error)
+            return
+        if events & selectors.EVENT_WRITE:
+            self._send(client)
+
+    def _answer_arrived(self, end_s: float, may_be_answered: Callable[[Message], bool] | None = None) -> int:
+        """One request of each connection in turn, until there is none or the call's share is used up."""
+        answered = 0
+        ready = list(self._clients.values())
+        self._backlog = False
+        while ready and answered < MAX_REQUESTS_PER_CALL and time.monotonic() < end_s:
+            ready = [client for client in ready if self._answer_next(client, may_be_answered)]
+            answered += len(ready)
+        self._backlog |= bool(ready)
+        return answered
+
+    def _answer_next(self, client: QueryConnection, may_be_answered: Callable[[Message], bool] | None) -> bool:
+        """Whether there was a request, and it was answered."""
+        if client.closed:
+            return False
+        try:
+            body = client.next_frame()
+            if body is None:
+                if client.ended:
+                    self._drop(client)
+                return False
+            message = decode_message(body)
+        except InvalidArgumentError as error:
+            self._refuse(client, error)
+            return False
+        if may_be_answered is not None and not may_be_answered(message):
+            client.put_back(body)
+            self._backlog = True
+            return False
+        self._reply_to(client, message)
+        return True
+
+    def _reply_to(self, client: QueryConnection, message: Message) -> None:
+        number = message.get("id")
+        match message.get("type"):
+            case "query":
+                self._start(client, message)
+            case "more":
+                self._queue(client, {"id": number, **self._more(client, message)}, message.get("scan"))
+            case "drop":
+                self._scans.drop(client, message.get("scan"))
+            case "subscribe":
+                client.subscribed = self._had_server = True
+                self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
+            case "status":
+                self._queue(client, {"id": number, "status": self._status()})
+            case str(other) if other in self._handlers:
+                if (reply := self._handlers[other](message)) is not None:
+                    self._queue(client, {"id": number, **reply})
+            case other:
+                self._queue(client, {"id": number, "error": f"No request is of type {other!r}."})
+
+    def _status(self) -> Message:
+        own = {"pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting)}
+        return {**own, **self._told()}
+
+    def _start(self, client: QueryConnection, message: Message) -> None:
+        try:
+            request = decode_request(message)
+        except InvalidArgumentError as error:
+            self._queue(client, {"id": message.get("id"), "error": str(error)})
+            return
+        outcome = self._queries.run(request)
+        if not self._waiting.add(client, request, outcome):
+            self._answer(client, request, outcome)
+
+    def _answer(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> None:
+        rest = None if isinstance(outcome, Failure) else outcome.rows.rest
+        place = (request.terms.store, request.partition)
+        scan = (
+            self._scans.keep(client, place, rest, self._queries.pinned(request)) if isinstance(rest, OpenScan) else None
+        )
+        self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
+
+    def _more(self, client: QueryConnection, message: Message) -> dict[str, Any]:
+        """What a scan has next, or why not."""
+        try:
+            number, limit = int(message["scan"]), int(message["limit"])
+            rows = self._read_on(client, number, limit)
+            return {"rows": encode_rows(rows, None if rows.rest is None else number)}
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"Not a scan and a limit: {error!r}"}
+        except StatelineError as error:
+            return {"outcome": encode_outcome(Failure(error))}
+        except Exception as error:  # noqa: BLE001 - as in `HostedQueries.run`
+            _log.exception("A scan failed")
+            return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
+
+    def _read_on(self, client: QueryConnection, number: int, limit: int) -> QueryRows:
+        scan = self._scans.used(client, number).scan
+        try:
+            rows = scan.rows(max(1, limit))
+        except StoreClosedError as error:
+            self._scans.drop(client, number)
+            raise CursorExpiredError("The worker closed the store of this scan. Start over.") from error
+        except BaseException:
+            self._scans.drop(client, number)
+            raise
+        if rows.rest is None:
+            self._scans.drop(client, number)
+        return rows
+
+    def _queue(self, client: QueryConnection, message: Message, scan: object = None) -> None:
+        """Send a reply; `scan` is the number of the scan that it leaves open."""
+        try:
+            client.queue(frame(message))
+        except InvalidArgumentError as error:
+            self._scans.drop(client, scan)  # who asked does not learn its number, or goes on behind what was lost
+            client.queue(frame({"id": message["id"], "error": str(error)}))
+        self._send(client)
+
+    def _send(self, client: QueryConnection) -> None:
+        if client.closed:
+            return
+        try:
+            client.send()
+        except OSError:  # the client is gone
+            self._drop(client)
+            return
+        if (interest := client.wanted_events()) != client.interest:
+            self._selector.modify(client.socket, interest)
+            client.interest = interest
+
+    def _refuse(self, client: QueryConnection, error: InvalidArgumentError) -> None:
+        _log.warning("A query connection is closed: %s", error)
+        self._drop(client)
+
+    def _drop(self, client: QueryConnection) -> None:
+        if client.closed:
+            return
+        client.closed = True
+        self._scans.drop_all(client)
+        self._selector.unregister(client.socket)
+        del self._clients[client.socket.fileno()]
+        client.socket.close()
+
+
+def _sees_no_commit(message: Message) -> bool:
+    """Whether the answer is the same before and after a store's commit."""
+    uncommitted = message.get("isolation_level") == IsolationLevel.READ_UNCOMMITTED.value
+    return message.get("type") in ("more", "drop", "status") or (message.get("type") == "query" and uncommitted)

@@ -1,0 +1,161 @@
+"""A worker's part of a snapshot, or of a copy for another node: checkpoints of stores, on the thread that owns them.
+
+Between two slices of work, where a server's request is answered, every store of this worker is at the same commit:
+`Committer.commit` commits all of them before it comes back, and a commit that failed half way ends in a start over,
+before anybody is answered. What is staged is in memory and on no disk. So what is linked then is one cut of all stores
+and partitions that are asked for, and each says in its own rows which commit it is. Of what is to be seen in whole
+epochs no part is linked that is of another epoch than the others, as when a worker died in the middle of a commit.
+
+For a copy standbys will do as well, whose newest commit has its Position, and epochs may differ: the copy reads on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from stateline.deployment.epoch_marker import LOADING
+from stateline.model.topology import Topology
+from stateline.query.values import Failure, HostedPartition
+from stateline.query.wire import encode_outcome
+from stateline.worker.files.topic_ids import known
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    NotActiveError,
+    NotPresentError,
+    NotReadyError,
+    RetryLaterError,
+    StateDirectory,
+    StatelineError,
+    StoreState,
+    TopicPartition,
+)
+from stateline_store.checkpoints import CheckpointPart, link_database
+from stateline_store.directory import DIRECTORY_MODE
+from stateline_store.durable_files import refused
+from stateline_store.format_upgrade import has_plain_files
+from stateline_store.snapshot_directory import SNAPSHOTS
+
+_log = logging.getLogger(__name__)
+_OWNED = (StoreState.ACTIVE,)
+_COPIED = (StoreState.ACTIVE, StoreState.STANDBY)
+
+Place = tuple[str, int]
+"""A store and a partition of it."""
+
+
+class SnapshotMaker:
+    """One worker's, on the thread that owns the stores; `lookup(store, partition)` says what it hosts now, or None."""
+
+    def __init__(
+        self, directory: StateDirectory, topology: Topology, lookup: Callable[[str, int], HostedPartition | None]
+    ) -> None:
+        self._directory = directory
+        self._topology = topology
+        self._lookup = lookup
+        self._numbers = topology.epoch_numbers()
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+        """`answer` by the types of the requests."""
+        return {"snapshot": self.answer, "copy": self.answer}
+
+    def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, of a copy
+        ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
+        try:
+            places = [(str(store), int(partition)) for store, partition in message["places"]]
+            snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"Not a snapshot and its places: {error!r}"}
+        try:
+            if is_copy:
+                parts, topics = self.make_for_copy(snapshot_id, places)
+                return {"parts": [part.to_json() for part in parts], "topics": topics}
+            parts, epochs = self.make(snapshot_id, places), self._check_epochs(places)
+        except StatelineError as error:
+            # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
+            why = NotReadyError(str(error)) if type(error) is RetryLaterError else error
+            return {"outcome": encode_outcome(Failure(why))}
+        except Exception as error:  # noqa: BLE001 - whatever it is, a snapshot must not end the worker
+            _log.exception("A snapshot failed")
+            return {"outcome": encode_outcome(Failure(StatelineError(f"The snapshot failed: {error}")))}
+        numbers = [[place.topic, place.partition, number] for place, number in epochs.items()]
+        return {"parts": [part.to_json() for part in parts], "epochs": numbers}
+
+    def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
+        """Link these stores' files into the snapshot's directory, which its maker has created.
+
+        Raises `NotPresentError` for what this worker does not have, or when the directory is gone (its maker is, too);
+        `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` when the
+        file system refuses. What was linked by then goes with the snapshot's directory.
+        """
+        places = list(places)
+        self._check_epochs(places)
+        return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]
+
+    def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> tuple[list[CheckpointPart], dict[str, str]]:
+        """Link these stores of one task for another node; with them the ids of the topics that they were made from.
+        Those that have nothing of their changelog yet are left out. Raises as `make`."""
+        parts: list[CheckpointPart] = []
+        topics: dict[str, str] = {}
+        for name, partition in places:
+            hosted = self._hosted(name, partition, _COPIED)
+            changelog = self._topology.stores[name].changelog(self._topology.application_id)
+            if changelog and hosted.store.committed_offset(TopicPartition(changelog, partition)) is not None:
+                parts.append(self._link(snapshot_id, name, partition, hosted))
+                topics |= known(self._directory.task(str(self._topology.subtopology_of(name).task_id(partition))))
+        return parts, topics
+
+    def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
+        """The numbers of their epochs. Raises `NotReadyError` unless each is in all of these stores, or in none."""
+        seen: dict[TopicPartition, int] = {}
+        for name, partition in places:
+            store = self._hosted(name, partition).store
+            for place in self._numbers.get(name, ()):
+                number = store.committed_offset(place)
+                if number in (None, LOADING) or seen.setdefault(place, number) != number:
+                    raise NotReadyError(
+                        f"Partition {partition} of {name!r} is not at the end of the micro-batch that the others are "
+                        "at, and is to be seen whole: ask again in a moment."
+                    )
+        return seen
+
+    def _link(self, snapshot_id: str, name: str, partition: int, hosted: HostedPartition) -> CheckpointPart:
+        store = hosted.store
+        task_id = str(self._topology.subtopology_of(name).task_id(partition))
+        timestamped = self._topology.stores[name].timestamped
+        database = self._directory.store(task_id, name, timestamped=timestamped)
+        snapshot = self._directory.application / SNAPSHOTS / snapshot_id
+        try:
+            (snapshot / task_id).mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError as error:
+            raise NotPresentError(f"The snapshot {snapshot_id} was given up: make a new one.") from error
+        except OSError as error:
+            raise refused(snapshot / task_id, "created", error) from error
+        lengths = link_database(database, snapshot / task_id / database.name)
+        return CheckpointPart(
+            name,
+            partition,
+            f"{task_id}/{database.name}",
+            store.commit_number,
+            store.committed_at_ms,
+            store.position(IsolationLevel.READ_COMMITTED),
+            lengths,
+        )
+
+    def _hosted(self, name: str, partition: int, states: Collection[StoreState] = _OWNED) -> HostedPartition:
+        what = f"Partition {partition} of {name!r}"
+        hosted = self._lookup(name, partition)
+        if hosted is None or not hosted.store.is_open:
+            raise NotPresentError(f"{what} is not on this worker now: ask again in a moment.")
+        if not hosted.store.persistent:
+            raise InvalidArgumentError(f"{name!r} is a store in memory: only stores on disk can be in a snapshot.")
+        if hosted.state not in states:
+            raise NotActiveError(f"{what} is being restored: ask again when it is active.")
+        task = self._directory.task(str(self._topology.subtopology_of(name).task_id(partition)))
+        if self._topology.stores[name].timestamped and has_plain_files(task, name):
+            raise NotActiveError(f"{what} is being upgraded to timestamps: ask again when that is done.")
+        return hosted

@@ -1,0 +1,101 @@
+"""Queries that are behind their bound and may wait for it (`wait_ms`), with the worker whose stores move.
+
+Uncommitted state moves between commits, so the worker alone knows when. A query is looked at again when its partition
+has moved. What a call takes is bounded; the next one begins with those that were not looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stateline.query.values import Outcome, any_behind
+from stateline.query.wire import WireRequest
+from stateline.worker.queries.hosted_queries import HostedQueries, Place, Standing
+from stateline.worker.queries.query_connection import QueryConnection
+from stateline_store import StoreState
+
+# One more is told at once that it is behind; its server may ask again.
+MAX_WAITING = 1024
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """`standing` is where the partition stood when the request was found to be behind."""
+
+    client: QueryConnection
+    request: WireRequest
+    deadline_s: float
+    standing: Standing
+
+
+class WaitingQueries:
+    """One worker's, on its thread. `answer` is called with each that is over."""
+
+    def __init__(self, queries: HostedQueries, answer: Callable[[QueryConnection, WireRequest, Outcome], None]) -> None:
+        self._queries = queries
+        self._answer = answer
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> bool:
+        """Let it wait, if that was its outcome just now; whether it does."""
+        if request.wait_ms <= 0 or not any_behind((outcome,)) or len(self._waiting) >= MAX_WAITING:
+            return False
+        deadline_s = time.monotonic() + request.wait_ms / 1000
+        self._waiting.append(_Waiting(client, request, deadline_s, self._queries.standing(_place(request))))
+        return True
+
+    def patience_s(self, timeout_s: float) -> float:
+        """This long, or until the first of them must be answered."""
+        if not self._waiting:
+            return timeout_s
+        nearest = min(waiting.deadline_s for waiting in self._waiting) - time.monotonic()
+        return max(0.0, min(timeout_s, nearest))
+
+    def answer_due(self, end_s: float) -> int:
+        """Answer those whose bound is met or whose time is up, forget those whose client is gone; how many were
+        answered. No look begins after `end_s`."""
+        if not self._waiting:
+            return 0
+        standings = {place: self._queries.standing(place) for place in {_place(each.request) for each in self._waiting}}
+        waiting, self._waiting = self._waiting, []
+        still: list[_Waiting] = []
+        looked_at = answered = 0
+        now_s = time.monotonic()
+        while looked_at < len(waiting) and now_s < end_s:
+            each = waiting[looked_at]
+            looked_at, now_s = looked_at + 1, time.monotonic()
+            if each.client.closed:
+                continue
+            if self._waits_on(each, standings[_place(each.request)], now_s):
+                still.append(each)
+            else:
+                answered += 1
+        self._waiting = waiting[looked_at:] + still
+        return answered
+
+    def _waits_on(self, waiting: _Waiting, standing: Standing, now_s: float) -> bool:
+        """Whether it was not answered: its time is not up and its partition still behind."""
+        request, in_time = waiting.request, now_s < waiting.deadline_s
+        if in_time and (standing == waiting.standing or self._is_behind(request, standing)):
+            waiting.standing = standing
+            return True
+        outcome = self._queries.run(request)
+        if in_time and any_behind((outcome,)):
+            return True
+        self._answer(waiting.client, request, outcome)
+        return False
+
+    def _is_behind(self, request: WireRequest, standing: Standing) -> bool:
+        """Whether `HostedQueries.run` would say so too; what it may refuse for another reason, it has to look at."""
+        if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
+            return False
+        return self._queries.is_behind(request, standing[0])
+
+
+def _place(request: WireRequest) -> Place:
+    return request.terms.store, request.partition, request.terms.isolation_level

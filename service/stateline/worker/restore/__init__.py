@@ -1,0 +1,1 @@
+"""Topics read into stores: restores, global tables, format upgrades."""

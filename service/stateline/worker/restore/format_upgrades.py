@@ -1,0 +1,165 @@
+"""Builds the timestamped files of stores beside the plain ones that serve (KIP-258, ``upgrade.mode = in_place``).
+
+What is built comes from the changelogs, between the worker's slices of work, and follows them from then on. When a
+store has caught up the log says so; when every worker has said it of all its stores, `upgrade.from` is unset and the
+workers are started again: they open the timestamped files, restore what is missing and delete the plain ones.
+
+A crash loses nothing: what was built says itself how far it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from stateline.log.interface import Admin, Log
+from stateline.model.restore_start import RestoreStart, start_of_logged
+from stateline.model.table_topics import forgets
+from stateline.model.topic import Topic
+from stateline.processing.changelog import OWNER_EPOCH
+from stateline.worker.restore.restore_plan import TaskPlan
+from stateline.worker.restore.restorer import Restorer
+from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
+from stateline.worker.tasks.task import Task
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    StoreContext,
+    StoreState,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
+
+logger = logging.getLogger(__name__)
+
+# How often the changelogs are looked at once a store has caught up.
+_FOLLOW_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class _Build:
+    """A store that is being built, and what it is built from. `table_of` is the topic of a table. `keeps_rows`: it
+    keeps what it has if its changelog deletes what comes next. `has_markers`: transactions write that changelog."""
+
+    store: TransactionalStore
+    context: StoreContext
+    changelog: TopicPartition
+    table_of: Topic | None
+    keeps_rows: bool
+    has_markers: bool
+    ready: bool = False
+
+
+class FormatUpgrades:
+    """The builds of one worker's tasks, on its thread. Does nothing, and costs nothing, without an upgrade."""
+
+    def __init__(self, log: Log, admin: Admin) -> None:
+        self._admin = admin
+        self._restorer = Restorer(log, level=logging.DEBUG)  # following would fill the log
+        self._tasks: dict[TaskId, tuple[Task, list[_Build]]] = {}
+        self._looked_at = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a store has not caught up yet."""
+        return any(not build.ready for _, builds in self._tasks.values() for build in builds)
+
+    def add(self, task: Task) -> None:
+        """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
+        are to be upgraded."""
+        if names := task.stores.formats.to_build():
+            builds: list[_Build] = []
+            self._tasks[task.id] = (task, builds)  # known before the first is open: `remove` closes what was opened
+            for name in names:
+                builds.append(self._opened(task, name))
+                reached("upgrade:build-opened")
+            self._looked_at = 0.0
+
+    def remove(self, task_id: TaskId) -> None:
+        """The task is given up: keep what was built."""
+        if task_id in self._tasks:
+            _, builds = self._tasks.pop(task_id)
+            self._restorer.remove(task_id)
+            for build in builds:
+                build.store.close()
+
+    def advance(self) -> None:
+        """Build for one slice of work. Raises what the log or a store raises."""
+        if not self._tasks:
+            return
+        if self._restorer.busy:
+            for task, _ in self._restorer.advance(0.0):
+                self._note_ready(task)
+            reached("upgrade:build-advanced")
+        elif time.monotonic() - self._looked_at > _FOLLOW_INTERVAL_S:
+            self._looked_at = time.monotonic()
+            for task, builds in self._tasks.values():
+                self._restorer.add(task, self._plan(builds))
+
+    def close(self) -> None:
+        """Keep what was built, and release everything."""
+        for task_id in list(self._tasks):
+            self.remove(task_id)
+        self._restorer.close()
+
+    def _opened(self, task: Task, name: str) -> _Build:
+        definition, changelog = task.topology.definitions[name], task.topology.changelogs.get(name)
+        store = definition.build()
+        if changelog is None or not isinstance(store, TransactionalStore):
+            raise AssertionError(f"Store {name!r} cannot be built from a changelog.")
+        context = StoreContext(str(task.id), task.directory, changelog, types=definition.types)
+        keeps_rows, has_markers = definition.source is not None or forgets(definition), task.settings.exactly_once
+        build = _Build(store, context, changelog, definition.source, keeps_rows, has_markers)
+        try:
+            store.init(build.context)
+        except DamagedDataError as error:
+            logger.warning("The new files of %s of task %s are deleted and built again: %s", name, task.id, error)
+            _begin_anew(build)
+        if changelog.topic in task.recreated:
+            _begin_anew(build)
+        store.set_state(StoreState.RESTORING)
+        logger.info("Upgrading %s of task %s: timestamped files are built beside the plain ones", name, task.id)
+        return build
+
+    def _plan(self, builds: list[_Build]) -> TaskPlan:
+        """What was added to the changelogs since the builds have read them."""
+        restores = [self._plan_one(build) for build in builds]
+        return TaskPlan(tuple(each for each in restores if each.remaining), {}, {}, {})
+
+    def _plan_one(self, build: _Build) -> StoreRestore:
+        store, changelog = build.store, build.changelog
+        first, end = self._admin.watermarks(changelog)
+        offset = store.committed_offset(changelog)
+        start = start_of_logged(
+            offset, first, forgets=build.keeps_rows, has_markers=build.has_markers, has_all_input=False
+        )
+        if offset is not None and (start.anew or (start.at > end and start.at > self._admin.log_end(changelog))):
+            logger.warning("The new files of %s are at offset %d, but %s holds %d to %d: they are built again",
+                           store.name, offset, changelog, first, end - 1)  # fmt: skip
+            _begin_anew(build)
+            start = RestoreStart(first)
+        has_commits = bool(store.position(IsolationLevel.READ_COMMITTED))
+        epoch = 0 if build.table_of else store.committed_offset(OWNER_EPOCH) or 0
+        of = RestoredStore(store, store.commit, changelog, build.table_of, build.context.types, owner_epoch=epoch)
+        return StoreRestore(of, start.at, end, has_commits=has_commits)
+
+    def _note_ready(self, task: Task) -> None:
+        for build in self._tasks[task.id][1]:
+            build.store.set_state(StoreState.STANDBY, 0)
+            if not build.ready:
+                build.ready = True
+                logger.info(
+                    "Store %s of task %s is ready with timestamps. When every worker has said so of all its stores, "
+                    "unset upgrade.from and start the workers again.",
+                    build.store.name, task.id,
+                )  # fmt: skip
+                reached("upgrade:build-ready")
+
+
+def _begin_anew(build: _Build) -> None:
+    build.store.close()
+    build.store.wipe()
+    build.store.init(build.context)

@@ -1,0 +1,129 @@
+"""One global table's store: opened, compared with its topic, filled.
+
+| its own offset of a partition | what it does                                                                         |
+|-------------------------------|--------------------------------------------------------------------------------------|
+| none                          | reads the partition from its first record                                            |
+| an offset                     | goes on behind it                                                                    |
+| beyond the topic's end        | is emptied, and read from the beginning: the topic has lost its end, or is another   |
+| before the first record       | goes on with that, and says so: nobody else has what was deleted (`restore_plan`)    |
+
+It is emptied as well when its topic was deleted and made anew, by the topic's id, and when its files are damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from stateline.deployment.worker_figures import StoreFigures
+from stateline.log.interface import Consumer, Record
+from stateline.model.reset_command import of_store
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.table_topics import beginning_is_lost
+from stateline.processing.changelog import stage
+from stateline.processing.event_times import PARTITION_TIME
+from stateline.worker.restore.lost_records import say_never_read
+from stateline.worker.tasks.readable_stores import refuse_unreadable
+from stateline.worker.tasks.store_commits import StoreCommits
+from stateline_store import (
+    DamagedDataError,
+    Position,
+    StoreContext,
+    TopicPartition,
+    TransactionalStore,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class GlobalTableStore:
+    """One worker's, on its thread. `next_offsets` are the first ones of each partition that it has not read."""
+
+    def __init__(self, definition: StoreDefinition, context: StoreContext) -> None:
+        store = definition.build()
+        assert isinstance(store, TransactionalStore), "a timestamped key-value store is one"
+        assert definition.source is not None, "a global table is of a topic"
+        self.store, self.topic, self._context = store, definition.source, context
+        self._definition = definition
+        self._commits = StoreCommits(time.monotonic())
+        self.next_offsets: dict[TopicPartition, int] = {}
+
+    def open(self, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_anew: bool) -> None:
+        """Open it, and find where each partition is to be read from; `bounds` are the first offset and the end of each,
+        `is_anew` says that the topic was made anew since it was remembered. Raises `TopologyError` where what is on
+        disk has other types, or cannot be read any more."""
+        store = self.store
+        try:
+            with of_store(store.name):
+                store.init(self._context)
+        except DamagedDataError as error:
+            self._empty(f"it is damaged: {error}")
+        if is_anew:
+            self._empty("the topic was created again")
+        for source, (_, end) in bounds.items():
+            offset = store.committed_offset(source)
+            if offset is not None and offset + 1 > end:
+                self._empty(f"it has offset {offset} of partition {source.partition}, which ends before")
+        with of_store(store.name):
+            refuse_unreadable(self._definition, store, "the global tables")
+        self._find_starts(bounds)
+
+    def partition_times(self) -> dict[TopicPartition, int]:
+        """As of its newest commit, of those partitions that have one."""
+        found = {source: self.store.committed_offset(_time_of(source)) for source in self.next_offsets}
+        return {source: at for source, at in found.items() if at is not None}
+
+    def stage(self, source: TopicPartition, records: Sequence[Record], last_offset: int) -> None:
+        """Stage those records of a partition that it has not read, all up to this offset being read."""
+        first = self.next_offsets[source]
+        if last_offset < first:
+            return
+        stage(self.store, records if not records or records[0].offset >= first else _from(first, records))
+        self.store.advance(Position.of({source: last_offset}))
+        self.store.publish_staged()
+
+    def commit(self, consumer: Consumer, times: Mapping[TopicPartition, int]) -> None:
+        """Commit what is staged, with how far the consumer has come and its partitions' times."""
+        for source, known in self.next_offsets.items():
+            self.next_offsets[source] = max(known, consumer.next_offset(source) or 0)
+        offsets = {source: following - 1 for source, following in self.next_offsets.items() if following > 0}
+        beside = {_time_of(source): at for source, at in times.items() if source in self.next_offsets}
+        began_s = time.perf_counter()
+        self.store.commit({**offsets, **beside})
+        self._commits.committed(time.perf_counter() - began_s)
+
+    def figures(self, now_s: float) -> StoreFigures:
+        """As `StoreCommits.sample`."""
+        return self._commits.sample(now_s, self.store.approximate_num_uncommitted_bytes)
+
+    def _find_starts(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        lost: dict[TopicPartition, int] = {}
+        missed: dict[TopicPartition, range] = {}
+        for source, (first, _) in bounds.items():
+            offset = self.store.committed_offset(source)
+            self.next_offsets[source] = first if offset is None else max(first, offset + 1)
+            if offset is None and first > 0:
+                lost[source] = first
+            elif offset is not None and offset + 1 < first:
+                missed[source] = range(offset + 1, first)
+        if lost:
+            logger.warning("%s", beginning_is_lost(self.store.name, lost))
+        if missed:
+            say_never_read(self.store.name, missed, forgets=False)
+
+    def _empty(self, why: str) -> None:
+        name = self.store.name
+        logger.warning("Global table %s is emptied and read again from %s: %s", name, self.topic.name, why)
+        self.store.close()
+        self.store.wipe()
+        self.store.init(self._context)
+
+
+def _time_of(source: TopicPartition) -> TopicPartition:
+    """Under which its store has the time of a partition beside its offset. On disk: never change."""
+    return TopicPartition(PARTITION_TIME.topic, source.partition)
+
+
+def _from(first: int, records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.offset >= first]

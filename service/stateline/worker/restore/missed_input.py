@@ -1,0 +1,52 @@
+"""What a worker does about stores that were not part of the application while the group went on (`model.missed_input`).
+
+Once a task is restored, its stores say what they have seen. Input that a store lacks is read again if nothing else gets
+it. Otherwise the store is refused, with the command that rebuilds it: its rows would be older than its Position.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stateline.deployment.refused_stores import StoresRefusedError
+from stateline.model.missed_input import MissedInput, missed_input, new_feed, refusals
+from stateline.model.topology import Topology
+from stateline.worker.restore.restore_plan import TaskPlan
+from stateline.worker.tasks.task import Task
+from stateline_store import IsolationLevel, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+def with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskPlan:
+    """The plan of this task, which is restored, with the input that its stores lack. Raises `StoresRefusedError` for
+    stores that cannot get theirs."""
+    found: list[MissedInput] = []
+    dead_letters = task.settings.failures.writes_dead_letters
+    for away in plan.away:
+        missed, new = missed_input(
+            away, task.topology.subtopology, topology, _seen(task, away.source), dead_letters=dead_letters
+        )
+        found += [] if missed is None else [missed]
+        _say_new(task, new, away.source, away.next_offset, topology)
+    if reasons := refusals(found, topology):
+        raise StoresRefusedError(reasons)
+    again = {missed.source: missed.reads_from for missed in found if missed.reads_from is not None}
+    for missed in found:
+        for told in missed.told():
+            logger.warning("%s", told)
+    times = {source: at for source, at in plan.partition_times.items() if source not in again}
+    return replace(plan, next_offsets={**plan.next_offsets, **again}, partition_times=times)
+
+
+def _seen(task: Task, source: TopicPartition) -> Callable[[str], int | None]:
+    return lambda store: task.stores.position(store, IsolationLevel.READ_COMMITTED).get(*source)
+
+
+def _say_new(task: Task, stores: Sequence[str], source: TopicPartition, at: int, topology: Topology) -> None:
+    """Warn of stores that have rows, of other topics: of a store without any `new_stores` warns."""
+    for store in stores:
+        if task.stores.offsets.committed(store) is not None:
+            logger.warning("%s", new_feed(store, source, at, topology))

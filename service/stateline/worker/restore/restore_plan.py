@@ -1,0 +1,267 @@
+"""What a task has to restore before it takes records, and from which offsets it goes on.
+
+Each store says itself up to where it has applied its changelog (`committed_offset`, the last applied record).
+
+| store                                | changelog            | restored up to                                  |
+|--------------------------------------|----------------------|-------------------------------------------------|
+| logged                               | its changelog topic  | the end it had when the restore began           |
+| table that nothing else reads        | its source topic     | not at all: the task starts at the store's offset |
+| table beside a processor             | its source topic     | the group's committed offset                    |
+
+A store that lacks a deleted record of its changelog is wiped and rebuilt, alone. Which stores keep their rows although
+their offset lies before the log's first record says `model.restore_start`; it is logged. A table always keeps them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from stateline.log.interface import Admin, OffsetNote
+from stateline.model.fed_parts import FedPart, FedParts, note_after
+from stateline.model.missed_input import AwayParts, away_parts
+from stateline.model.reset_command import of_store
+from stateline.model.restore_start import (
+    RestoreStart,
+    has_seen,
+    is_behind_store,
+    may_be_markers,
+    start_of_logged,
+    start_of_table,
+)
+from stateline.model.table_topics import forgets
+from stateline.model.topic import Topic
+from stateline.worker.restore.lost_records import Bounds, say_lost, start_of_group
+from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
+from stateline.worker.tasks.task import Task
+from stateline_store import IsolationLevel, Position, TopicPartition, TopologyError
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Where a task begins: what its stores must restore first, then the input offsets to go on from.
+
+    `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
+    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
+    had applied nothing of their changelog when the plan was made; `partition_times` are the group's of topics with a
+    `timestamp` of their own. `away` are stores and topics that may lack input; `fed` is what commits note, and
+    `fed_before` what the newest ones have noted.
+    """
+
+    restores: tuple[StoreRestore, ...]
+    next_offsets: Mapping[TopicPartition, int]
+    positions: Mapping[str, Position]
+    ends: Mapping[TopicPartition, int]
+    unproven: frozenset[str] = frozenset()
+    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    away: tuple[AwayParts, ...] = ()
+    fed: Mapping[TopicPartition, str | None] = field(default_factory=dict)
+    fed_before: Mapping[TopicPartition, str | None] = field(default_factory=dict)
+
+    def proven_positions(self) -> dict[str, Position]:
+        """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
+        new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
+        restored = {restore.store.name for restore in self.restores if restore.restored}
+        return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
+
+
+def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
+    """Read offsets from the log, those of all tasks at once, and from the stores, and decide. The tasks are open.
+
+    Raises `TopologyError` when a changelog has lost what its store still has.
+    """
+    # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
+    sources = [source for task in tasks for source in task.topology.sources]
+    found = admin.committed_with_notes(group, sources)
+    committed, notes = {s: at for s, (at, _) in found.items()}, {s: note for s, (_, note) in found.items()}
+    logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
+    bounds = admin.bounds(logs)
+    say_lost(tasks, bounds)
+    return [_plan(task, _of(task, committed), _of(task, notes), bounds) for task in tasks]
+
+
+def _of(task: Task, known: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+    return {source: known[source] for source in task.topology.sources if source in known}
+
+
+def restored_store(task: Task, name: str, changelog: TopicPartition, table_of: Topic | None = None) -> RestoredStore:
+    """Return a store of this open task, to be restored. `table_of` as `RestoredStore`."""
+    return RestoredStore(
+        task.stores.by_name[name],
+        partial(task.commit_restored, name),
+        changelog,
+        table_of,
+        task.topology.definitions[name].types,
+        task.settings.max_timestamp_ahead_ms,
+        0 if table_of else task.stores.offsets.owner_epoch(name),
+        task.settings.clock,
+        task.settings.failures.reading_fails,
+    )
+
+
+def _plan(
+    task: Task, committed: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote], bounds: Bounds
+) -> TaskPlan:
+    # Of a topic that was created anew the note means other offsets.
+    noted = {s: note.fed for s, note in notes.items() if s.topic not in task.recreated}
+    fed = {source: FedParts.decode(text) for source, text in noted.items()}
+    away = _away(task, committed, fed, bounds)
+    next_offsets: dict[TopicPartition, int] = {}
+    restores: list[StoreRestore] = []
+    positions: dict[str, Position] = {}
+    ends: dict[TopicPartition, int] = {}
+    for topic in task.topology.subtopology.sources:
+        source = TopicPartition(topic.name, task.topology.partition)
+        first, ends[source] = bounds[source]
+        next_offsets[source], table_restores = _plan_source(task, topic, first, ends[source], committed.get(source))
+        restores += table_restores
+        for restore in table_restores:
+            if (offset := task.stores.offsets.committed(restore.store.name)) is not None:
+                # A restore that was interrupted commits the offset alone.
+                positions[restore.store.name] = Position.of({source: offset})
+    unproven: set[str] = set()
+    for changelog, name in task.topology.logged:
+        first, end = bounds[changelog]
+        ends[changelog] = end
+        at = resume_logged(task, name, changelog, first, end, committed)
+        has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
+        restores.append(StoreRestore(restored_store(task, name, changelog), at, end, has_commits=has_commits))
+        # A commit writes changelogs before offsets: a store at its changelog's end has seen what the group has, if it
+        # was part of the application when the group came there.
+        missing = {each.source for each in away if FedPart(name) in each.left}
+        positions[name] = Position.of({s: at - 1 for s, at in committed.items() if at > 0 and s not in missing})
+        if task.stores.offsets.committed(name) is None:
+            unproven.add(name)
+    return TaskPlan(
+        tuple(r for r in restores if r.remaining),
+        next_offsets,
+        positions,
+        ends,
+        frozenset(unproven),
+        # Of a source that is read again from before what was committed, its time then is not known.
+        {s: n.time_ms for s, n in notes.items() if n.time_ms is not None and next_offsets.get(s, -1) >= committed[s]},
+        tuple(away),
+        {s: note_after(fed.get(s), committed.get(s), parts) for s, parts in task.topology.parts.items()},
+        noted,
+    )
+
+
+def _away(
+    task: Task,
+    committed: Mapping[TopicPartition, int],
+    fed: Mapping[TopicPartition, FedParts | None],
+    bounds: Bounds,
+) -> list[AwayParts]:
+    found = (
+        away_parts(task.topology.subtopology, task.topology.parts[source], source, bounds[source], at, fed.get(source))
+        for source, at in committed.items()
+    )
+    return [each for each in found if each is not None]
+
+
+def _plan_source(
+    task: Task, topic: Topic, first: int, end: int, committed: int | None
+) -> tuple[int, list[StoreRestore]]:
+    source = TopicPartition(topic.name, task.topology.partition)
+    tables = [definition.name for definition in task.topology.subtopology.tables(source.topic)]
+    resumes = [(table, resume_table(task, table, source, first, end)) for table in tables]
+    if not task.reads_by_group(topic.name):
+        return min((offset for _, offset in resumes), default=first), []
+    start = start_of_group(source, first, end, committed)
+    return start, [StoreRestore(restored_store(task, table, source, topic), offset, start) for table, offset in resumes]
+
+
+def resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
+    """The next offset to read."""
+    offset = task.stores.offsets.committed(store)
+    start = start_of_table(offset, first, end)
+    return _rebuild(task, store, source, first, end) if start.anew else start.at
+
+
+def resume_logged(
+    task: Task,
+    store: str,
+    changelog: TopicPartition,
+    first: int,
+    end: int,
+    committed: Mapping[TopicPartition, int],
+) -> int:
+    """The next offset to read. A changelog that ends before its store is the one that lost something."""
+    offset = task.stores.furthest_offset(store)
+    if offset is None:
+        return first
+    is_behind = is_behind_store(offset, end)
+    if is_behind and task.is_same_topic(changelog.topic) and _went_back(task, store, committed):
+        return _rebuild(task, store, changelog, first, end)
+    if is_behind or changelog.topic in task.recreated:
+        with of_store(store):
+            raise TopologyError(
+                f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
+                "topic was deleted or this is another cluster. Bring the topic back."
+            )
+    start = _start_of_logged(task, store, first, committed)
+    if start.anew:
+        return _rebuild(task, store, changelog, first, end)
+    if start.missed:
+        _say_kept(task, store, changelog, start, committed)
+    return start.at
+
+
+def _start_of_logged(task: Task, store: str, first: int, committed: Mapping[TopicPartition, int]) -> RestoreStart:
+    return start_of_logged(
+        task.stores.offsets.committed(store),
+        first,
+        forgets=forgets(task.topology.definitions[store]),
+        has_markers=task.settings.exactly_once,
+        has_all_input=_has_all_input(task, store, committed),
+    )
+
+
+def _has_all_input(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether the store's own Position has what the group has committed of all that feeds it."""
+    feeding = {source: at for source, at in committed.items() if store in task.topology.fed_by[source.topic]}
+    return has_seen(task.stores.position(store, IsolationLevel.READ_COMMITTED), feeding)
+
+
+def _say_kept(
+    task: Task, store: str, log: TopicPartition, start: RestoreStart, committed: Mapping[TopicPartition, int]
+) -> None:
+    is_complete = _has_all_input(task, store, committed) and not task.topology.subtopology.is_called_by_clock(store)
+    if is_complete or (task.settings.exactly_once and may_be_markers(start.missed)):
+        level, why = logging.INFO, "The store lacks no record."
+    else:
+        level = logging.WARNING
+        why = "If they held records of this store, rows that those records changed are older than they should be."
+    logger.log(level, "Store %s of task %s keeps its rows. %s has deleted offsets %d to %d, which the store has not "
+               "read. %s", store, task.id, log, start.missed[0], start.missed[-1], why)  # fmt: skip
+
+
+def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group's offsets, too, are behind what the store has seen: then the log as a whole lost its tail, as
+    the embedded log may in a power cut.
+
+    Input, offsets and changelog are of one earlier moment then. Rebuilt from there, the store counts what the log has
+    once; kept as it is, it would count again what the group reads again. A changelog that alone is behind is another
+    matter: nothing would be read again, and the store may be the only one that has those changes.
+    """
+    seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
+    offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.topology.sources]
+    return any(offset is not None for offset, _ in offsets) and all(
+        offset is None or next_offset <= offset for offset, next_offset in offsets
+    )
+
+
+def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) -> int:
+    logger.warning(
+        "Store %s of task %s is at offset %s, but %s holds %d to %d: it is deleted and rebuilt from there.",
+        store, task.id, task.stores.offsets.committed(store), log, first, end - 1,
+    )  # fmt: skip
+    task.stores.rebuild(store)
+    return first

@@ -1,0 +1,1 @@
+"""Standbys: which tasks of other nodes this worker follows, and how."""

@@ -1,0 +1,338 @@
+"""Which standbys a worker keeps, and when a worker that is not in its group yet may join it.
+
+Every worker looks at the group now and then, and decides for itself what all decide alike (`model.standby_placement`):
+
+| a task that this node does not have            | is followed here                                                    |
+|------------------------------------------------|---------------------------------------------------------------------|
+| whose standby is to be here                    | yes                                                                 |
+| that moves here when those have joined who are | yes: it has caught up before that                                   |
+| about to                                       |                                                                     |
+| that was followed, or owned, here until now    | until all who are to have its standbys have caught up               |
+| any other, or one that another worker of this  | no                                                                  |
+| node has                                       |                                                                     |
+
+Who is about to join follows first what it will be given, and joins when it, and everything else that its coming moves,
+has caught up: the owners answer until then (Kafka Streams' warm-up replicas, KIP-441, with the assignment that range
+will make instead of one that is made). A worker of that name that is in the group already joins at once: its tasks wait
+for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from stateline.config.settings import Config
+from stateline.deployment.topics import subtopology_partitions
+from stateline.deployment.worker_entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
+from stateline.deployment.worker_figures import StandbyLag
+from stateline.log.interface import Admin, GroupMember, Log
+from stateline.model.standby_placement import Placeable, range_owner, standbys
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline.worker.standbys.standby_tasks import StandbyTasks
+from stateline.worker.tasks.task import Task, TaskState
+from stateline.worker.tasks.tasks import Tasks
+from stateline.worker.tasks.topic_watch import TopicWatch
+from stateline_store import DoesNotExistError, RetryLaterError, TopicPartition
+from stateline_store.task_id import TaskId
+
+_log = logging.getLogger(__name__)
+
+_LOOK_INTERVAL_S = 2.0
+_JOINING_INTERVAL_S = 0.5
+# How long a turn of all this may wait for Kafka: what this worker owns waits meanwhile.
+_PATIENCE_S = 1.0
+# Who wants to join waits no longer when so long nothing has caught up further.
+_STANDSTILL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The group at rest. `partitions` are those of each task's subtopology, `owners` who has which task, `candidates`
+    are about to join, `caught_up` says of each node what its workers follow and lack little of."""
+
+    partitions: Mapping[TaskId, int]
+    members: tuple[Placeable, ...]
+    owners: Mapping[TaskId, Placeable]
+    candidates: tuple[Placeable, ...] = ()
+    caught_up: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def moves(self) -> dict[TaskId, Placeable]:
+        """Who gets the tasks that will be on another node when the candidates are members."""
+        if not self.candidates:
+            return {}
+        known = {member.name for member in self.members}
+        after = [*self.members, *(each for each in self.candidates if each.name not in known)]
+        found = {task: range_owner(after, count, task.partition) for task, count in self.partitions.items()}
+        return {t: to for t, to in found.items() if to is not None and not self.has(to.node, t)}
+
+    def holders(self, replicas: int, rack_tags: Sequence[str]) -> dict[TaskId, set[Placeable]]:
+        """By task those that are to follow it."""
+        found = {
+            task: set(
+                standbys(str(task), owner, self.members, self.partitions[task], task.partition, replicas, rack_tags)
+            )
+            for task, owner in self.owners.items()
+        }
+        for task, to in self.moves().items():
+            found.setdefault(task, set()).add(to)
+        return found
+
+    def has(self, node: str, task: TaskId) -> bool:
+        """Whether a worker of this node owns it."""
+        owner = self.owners.get(task)
+        return owner is not None and owner.node == node
+
+    def has_caught_up(self, node: str, task: TaskId) -> bool:
+        """Whether a worker of this node has said so of this task: there is one copy of it in a directory."""
+        return str(task) in self.caught_up.get(node, ())
+
+
+def to_follow(
+    view: GroupView, own: Placeable, holders: Mapping[TaskId, set[Placeable]], kept: Collection[TaskId]
+) -> set[TaskId]:
+    """The tasks that `own` is to follow, of which it has `kept` until now. Pure."""
+    found: set[TaskId] = set()
+    for task in view.partitions:
+        wanted = holders.get(task, set())
+        is_handed_over = all(view.has_caught_up(each.node, task) for each in wanted)
+        is_kept = task in kept and bool(wanted) and not is_handed_over
+        if not view.has(own.node, task) and (own in wanted or is_kept):
+            found.add(task)
+    return found
+
+
+class StandbyAssignment:
+    """One worker's, on its thread. Without `entries`, on the embedded log, and without ``num.standby.replicas`` there
+    are no standbys."""
+
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        own: Placeable,
+        log: Log,
+        admin: Admin,
+        entries: WorkerEntries | None,
+        tasks: Tasks,
+        followed: StandbyTasks,
+        topics: TopicWatch,
+    ) -> None:
+        self._replicas = config.num_standby_replicas if entries is not None else 0
+        self._most_warming = config.max_warmup_replicas
+        self._rack_tags = config.rack_tags
+        # Tasks that keep nothing that could be followed need no standby.
+        self._subtopologies = [s for s in topology.subtopologies if any(map(_is_rebuilt, s.stores))]
+        self._topology = topology
+        self._group = topology.application_id
+        self._own = own
+        self._log, self._admin = log, admin
+        self._entries = entries
+        self._tasks = tasks
+        self._followed = followed
+        self._topics = topics
+        self._wanted: set[TaskId] = set()
+        self._complete_s: dict[TaskId, float] = {}  # what is wanted: when it lacked nothing, or was wanted
+        self._had: set[TaskId] = set()  # owned when it was looked last
+        self._last_owners: Mapping[TaskId, Placeable] = {}
+        self._said: StandbysEntry | None = None
+        self._looks_s = self._said_s = 0.0
+        self._joining_since_s: float | None = None
+        self._is_ready = False  # to join
+        self._behind: Mapping[TaskId, Placeable] = {}  # what it waits for with joining, and with whom
+        self._copied = 0  # how often it was heard that files of another node come
+        self._moved_s = 0.0  # when something had caught up further, while it waits to join
+        self._least_lag: int | None = None  # of all that is followed here, since then
+        # As it was said last; False from when a store was to get its timestamps, or some may be to.
+        self._is_upgraded = config.upgrade_from is None
+        self._upgraded = 0  # standbys, as of the last look
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Those that it follows."""
+        return self._followed.tasks
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is more to read of them at once."""
+        return self._followed.is_busy
+
+    def advance(self, *, beside_work: bool) -> bool:
+        """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
+        worker follows other tasks now."""
+        if self._entries is None or not self._replicas:
+            return False
+        before = {*self._followed.ids}
+        with self._log.patience.for_all(_PATIENCE_S):
+            self._followed.advance(beside_work=beside_work)
+            if monotonic() >= self._looks_s:
+                self._look_again(self._entries)
+            self._fill()
+        return before != {*self._followed.ids}
+
+    def _look_again(self, entries: WorkerEntries) -> None:
+        self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
+        try:
+            self._look(entries)
+        except (RetryLaterError, DoesNotExistError) as error:
+            _log.debug("Which standbys are wanted is not known now: %s", error)
+
+    def may_join(self) -> bool:
+        """Whether a worker that is no member now has caught up with what it will be given; `advance` goes on with that.
+        Once it may, it is taken for a member."""
+        if self._entries is None or not self._replicas:
+            return True
+        if self._joining_since_s is None:
+            self._joining_since_s = self._moved_s = monotonic()
+            self._looks_s, self._is_ready = 0.0, False
+            self._had.clear()
+        elif self._is_ready or monotonic() > self._moved_s + _STANDSTILL_S:
+            if not self._is_ready:
+                _log.warning("Nothing has caught up further for %g s: joining the group as it is", _STANDSTILL_S)
+            self._joining_since_s, self._looks_s = None, 0.0
+            return True
+        return False
+
+    def lags(self) -> dict[str, StandbyLag]:
+        """By task that this worker is to follow how many records it lacks, and for how long it has lacked some: also
+        one that waits for its turn, or for files, or cannot be followed."""
+        now_s, records = monotonic(), self._followed.lags()
+        wanted = sorted((self._wanted | records.keys()) - self._tasks.all.keys())
+        self._complete_s = {t: max(self._complete_s.get(t, now_s), self._followed.complete_s(t)) for t in wanted}
+        return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
+
+    def close(self) -> None:
+        """Let go of all standbys."""
+        self._wanted.clear()
+        self._followed.close()
+
+    def _look(self, entries: WorkerEntries) -> None:
+        view = self._view(self._admin.members(self._group), entries)
+        if view is None:
+            self._last_owners = {}
+            return
+        if self._joining_since_s is not None:
+            self._is_ready = self._may_join(view)
+        elif view.owners != self._last_owners:  # it has not been at rest for long
+            self._last_owners = view.owners
+            # Their new owner, another worker of this node, waits for these.
+            self._followed.drop([task for task in self._followed.begun if view.has(self._own.node, task)])
+            return
+        owned = {*self._tasks.all}
+        kept, self._had = {*self._followed.begun} | (self._had - owned), owned
+        holders = view.holders(self._replicas, self._rack_tags)
+        self._wanted = to_follow(view, self._own, holders, kept)
+        self._followed.drop({*self._followed.begun} - self._wanted)
+        self._say(entries)
+        self._note_upgraded(view)
+
+    def _note_upgraded(self, view: GroupView) -> None:
+        """Say once when no store here waits for its timestamps any more."""
+        own = self._tasks.all
+        tasks = [*own.values(), *self._followed.tasks]
+        is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
+        given = {task for task, owner in view.owners.items() if owner == self._own}
+        is_whole = (
+            self._own in view.members
+            and given <= own.keys()  # those that wait for their directories have not been looked into
+            and all(task.state is TaskState.RUNNING for task in own.values())
+            and self._wanted <= {*self._followed.ids}
+        )
+        if not is_upgraded or self._followed.upgraded != self._upgraded:
+            self._is_upgraded, self._upgraded = False, self._followed.upgraded
+        if is_upgraded and is_whole and tasks and not self._is_upgraded:
+            _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
+            self._is_upgraded = True
+
+    def _view(self, members: Collection[GroupMember], entries: WorkerEntries) -> GroupView | None:
+        """None while the group is not at rest, or members have not said what they are."""
+        known = entries.all()
+        counts = subtopology_partitions(
+            self._topology, {name: info.partitions for name, info in self._topics.found.items()}
+        )
+        partitions = {s.task_id(n): counts[s.ordinal] for s in self._subtopologies for n in range(counts[s.ordinal])}
+        placeable = {name: Placeable(name, entry.directory or name, entry.tags) for name, (_, entry) in known.items()}
+        placeable[self._own.name] = self._own
+        names = {entry_name(member): member for member in members}
+        if not names.keys() <= placeable.keys():
+            return None
+        by_source = {source: placeable[name] for name, member in names.items() for source in member.partitions}
+        owners = {
+            task: by_source[source]
+            for s in self._subtopologies
+            for task in map(s.task_id, range(counts[s.ordinal]))
+            if (source := TopicPartition(s.sources[0].name, task.partition)) in by_source
+        }
+        if members and owners.keys() != partitions.keys():
+            return None
+        caught_up: dict[str, frozenset[str]] = {self._own.node: self._caught_up()}
+        for name, (_, entry) in entries.standbys.items():
+            if name in placeable and name != self._own.name:
+                node = placeable[name].node
+                caught_up[node] = caught_up.get(node, frozenset()) | entry.caught_up
+        joining = {
+            name
+            for name, (at_s, entry) in entries.standbys.items()
+            if entry.joining and name not in names and name in placeable and monotonic() < at_s + 3 * SAID_AGAIN_S
+        }
+        if self._joining_since_s is not None:
+            joining.add(self._own.name)
+        return GroupView(
+            partitions,
+            tuple(placeable[name] for name in names),
+            owners,
+            tuple(placeable[name] for name in sorted(joining)),
+            caught_up,
+        )
+
+    def _may_join(self, view: GroupView) -> bool:
+        if not view.members or self._own in view.members:
+            return True
+        behind = {
+            task: to
+            for task, to in view.moves().items()
+            if to.node in view.caught_up and not view.has_caught_up(to.node, task)
+        }
+        copied = self._followed.heard_of_copies
+        if copied != self._copied:
+            self._copied, self._moved_s = copied, monotonic()
+        if (lag := self._followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):
+            self._least_lag, self._moved_s = lag, monotonic()
+        if behind != self._behind:
+            self._behind, self._moved_s, self._least_lag = behind, monotonic(), None
+            if behind:
+                _log.info("Before joining, %d tasks catch up, here or at others: %s", len(behind), _listed(behind))
+        return not behind
+
+    def _caught_up(self) -> frozenset[str]:
+        return frozenset(map(str, self._followed.caught_up()))
+
+    def _say(self, entries: WorkerEntries) -> None:
+        entry = StandbysEntry(self._caught_up(), self._joining_since_s is not None)
+        again = entry.joining and monotonic() > self._said_s + SAID_AGAIN_S
+        if entry != self._said or again:
+            entries.say_standbys(entry)
+            self._said, self._said_s = entry, monotonic()
+
+    def _fill(self) -> None:
+        """Begin with more of what is wanted, as long as not too many are catching up."""
+        missing = sorted(self._wanted - {*self._followed.begun} - {*self._tasks.all})
+        if not missing:
+            return
+        room = self._most_warming - (len(self._followed.begun) - len(self._followed.caught_up()))
+        for task in missing:
+            if room <= 0:
+                return
+            room -= self._followed.add(task)
+
+
+def _listed(tasks: Iterable[TaskId], most: int = 10) -> str:
+    texts = [str(task) for task in sorted(tasks)]
+    return ", ".join(texts[:most]) + (" …" if len(texts) > most else "")
+
+
+def _is_rebuilt(store: StoreDefinition) -> bool:
+    return store.logged or store.source is not None

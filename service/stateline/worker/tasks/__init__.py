@@ -1,0 +1,1 @@
+"""A task: its life, its stores, and what it does with records."""

@@ -1,0 +1,260 @@
+"""What a running task does with records: through its tables, operators and processors, up to what a commit writes.
+
+A slice is of one source partition, or of several in order of time where operators need that (`record_order`). Tables
+and operators take it together. With processors each record goes through the tables and then through every processor
+before the next one: what they look up is of that moment. What is staged and written out is part of the next commit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from types import MappingProxyType
+
+from stateline.log.interface import OffsetNote, Record
+from stateline.model.topic import Topic
+from stateline.processing.changelog import position_of_input, stage
+from stateline.processing.event_times import PARTITION_TIME, EventTimes
+from stateline.processing.failures import reading_of
+from stateline.processing.operators.graph import OperatorGraph
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.stream_times import StreamTimes
+from stateline.processing.processor_context import TaskContext
+from stateline.processing.processors import ProcessorRunner, Punctuator
+from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, since_1970, timely, typed
+from stateline.processing.records import OutputRecord
+from stateline.worker.tasks.task_settings import TaskSettings
+from stateline.worker.tasks.task_stores import TaskStores
+from stateline.worker.tasks.task_topology import TaskTopology
+from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
+
+# So long a task without input waits for a commit of others to note its stores with.
+_NOTE_PATIENCE_S = 1.0
+_TOPIC = itemgetter(Record._fields.index("topic"))
+
+
+class TaskProcessing:
+    """One task's, on the worker's thread, from when its stores are restored.
+
+    `next_offsets` is the input processed so far, as offsets to go on from; `committed_next_offsets` that of the last
+    commit. `is_unnoted`: the group's offsets do not say yet which stores are part of this task.
+    """
+
+    def __init__(
+        self,
+        topology: TaskTopology,
+        stores: TaskStores,
+        settings: TaskSettings,
+        next_offsets: Mapping[TopicPartition, int],
+        partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
+        fed: Mapping[TopicPartition, str | None] = MappingProxyType({}),
+        fed_before: Mapping[TopicPartition, str | None] = MappingProxyType({}),
+    ) -> None:
+        """`partition_times`: those of the input up to `next_offsets`, as `EventTimes` kept them. `fed`: as
+        `OffsetNote.fed`, of this task's commits; `fed_before`: of the newest commits before."""
+        self.next_offsets = dict(next_offsets)
+        self.committed_next_offsets = dict(next_offsets)
+        self._topology = topology
+        self._stores = stores
+        self._failures = settings.failures
+        self._max_timestamp_ahead_ms = settings.max_timestamp_ahead_ms
+        self._clock = settings.clock
+        self._times = EventTimes(
+            topology.topics.values(), settings.max_timestamp_ahead_ms, partition_times, settings.clock
+        )
+        self._fed = fed
+        self.is_unnoted = any(fed.get(s) != fed_before.get(s) for s, parts in topology.parts.items() if parts)
+        self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
+        self.committed_notes = self.notes
+        self._is_mixed = len(topology.sources) > 1
+        self._was_punctuated = False
+        own = dict(stores.transactional)
+        with_global = {**settings.global_stores, **own}
+        self._context = TaskContext(settings.application_id, topology.id, settings.clock)
+        context = OperatorContext(
+            with_global,
+            stores.by_name,
+            self._context,
+            settings.failures,
+            settings.max_record_bytes,
+            StreamTimes(with_global),
+            exactly_once=settings.exactly_once,
+        )
+        self._operators = OperatorGraph(topology.subtopology, context)
+        self._runners: dict[str, list[ProcessorRunner]] = {}
+        self._by_stream_time: list[Punctuator] = []
+        self._by_clock: list[Punctuator] = []
+        self._add_functions(settings)
+        self._table_sources = {
+            name: TopicPartition(topic, topology.partition)
+            for topic, names in topology.tables.items()
+            for name in names
+            if self._times.concern(topic)
+        }
+        # Topics whose records nobody takes but functions.
+        self._runners_alone = {
+            name for name in self._runners if not (topology.tables[name] or self._operators.takes(name))
+        }
+
+    def _add_functions(self, settings: TaskSettings) -> None:
+        """Processors and punctuations; operators are in their graph."""
+        for processor in self._topology.subtopology.processors:
+            if processor.roots:
+                continue
+            definitions = {each.name: each for each in processor.stores}
+            stores = [(definition, self._stores.by_name[name]) for name, definition in definitions.items()]
+            runner = ProcessorRunner(processor, stores, self._failures, settings.max_record_bytes, self._context)
+            if processor.punctuation is None:
+                self._runners.setdefault(processor.source.name, []).append(runner)
+                continue
+            monotonic_ms = self._clock.monotonic_ms()
+            kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
+            made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, monotonic_ms)
+            (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether input was processed, or a punctuation called, and that is not committed yet."""
+        return self._was_punctuated or self.next_offsets != self.committed_next_offsets
+
+    @property
+    def is_note_due(self) -> bool:
+        """Whether its offsets are to be committed although it has no input, to note which stores are part of it."""
+        return self.is_unnoted and time.monotonic() >= self._note_due_s
+
+    @property
+    def commit_requested(self) -> bool:
+        """Whether a function has asked for a commit since the last one."""
+        return self._context.commit_requested
+
+    def committed(self) -> None:
+        """All that was processed is committed."""
+        self._context.commit_requested = False
+        self.is_unnoted = False
+        self.committed_next_offsets = dict(self.next_offsets)
+        self.committed_notes = self.notes
+        self._was_punctuated = False
+
+    def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
+        """How far in time operators and punctuations have come: the store's next commit writes it with its offsets."""
+        marks, source = self._operators.marks(store), self._table_sources.get(store)
+        at = None if source is None else self._times.partition_times.get(source)
+        return marks if at is None else {**marks, PARTITION_TIME: at}
+
+    @property
+    def notes(self) -> Mapping[TopicPartition, OffsetNote]:
+        """What is committed with the offsets: of topics with a `timestamp` of their own the largest one processed so
+        far, and what the input went into."""
+        times = self._times.partition_times
+        return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
+
+    def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
+        """These follow in their partitions, with their event times. Each record is stamped once, before `process`."""
+        return self._times.stamped(records)
+
+    def forget(self, source: TopicPartition) -> None:
+        """What was stamped of it and not processed is read again."""
+        self._times.forget(source)
+
+    def process(self, records: Sequence[Record]) -> list[OutputRecord]:
+        """Stage the effect of a slice of stamped records, in offset order; what is to be written out."""
+        if not records:
+            return []
+        outputs: list[OutputRecord] = []
+        timed = since_1970(self._times.admitted(records, self._failures), self._failures, self._clock)
+        for topic, count in Counter(map(_TOPIC, records)).items():
+            self._failures.give(reading_of(topic), count)
+        for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
+            outputs += self._process_run(self._topology.topics[run[0].topic], run)
+            if self._context.is_used:
+                self._context.stream_time_ms = max(self._context.stream_time_ms, max(map(TIMESTAMP_MS, run)))
+            outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
+        outputs += self._failures.take_dead_letters()
+        for last in {record.topic: record for record in records}.values() if self._is_mixed else records[-1:]:
+            self.next_offsets[TopicPartition(last.topic, last.partition)] = last.offset + 1
+            position = position_of_input([last])
+            for name in self._topology.fed_by.get(last.topic, ()):
+                self._stores.advance(name, position)
+        return outputs
+
+    def rests_s(self) -> float:
+        """How long until a punctuation is due by the clock, infinite without one."""
+        due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
+        return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
+
+    def punctuate_by_clock(self) -> list[OutputRecord]:
+        """Call the punctuations that are due by the clock; what they wrote."""
+        if not self._by_clock:
+            return []
+        monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
+
+    def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """Split records where the topic changes, and behind one that a punctuation is due with."""
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_mixed else [records]
+        for left in one_topic:
+            while left:
+                count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))
+                yield left[:count]
+                left = left[count:]
+
+    def _take_punctuated(self, written: Iterable[list[OutputRecord] | None]) -> list[OutputRecord]:
+        """What punctuations wrote, None of one that was not called; the next commit has to take what they staged."""
+        outputs: list[OutputRecord] = []
+        for each in written:
+            if each is not None:
+                self._was_punctuated = True
+                outputs += each
+        return outputs
+
+    def _process_run(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        runners = self._runners.get(topic.name, [])
+        outputs: list[OutputRecord] = []
+        if runners:
+            for runner in runners:
+                self._failures.give(runner.name, len(records))
+            for record in records:
+                outputs += self._process_one(topic, record, runners)
+        elif self._operators.takes_one_by_one(topic.name):
+            for record in self._readable(topic, records):
+                outputs += self._process_together(topic, [record])
+        else:
+            outputs += self._process_together(topic, self._readable(topic, records))
+        return outputs
+
+    def _process_one(self, topic: Topic, record: Record, runners: Sequence[ProcessorRunner]) -> list[OutputRecord]:
+        try:
+            values = typed(topic, record)
+        except InvalidArgumentError as error:
+            self._failures.cannot_read(record, error)
+            return []
+        if record.key is None and self._topology.tables[topic.name]:
+            # One decision for the record: what its table refuses, no processor sees.
+            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
+            return []
+        outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
+        for runner in runners:
+            outputs += runner.process(record, values)
+        return outputs
+
+    def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+        """Records that can be read, through the tables and the operators, which see the tables before and after."""
+        self._operators.before_tables(topic.name, records)
+        self._stage_in_tables(topic, records)
+        return self._operators.process(topic.name, records)
+
+    def _stage_in_tables(self, topic: Topic, records: Sequence[Record]) -> None:
+        for name in self._topology.tables[topic.name]:
+            seen = self._stores.position(name, IsolationLevel.READ_UNCOMMITTED).get(
+                topic.name, self._topology.partition
+            )
+            # A table that is ahead of the group's offsets takes no record twice: an old one would undo a newer.
+            ahead = seen is not None and records and records[0].offset <= seen
+            stage(self._stores.by_name[name], [r for r in records if r.offset > (seen or 0)] if ahead else records)
+
+    def _readable(self, topic: Topic, records: Sequence[Record]) -> Sequence[Record]:
+        return readable(topic, records, self._failures, key_required=bool(self._topology.tables[topic.name]))

@@ -1,0 +1,263 @@
+"""The stores of one task: opened, committed and closed together.
+
+Whether what is on disk can be gone on with is decided here when a store opens (KIP-892, and its later text on
+`.checkpoint`); a store that cannot is deleted, it alone, and restored from its changelog:
+
+| own offset | in `.checkpoint` | has rows | the store goes on from                                            |
+|------------|------------------|----------|-------------------------------------------------------------------|
+| yes        | any              | any      | its own offset                                                    |
+| no         | an offset        | yes      | that offset, which it takes over if it manages its own            |
+| no         | none             | yes      | the beginning, emptied: nobody knows what is in it; refused when  |
+|            |                  |          | Stateline wrote it, without a changelog: it may be the only copy  |
+| no         | any              | no       | the beginning                                                     |
+
+A store that is not transactional and whose entry is "unknown" (`changelog_offsets`) is emptied whatever it says itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stateline.deployment.worker_figures import StoreFigures
+from stateline.model.reset_command import of_store
+from stateline.model.store_definition import StoreDefinition
+from stateline.worker.tasks.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
+from stateline.worker.tasks.readable_stores import refuse_unreadable
+from stateline.worker.tasks.store_commits import StoreCommits, WriteStall
+from stateline.worker.tasks.store_formats import StoreFormats
+from stateline_store import (
+    DamagedDataError,
+    IsolationLevel,
+    PoisonedError,
+    Position,
+    StatelineError,
+    StateStore,
+    StoreState,
+    TopicPartition,
+    TopologyError,
+    TransactionalStore,
+)
+from stateline_store.format_upgrade import UpgradeMode
+from stateline_store.offset_checkpoint import OFFSET_UNKNOWN
+from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
+
+logger = logging.getLogger(__name__)
+
+
+class TaskStores:
+    """One task's, on the worker's thread. Store by name in `by_name`; open between `open` and `close`. `offsets` says
+    how far each has applied its changelog, `formats` on which files it is."""
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        directory: Path,
+        definitions: Mapping[str, StoreDefinition],
+        changelogs: Mapping[str, TopicPartition],
+        *,
+        exactly_once: bool,
+        sync: bool,
+        upgrade_mode: UpgradeMode | None = None,
+    ) -> None:
+        """`changelogs` has the stores that can be rebuilt: a changelog's partition, or a table's source. `upgrade_mode`
+        is None when `upgrade.from` is not set."""
+        self.by_name: dict[str, StateStore] = {name: each.build() for name, each in definitions.items()}
+        self.offsets = ChangelogOffsets(self.by_name, changelogs)
+        self._checkpoint = OffsetCheckpoint(
+            directory, self.by_name, changelogs, self.offsets, exactly_once=exactly_once
+        )
+        self.formats = StoreFormats(
+            task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
+        )
+        self._stall = WriteStall()
+        self._commits = {name: StoreCommits(time.monotonic()) for name in self.by_name}
+        self._task_id = task_id
+        self._directory = directory
+        self._definitions = definitions
+        self._changelogs = changelogs
+
+    @property
+    def transactional(self) -> Iterator[tuple[str, TransactionalStore]]:
+        """The stores of Stateline's own kinds."""
+        for name, store in self.by_name.items():
+            if isinstance(store, TransactionalStore):
+                yield name, store
+
+    @property
+    def will_stall(self) -> bool:
+        """Whether so much is staged in one of them that its next commit holds readers up."""
+        return any(self._stall.is_long(store.staged_records) for _, store in self.transactional)
+
+    @property
+    def close_on_any_thread(self) -> bool:
+        """Whether all of them are of Stateline's own kinds: others belong to the thread that opened them."""
+        return all(definition.factory is None for definition in self._definitions.values())
+
+    def position(self, name: str, level: IsolationLevel) -> Position:
+        """How far into its input this store has come; an empty one of a user's own, which does not say."""
+        store = self.by_name[name]
+        return store.position(level) if isinstance(store, TransactionalStore) else Position()
+
+    def advance(self, name: str, position: Position) -> None:
+        """The input up to here is staged in this store."""
+        store = self.by_name[name]
+        if isinstance(store, TransactionalStore):
+            store.advance(position)
+
+    def forget(self, name: str, topic: str) -> None:
+        """Take a topic that was deleted out of this store's Position."""
+        store = self.by_name[name]
+        if isinstance(store, TransactionalStore):
+            store.forget(topic)
+            self.formats.wipe_build(name)
+
+    def open(self, *, is_standby: bool = False) -> None:
+        """Open every store, as those of another node's standby or not. Raises `DamagedDataError` for one that is
+        damaged and that nothing can rebuild, `TopologyError` for one that is of other types."""
+        noted = self._checkpoint.read()
+        try:
+            for name in self.by_name:
+                with of_store(name):
+                    self._open_one(name, noted, is_standby=is_standby)
+            self._checkpoint.write()
+        except BaseException:
+            for store in self.by_name.values():
+                store.close()
+            raise
+
+    def rebuild(self, name: str) -> None:
+        """Delete this store's data and open it empty: its changelog and its offset do not fit together."""
+        self.wipe(name)
+        self.formats.wipe_build(name)
+        self.by_name[name].init(self.formats.context(name))
+
+    def furthest_offset(self, name: str) -> int | None:
+        """The changelog offset that this store has applied once: what it has now, or plain files that it replaces."""
+        committed = self.offsets.committed(name)
+        furthest = max(-1 if committed is None else committed, self.formats.outdated_offset(name))
+        return furthest if furthest >= 0 else None
+
+    def commit(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Commit every store with its changelog offsets. Other processes see it with `announce`.
+
+        Every store is tried even if one fails; the first failure is raised then.
+        """
+        failures: list[StatelineError] = []
+        for name, store in self.by_name.items():
+            rows = store.staged_records if isinstance(store, TransactionalStore) else 0
+            try:
+                self._stall.learn(rows, self._commit(name, offsets.get(name, {})))
+            except StatelineError as error:
+                failures.append(error)
+            reached("commit:store-committed")
+        if failures:
+            raise failures[0]
+        if any(map(self._checkpoint.is_needed_by, self.by_name)):
+            self._checkpoint.write()
+
+    def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit one store, while it is being restored or because nothing can rebuild it."""
+        self._commit(name, offsets)
+        if self._checkpoint.is_needed_by(name):
+            self._checkpoint.write()
+
+    def figures(self, now_s: float) -> dict[str, StoreFigures]:
+        """Each store's, as `StoreCommits.sample`."""
+        return {
+            name: self._commits[name].sample(now_s, store.approximate_num_uncommitted_bytes)
+            for name, store in self.by_name.items()
+        }
+
+    def announce(self) -> None:
+        """Let readers in other processes see the newest commits."""
+        for _, store in self.transactional:
+            store.announce_commit()
+
+    def publish_staged(self) -> None:
+        """Tell readers in other processes what is staged."""
+        for _, store in self.transactional:
+            store.publish_staged()
+
+    def publish(self, state: StoreState) -> None:
+        """Tell readers in other processes what the task is doing."""
+        for _, store in self.transactional:
+            store.set_state(state)
+
+    def close(self, *, clean: bool) -> None:
+        """Close every store, then say in `.checkpoint` where each stands. `clean`: nothing was put since the commit."""
+        try:
+            open_ = all(store.is_open for store in self.by_name.values())
+            offsets = self._checkpoint.entries(clean=clean) if open_ else None
+        except PoisonedError:
+            offsets = None  # where it stands is known after the next opening
+        for store in self.by_name.values():
+            store.close()
+        if offsets is not None:
+            self._checkpoint.write(offsets)
+
+    def _commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> float:
+        """How many seconds it took."""
+        began_s = time.perf_counter()
+        self.offsets.commit(name, offsets)
+        took_s = time.perf_counter() - began_s
+        self._commits[name].committed(took_s)
+        return took_s
+
+    def _open_one(self, name: str, noted: Mapping[TopicPartition, int], *, is_standby: bool) -> None:
+        store, changelog = self.by_name[name], self._changelogs.get(name)
+        if not store.persistent:
+            self.offsets.forget(name)
+        self.formats.choose(name, is_standby=is_standby)
+        is_new = not isinstance(store, TransactionalStore) and not (self._directory / name).exists()
+        try:
+            store.init(self.formats.context(name))
+        except DamagedDataError as error:
+            if changelog is None:
+                raise
+            logger.error(
+                "Store %s of task %s is emptied and rebuilt from %s: %s", name, self._task_id, changelog, error
+            )
+            self.rebuild(name)
+            return
+        if changelog is not None and store.persistent and not is_new:
+            self._settle_offset(name, store, changelog, noted.get(changelog))
+        if isinstance(store, TransactionalStore) and not is_standby:
+            refuse_unreadable(self._definitions[name], store, f"task {self._task_id}")
+
+    def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
+        """The table above."""
+        own = store.committed_offset(changelog) if store.manages_offsets else None
+        if own is not None and not self._checkpoint.is_unclean(store, noted):
+            return
+        if own is None and isinstance(store, TransactionalStore) and store.is_empty():
+            return
+        if own is None and isinstance(store, TransactionalStore) and noted is None and store.commit_number > 0:
+            raise TopologyError(
+                f"Store {name!r} of task {self._task_id} has records that {changelog} has not: it had no changelog "
+                "when they were put. Declare it with logged=False as before; or give it another name; or delete it."
+            )
+        if noted is None or noted == OFFSET_UNKNOWN:
+            logger.warning(
+                "Store %s of task %s does not say how much of %s it has: it is emptied and restored",
+                name, self._task_id, changelog,
+            )  # fmt: skip
+            self.rebuild(name)
+        elif self.offsets.take_over(name, changelog, noted):
+            reached("checkpoint:offset-taken")
+
+    def wipe(self, name: str) -> None:
+        """Close this store and delete its data."""
+        store = self.by_name[name]
+        store.close()
+        if isinstance(store, TransactionalStore):
+            store.wipe()
+        elif store.persistent:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._directory / name)
+        self.offsets.forget(name)

@@ -1,0 +1,156 @@
+"""The tasks of a worker, by id, by source partition and by store. Closes many of them side by side.
+
+To close a store takes half a dozen syncs of the disk, and little processor time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from stateline.deployment.lease import Lease
+from stateline.query.values import HostedPartition
+from stateline.worker.tasks.task import Task, TaskState
+from stateline_store import StateStore, StoreState, TopicPartition, TransactionalStore
+from stateline_store.clock import boot_ms
+from stateline_store.rocksdb_options import flushing_at_once
+from stateline_store.task_id import TaskId
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 8  # tasks that close at a time
+_SAID_AGAIN_S = 5.0  # how often the log says how many are closed
+
+# What queries are told of a store, by its task's state; in other states there is nothing to ask.
+_SERVED = {
+    TaskState.RESTORING: StoreState.RESTORING,  # a standby that was taken over answers as one until it runs
+    TaskState.RUNNING: StoreState.ACTIVE,
+    TaskState.SUSPENDED: StoreState.STANDBY,  # the group may have given it to somebody else
+}
+
+
+class Tasks:
+    """One worker's, on its thread. `by_source` finds a task by a partition that it reads. How they come and go is
+    `task_manager`'s, and whether somebody else may have them by now `lease`'s to say."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self.by_source: dict[TopicPartition, Task] = {}
+        self.changes = 0
+        """How often tasks have come or gone."""
+        self._by_id: dict[TaskId, Task] = {}
+        self._by_store: dict[tuple[str, int], Task] = {}
+
+    @property
+    def all(self) -> Mapping[TaskId, Task]:
+        """Every task by its id."""
+        return self._by_id
+
+    @property
+    def running(self) -> list[Task]:
+        """Those that take records."""
+        return self.in_state(TaskState.RUNNING)
+
+    def in_state(self, state: TaskState) -> list[Task]:
+        """Those that are there in their life."""
+        return [task for task in self._by_id.values() if task.state is state]
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether there are any, and all run."""
+        return bool(self._by_id) and all(task.state is TaskState.RUNNING for task in self._by_id.values())
+
+    def dirty(self) -> list[Task]:
+        """Those with something to commit."""
+        return [task for task in self.running if task.processing.dirty]
+
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """How far those that run have come in what they read."""
+        return {source: at for task in self.running for source, at in task.processing.next_offsets.items()}
+
+    def staged_bytes(self) -> int:
+        """Memory that the next commit frees, over all tasks."""
+        return sum(task.staged_bytes for task in self.running)
+
+    def hosted(self, store: str, partition: int) -> HostedPartition | None:
+        """This partition of a store, to be queried; None when this worker has not got it, or cannot answer for it."""
+        task = self._by_store.get((store, partition))
+        if task is None or task.state not in _SERVED:
+            return None
+        found = task.stores.by_name[store]
+        if not isinstance(found, TransactionalStore) or not found.is_open:
+            return None
+        state = _SERVED[task.state]
+        if state is StoreState.ACTIVE and self._lease.holds:
+            return HostedPartition(found, state)
+        offset = task.standby_offset(store)
+        if offset is None:
+            return HostedPartition(found, StoreState.RESTORING)
+        return HostedPartition(found, StoreState.STANDBY, offset, self._since_left_ms(task))
+
+    def owned(self, store: str, partition: int) -> StateStore | None:
+        """This partition of a store of any kind, which this worker runs and nobody else can have; None of another."""
+        task = self._by_store.get((store, partition))
+        if task is None or _SERVED.get(task.state) is not StoreState.ACTIVE or not self._lease.holds:
+            return None
+        found = task.stores.by_name[store]
+        return found if found.is_open else None
+
+    def _since_left_ms(self, task: Task) -> int | None:
+        """For how long this task, if it has run here, may have been another's; None where that is not known."""
+        until_ms = self._lease.until_ms
+        if not until_ms or task.state is TaskState.RESTORING:
+            return None
+        left_ms = until_ms if task.suspended_at_ms is None else min(until_ms, task.suspended_at_ms)
+        return max(0, boot_ms() - left_ms)
+
+    def add(self, task: Task) -> None:
+        """It is this worker's now."""
+        self.changes += 1
+        self._by_id[task.id] = task
+        self.by_source.update(dict.fromkeys(task.topology.sources, task))
+        self._by_store.update({(store, task.id.partition): task for store in task.topology.definitions})
+
+    def remove(self, task: Task) -> None:
+        """It is not any more."""
+        self.changes += 1
+        self._by_id.pop(task.id, None)
+        for source in task.topology.sources:
+            self.by_source.pop(source, None)
+        for store in task.topology.definitions:
+            self._by_store.pop((store, task.id.partition), None)
+
+
+def states_of(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the state of each task by its id, both as text."""
+    return {str(task.id): str(task.state) for task in tasks}
+
+
+def close_together(tasks: Collection[Task]) -> Iterator[tuple[Task, Exception | None]]:
+    """Close each task, and yield it with the error that `Task.close` raised. Every task is closed when the iterator
+    ends."""
+    said_s = time.monotonic()
+    for number, closed in enumerate(_closed(tasks), start=1):
+        yield closed
+        if number < len(tasks) and time.monotonic() > said_s + _SAID_AGAIN_S:
+            said_s = time.monotonic()
+            _log.info("Closing tasks: %d of %d are closed", number, len(tasks))
+
+
+def _closed(tasks: Collection[Task]) -> Iterator[tuple[Task, Exception | None]]:
+    """Yield each task when it is closed. An application's own store closes on this thread, which has opened it."""
+    beside = [task for task in tasks if task.stores.close_on_any_thread]
+    with flushing_at_once(min(_AT_ONCE, len(beside))), ThreadPoolExecutor(_AT_ONCE, "close") as pool:
+        closing = {pool.submit(_close, task): task for task in beside}
+        yield from ((task, _close(task)) for task in tasks if not task.stores.close_on_any_thread)
+        yield from ((closing[done], done.result()) for done in as_completed(closing))
+
+
+def _close(task: Task) -> Exception | None:
+    try:
+        task.close()
+    except Exception as error:  # noqa: BLE001 - the others are closed all the same
+        return error
+    return None

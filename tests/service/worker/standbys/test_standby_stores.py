@@ -1,0 +1,179 @@
+"""What a standby claims to have of a changelog that was compacted underneath it, against a dict."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stateline.log import Record
+from stateline.processing.changelog import position_headers
+from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
+from stateline.worker.standbys.standby_store import StandbyStore
+from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
+from stateline_store.commit_notice import NoticeView
+
+LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
+
+
+def written(
+    chance: random.Random, commits: int, *, markers: bool
+) -> tuple[list[Record], dict[int, dict[bytes, bytes]]]:
+    """A changelog of so many commits, some transactions of which were aborted, and what holds at each Position."""
+    records: list[Record] = []
+    offset, rows, at = 0, dict[bytes, bytes](), dict[int, dict[bytes, bytes]]()
+    for number in range(commits):
+        if markers and chance.random() < 0.1:
+            offset += chance.randrange(1, 5) + 1
+        keys = chance.sample([b"%d" % n for n in range(12)], chance.randrange(1, 5))
+        for n, key in enumerate(keys):
+            headers = position_headers(Position.of({IN: number})) if n == len(keys) - 1 else ()
+            value = None if chance.random() < 0.2 else b"%d" % offset
+            records.append(Record(*LOG, offset, 1, key, value, headers))
+            rows = {k: v for k, v in rows.items() if k != key} | ({} if value is None else {key: value})
+            offset += 1
+        at[number] = rows
+        offset += markers
+    return records, at
+
+
+def compacted(records: list[Record], chance: random.Random) -> list[Record]:
+    """Without some of those that a later record of their key replaces."""
+    newest = {record.key: record.offset for record in records}
+    return [r for r in records if r.offset == newest[r.key] or chance.random() < 0.5]
+
+
+def rows_of(store: KeyValueStore) -> dict[bytes, bytes]:
+    with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+        return dict(rows)
+
+
+def put(offset: int) -> Record:
+    return Record(*LOG, offset, 1, b"%d" % offset, b"v", position_headers(Position.of({IN: offset})))
+
+
+@pytest.mark.parametrize("follows", [StandbyStore, StoreRestore])
+def test_rows_without_their_position_are_never_there_before_it_is_said_that_something_is_missing(
+    tmp_path: Path, follows: type[StoreRestore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.restore.store_restore._BATCH_BYTES", 1)
+    task = StateDirectory(tmp_path, "app").task("0_0")
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", task))
+    seen: list[tuple[bool, bool]] = []
+
+    def commit(offsets: Mapping[TopicPartition, int]) -> None:
+        store.commit(offsets)
+        with closing(NoticeView(StateDirectory(tmp_path, "app").notice("0_0", "kept", timestamped=False))) as notice:
+            has_position = store.position(IsolationLevel.READ_COMMITTED).get(*IN) == max(offsets.values())
+            seen.append((has_position, notice.restore_remaining > 0))
+
+    restore = follows(RestoredStore(store, commit, LOG), 0, 8)
+    for offset in (1, 3, 7):
+        records = [put(offset)]
+        if isinstance(restore, StandbyStore):
+            restore.read(records, offset + 1, 8)
+            restore.commit_whole()
+        else:
+            restore.apply(records)
+    if not isinstance(restore, StandbyStore):
+        restore.finish(0)
+    store.close()
+    assert seen[0] == (False, True)
+    assert (False, False) not in seen
+    assert seen[-1][0]
+
+
+def test_what_begins_with_rows_without_their_position_is_whole_when_it_has_that_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateline.worker.restore.store_restore._BATCH_BYTES", 1)
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0")))
+    of = RestoredStore(store, lambda offsets: store.commit(offsets), LOG)
+    killed = StandbyStore(of, 0, 10, has_markers=True)
+    killed.read([put(8)], 9, 10)  # all but the marker behind it
+    assert (store.committed_offset(LOG), store.position(IsolationLevel.READ_COMMITTED)) == (8, Position())
+    standby = StandbyStore(of, 9, 10, has_markers=True)
+    standby.read([], 10, 10)
+    standby.commit_whole()
+    standby.commit_whole()
+    assert not standby.is_whole
+    standby.read([put(10)], 11, 11)
+    standby.commit_whole()
+    assert standby.is_whole
+    store.close()
+
+
+def test_behind_a_gap_whose_end_is_not_known_yet_it_waits_for_that_end_and_no_longer(tmp_path: Path) -> None:
+    store = KeyValueStore("kept")
+    store.init(StoreContext("0_0", StateDirectory(tmp_path, "app").task("0_0")))
+    standby = StandbyStore(RestoredStore(store, lambda offsets: store.commit(offsets), LOG), 0, 0)
+    standby.read([put(3)], 4, None)
+    standby.commit_whole()
+    assert store.position(IsolationLevel.READ_COMMITTED) == Position(), "what came before it may be missing"
+    standby.read([], 4, 5)
+    standby.commit_whole()
+    assert store.position(IsolationLevel.READ_COMMITTED) == Position()
+    standby.read([put(4)], 5, 6)
+    standby.commit_whole()
+    assert (standby.is_whole, store.position(IsolationLevel.READ_COMMITTED)) == (True, Position.of({IN: 4}))
+    store.close()
+
+
+def copied(store: KeyValueStore, full: list[Record], at: dict[int, dict[bytes, bytes]], number: int) -> int:
+    """Have the store begin as a copy of another node's at this commit; the offset from which it reads on."""
+    ends = [record.offset for record in full if record.headers]
+    store.restore((key, value, 1) for key, value in at[number].items())
+    store.advance(Position.of({IN: number}))
+    store.commit({LOG: ends[number]})
+    return ends[number] + 1
+
+
+@pytest.mark.parametrize("begins", ["with nothing", "as a copy"])
+@pytest.mark.parametrize("markers", [False, True])
+def test_a_position_is_claimed_only_with_the_rows_that_held_there(
+    tmp_path: Path, markers: bool, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = 0
+    for seed in range(300):
+        chance = random.Random(seed)
+        monkeypatch.setattr("stateline.worker.restore.store_restore._BATCH_BYTES", chance.choice([1, 300, 10_000_000]))
+        full, at = written(chance, 40, markers=markers)
+        store = KeyValueStore("kept", persistent=False)
+        store.init(StoreContext("0_0", tmp_path))
+        seen: list[tuple[Position, dict[bytes, bytes]]] = []
+
+        def commit(offsets: Mapping[TopicPartition, int], store: KeyValueStore = store) -> None:
+            store.commit(offsets)
+
+        end_at_start = full[chance.randrange(len(full))].offset + 1
+        first = copied(store, full, at, chance.randrange(30)) if begins == "as a copy" else 0
+        of = RestoredStore(store, commit, LOG)
+        standby = StandbyStore(of, first, end_at_start, has_commits=first > 0, has_markers=markers)
+        log, left, end = list(full), first, end_at_start
+        while left < full[-1].offset + 1:
+            # What the log has now: it ends somewhere further on, and was compacted up to a place before that.
+            end = min(full[-1].offset + 1, max(left, end) + chance.randrange(30))
+            cleaned = chance.randrange(end + 1) if chance.random() < 0.5 else 0
+            log = compacted([r for r in log if r.offset < cleaned], chance) + [r for r in log if r.offset >= cleaned]
+            slice_ = [r for r in log if left <= r.offset < end][: chance.randrange(1, 20)]
+            left = slice_[-1].offset + 1 if slice_ else end
+            standby.read(slice_, left, end if chance.random() < 0.8 else None)
+            if chance.random() < 0.7:
+                standby.commit_whole()
+            position = store.position(IsolationLevel.READ_COMMITTED)
+            if standby.is_whole and position:
+                seen.append((position, rows_of(store)))
+        standby.let_go()
+        for position, rows in seen:
+            number = position.get(*IN)
+            assert number is not None
+            assert rows == at[number], f"seed {seed}, at {number}"
+            claimed += 1
+        assert rows_of(store) == at[39]
+        store.close()
+    assert claimed > 500, "it claims often"
