@@ -22,11 +22,13 @@ from stateline.cli.main import cli
 from stateline.client.failures import BY_REASON
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
+from stateline.query.kinds import KINDS, PAGING, QueryKind
 from stateline.server.certificates import Certificates
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON, PARAMETERS
 from stateline.server.contract.problems import PROBLEMS, problem_response
 from stateline.server.main import OPERATIONS
+from stateline.server.queries.operations import STORE
 from stateline.server.state.pipeline_states import PipelineStates
 from stateline.server.telemetry.metrics import Load
 from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts
@@ -35,6 +37,7 @@ from stateline.server.telemetry.request_counts import RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector
 from stateline.server.telemetry.worker_lives import WorkerLives
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
+from stateline_store.layout import STORE_KINDS
 
 DOCS = Path(__file__).parent
 # The generated parts of a page: name, text.
@@ -260,6 +263,31 @@ def _values(schema: Mapping[str, Any]) -> str:
     return "a key" if "not" in schema else "JSON"
 
 
+def queries() -> str:
+    """The queries by kind of store: the request and the members of the answer of each."""
+    return _table(
+        ("query", "stores", "request", "its own members in the answer"),
+        [_query(kind, path, of_key) for kind in KINDS for path, _, of_key in kind.paths() or (("/query", "", False),)],
+    )
+
+
+def _query(kind: QueryKind, path: str, of_key: bool) -> tuple[str, str, str, str]:
+    in_body = path == "/query"
+    able = [each for each in STORE_KINDS if kind.stores(each, of_key=None if in_body else of_key)]
+    stores = ", ".join(each.replace("_", "-") for each in able) or "stores with a method `query`"
+    members = kind.result
+    if "entries" in members:
+        entry = members["entries"]["items"]["properties"]
+        # The entries of one key have no key of their own.
+        shown = f"`entries` of {_code(each for each in entry if not (of_key and each.startswith('key')))}"
+        shown += "; `cursor`" * kind.is_scan
+    else:
+        shown = _code(members)
+    own = "".join(f"{name}=&" for name in kind.url_parameters if name not in ("order", *PAGING))[:-1]
+    request = f"`POST {STORE}{path}`" if in_body else f"`GET {STORE}{path}{'?' * bool(own)}{own}`"
+    return f"`{kind.word}`", "every kind" if len(able) == len(STORE_KINDS) else stores, request, shown
+
+
 # ---- Errors
 
 
@@ -291,7 +319,8 @@ def _parts() -> dict[str, Callable[[], str]]:
         ("parameters", parameters, ("common", "other")),
     ]
     return {f"{kind} {name}": partial(write, name) for kind, write, names in groups for name in names} | {
-        "reasons": reasons
+        "reasons": reasons,
+        "queries": queries,
     }
 
 

@@ -45,7 +45,7 @@ from stateline.log.embedded_file import (
 )
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler
-from stateline.server.contract.openapi import RESULTS
+from stateline.query.kinds import KINDS
 from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
 from stateline_store import (
@@ -355,8 +355,8 @@ def test_the_results_are_those_of_the_code() -> None:
     for row in rows(document("docs/http/queries.md"), "## Queries by kind of store"):
         kind = plain(row[0]) or kind  # a line without a name is another way to ask the one above
         shown.setdefault(kind, set()).update(re.findall(r"`(\w+)`", row[3]))
-    for kind, members in RESULTS.items():
-        assert members.keys() <= shown[kind], kind
+    for each in KINDS:
+        assert each.result.keys() <= shown[each.word], each.word
 
 
 def test_every_reason_is_explained() -> None:

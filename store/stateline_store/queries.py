@@ -27,20 +27,16 @@ A value is bytes, or ValueAndTimestamp in a timestamped store. Any other pair of
 `UnknownQueryTypeError`. The Position of an answer is the reader's at the moment of `run`: a scan shows that state to
 its end, whatever is committed meanwhile.
 
-Another kind of query, in order:
+To add a kind of query:
 
-1. its value in `stateline_store/query_types.py`, and in `_NAMES` of the package;
-2. here its row above, a function, a line of `_ANSWERS`, and of `_ACCEPTED` for a field of a new name; the oracle in
-   `tests/store/query_oracles.py` says what is right, and `tests/store/test_queries.py` asks every reader;
-3. to be asked over HTTP: its word in `service/stateline/query/words.py`; in `query/execution.py` its rows as entries,
-   and the order that those of several partitions have; in `query/values.py` that it is a scan; in `query/wire.py` a
-   field of a new type;
-4. in `service/stateline/server`: its parameters in `queries/requests.py`, a path in `queries/routes.py` and
-   `queries/operations.py`, its result in `contract/openapi.py`; of a scan without a key also `routing/query_routing.py`
-   and `queries/scan_answers.py`;
-5. for whom asks: `client/requests.py` and the two clients, the form in `server/console/files/queries.js`;
-6. `tests/service/query/test_execution.py`, `tests/service/server/test_query_matrix.py` with its oracle;
-   `docs/stores.md`, `docs/http/queries.md`, `docs/client.md`.
+1. Add its class to `stateline_store/query_types.py`, and to `_NAMES` of the package.
+2. Here, add its row above, a function, and a line of `_ANSWERS`.
+3. Declare it in `service/stateline/query/kinds.py`, as a form of a kind or as a kind of its own. The paths, bodies,
+   OpenAPI schemas, console and generated documentation follow. If its answer is no scan, `QueryRoutes` needs a method.
+4. Add a method to `StoreCalls` and to the clients of `service/stateline/client`.
+
+Tests: the oracles `tests/store/query_oracles.py` and `tests/support/oracles/matrix_oracle.py` compute the right answers.
+Documents: `docs/stores.md` and `docs/client.md`.
 """
 
 from __future__ import annotations
@@ -310,28 +306,23 @@ _ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreS
     **{(CountQuery, kind): _count for kind in STORE_KINDS},
     **{(PositionQuery, kind): _position for kind in STORE_KINDS},
 }
-_TIME: tuple[tuple[type, ...], str] = ((int, type(None)), "milliseconds or None")
-_BOUND: tuple[tuple[type, ...], str] = ((bytes, type(None)), "bytes or None")
-# Field → what it accepts, and that in words.
+# The type of a field, as its class declares it → the types that it accepts, and that in words.
 _ACCEPTED: dict[str, tuple[tuple[type, ...], str]] = {
-    "key": ((bytes,), "bytes"),
-    "keys": ((tuple,), "a tuple of bytes"),
-    "lower": _BOUND,
-    "upper": _BOUND,
-    "prefix": ((bytes,), "bytes"),
-    "time_from": _TIME,
-    "time_to": _TIME,
-    "as_of": _TIME,
-    "order": ((Order,), "an Order"),
-    "most_bytes": ((int, type(None)), "a number of bytes or None"),
+    "bytes": ((bytes,), "bytes"),
+    "bytes | None": ((bytes, type(None)), "bytes or None"),
+    "tuple[bytes, ...]": ((tuple,), "a tuple of bytes"),
+    "int | None": ((int, type(None)), "milliseconds or None"),
+    "Order": ((Order,), "an Order"),
 }
 
 
 def _checks(query: type[Any]) -> tuple[tuple[str, tuple[type, ...], str], ...]:
-    """Field, what it accepts, and that in words. The key of a WindowRangeQuery may be left out."""
-    checks = {field.name: _ACCEPTED[field.name] for field in fields(query)}
-    if query is WindowRangeQuery:
+    """Field, what it accepts, and that in words."""
+    checks = {field.name: _ACCEPTED[str(field.type)] for field in fields(query)}
+    if query is WindowRangeQuery:  # the stores that take its key need it
         checks["key"] = ((bytes, type(None)), "bytes")
+    if "most_bytes" in checks:
+        checks["most_bytes"] = ((int, type(None)), "a number of bytes or None")
     return tuple((name, *accepted) for name, accepted in checks.items())
 
 

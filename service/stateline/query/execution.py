@@ -1,52 +1,37 @@
-"""How a query is run on one partition's Reader, and how the entries of several partitions become one answer.
+"""`execute`: runs a query on one partition's reader.
 
-What runs it is the store library's engine (`stateline_store.queries`); here its results become entries, of which a
-scan has a page at a time. Synchronous and pure: a query never writes, and the reader must not move while it is run. A
-scan that has more than it may give is left open; whoever asks for its rest gets the state that the first entries came
-from. The same code answers in the server (secondaries), in the worker (uncommitted state, stores in memory) and
-wherever else a Reader is at hand.
+The store library's engine (`stateline_store.queries`) runs it. Its results become entries here, and a scan gives a page
+of entries at a time. Synchronous and pure: a query never writes, and the reader must not move while it runs. A scan with
+more entries stays open, and its rest has the state of its first entries. The server runs this on secondaries, and the
+worker on uncommitted state and on stores in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
+from stateline.query.kinds import entries_of
 from stateline.query.open_scan import OpenScan
-from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, ScanQuery, Terms
+from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline_store import (
     CountQuery,
     IsolationLevel,
     KeyQuery,
     KeysQuery,
-    MultiVersionedKeyQuery,
     NotActiveError,
     NotUpToBoundError,
     PositionQuery,
-    PrefixQuery,
     Query,
     RangeQuery,
     Reader,
-    Scan,
-    SessionKeyQuery,
-    SessionRangeQuery,
     StoreSchema,
     VersionedKeyQuery,
     VersionedKeysQuery,
-    VersionedPrefixQuery,
     VersionedRangeQuery,
-    VersionedRecord,
-    Windowed,
-    WindowIterator,
-    WindowKeyQuery,
     WindowRangeQuery,
     queries,
-    window_end_ms,
 )
-from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
-from stateline_store.windowed_keys import session_order, window_key
 
 _OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
 
@@ -99,7 +84,7 @@ def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Qu
             return QueryRows(count=result)
         case PositionQuery():
             return QueryRows()
-    scan = _entries(query, result, schema)
+    scan = entries_of(query, result, schema)
     try:
         rows = OpenScan(scan).rows(limit)
     except BaseException:
@@ -108,62 +93,6 @@ def _rows(query: Query[Any], result: Any, schema: StoreSchema, limit: int) -> Qu
     if isinstance(query, WindowRangeQuery) and schema.segments is not None:
         return replace(rows, interval_ms=schema.segments.interval_ms)
     return rows
-
-
-def _entries(query: Query[Any], result: Scan[Any], schema: StoreSchema) -> Scan[Entry]:
-    """The same scan, of entries that say which key they are of."""
-    match query:
-        case WindowKeyQuery(key):
-            return Scan.of_chunks(_of_key(key, schema.window_size_ms, result))
-        case MultiVersionedKeyQuery(key):
-            return Scan.of_chunks(_with_key(key, result))
-    return result
-
-
-def _of_key(key: bytes, size_ms: int, windows: WindowIterator) -> Generator[list[tuple[Windowed, bytes]], None, None]:
-    with windows:
-        for chunk in windows.chunks():
-            yield [(Windowed(key, start_ms, window_end_ms(start_ms, size_ms)), value) for start_ms, value in chunk]
-
-
-def _with_key(
-    key: bytes, versions: Scan[VersionedRecord]
-) -> Generator[list[tuple[bytes, VersionedRecord]], None, None]:
-    with versions:
-        chunk, size = list[tuple[bytes, VersionedRecord]](), 0
-        for version in versions:
-            chunk.append((key, version))
-            size += len(version.value)
-            if size >= LARGEST_CHUNK_BYTES or len(chunk) == LARGEST_CHUNK:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
-
-
-def sort_key(query: ScanQuery, intervals_ms: set[int]) -> Callable[[Any], Any] | None:
-    """What orders the entries of all partitions as each of them has its own, up or down.
-
-    `intervals_ms` are those of the partitions. None when they differ, because the retention was changed: then the
-    partitions' entries have no common order.
-    """
-    match query:
-        case RangeQuery() | PrefixQuery() | VersionedRangeQuery() | VersionedPrefixQuery():
-            return itemgetter(0)
-        case WindowRangeQuery():
-            if len(intervals_ms) > 1:
-                return None
-            interval_ms = next(iter(intervals_ms), 1) or 1
-            # By the row's own bytes: of keys of which one begins with another they are not in the order of the keys.
-            return lambda entry: (entry[0].start_ms // interval_ms, window_key(entry[0].key, entry[0].start_ms))
-        case WindowKeyQuery():
-            return lambda entry: entry[0].start_ms
-        case SessionRangeQuery():
-            return session_order
-        case SessionKeyQuery():
-            return lambda entry: (entry[0].end_ms, entry[0].start_ms)
-        case MultiVersionedKeyQuery():
-            return lambda entry: entry[1].timestamp
 
 
 def _behind(store: str, partition: int) -> NotUpToBoundError:

@@ -1,21 +1,8 @@
 """What one partition is asked for and answers, whichever process it is in.
 
-The queries themselves are the store library's (`stateline_store.query_types`), run by `execution`. Pure: no files, no
-sockets, no clock. Keys and values are raw stored bytes; the server gives them types. Entries by query:
-
-| query                                          | entries, in the order of                                            |
-|------------------------------------------------|---------------------------------------------------------------------|
-| KeyQuery, KeysQuery                            | (key, stored), as asked                                             |
-| RangeQuery, PrefixQuery                        | (key, stored), keys                                                 |
-| VersionedRangeQuery, VersionedPrefixQuery      | (key, VersionedRecord), keys                                        |
-| VersionedKeyQuery, VersionedKeysQuery          | (key, VersionedRecord), as asked                                    |
-| WindowKeyQuery                                 | (Windowed, stored), start                                           |
-| WindowRangeQuery                               | (Windowed, stored), segments of time, keys, start                   |
-| SessionKeyQuery                                | (Windowed, stored), end and start                                   |
-| SessionRangeQuery                              | (Windowed, stored), keys, end and start                             |
-| MultiVersionedKeyQuery                         | (key, VersionedRecord), timestamp                                   |
-| CountQuery                                     | none: `count`                                                       |
-| PositionQuery                                  | none                                                                |
+The queries themselves are the store library's (`stateline_store.query_types`), run by `execution`. `kinds` declares their
+entries and their order. Pure: no files, no sockets, no clock. Keys and values are raw stored bytes; the server gives them
+types.
 
 Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*
 (`stateline.serde.partitioner`).
@@ -26,32 +13,25 @@ absent key therefore costs a look at every partition, a present one at a single 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from stateline_store import (
     IsolationLevel,
-    MultiVersionedKeyQuery,
     NotActiveError,
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
     Position,
     PositionBound,
-    PrefixQuery,
-    RangeQuery,
-    SessionKeyQuery,
-    SessionRangeQuery,
+    Query,
+    Scan,
     StatelineError,
     StoreState,
     TransactionalStore,
-    VersionedPrefixQuery,
-    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
-    WindowKeyQuery,
-    WindowRangeQuery,
 )
 
 # A scan stops after about this many bytes, whatever its limit: one answer must not fill the memory of the
@@ -62,9 +42,8 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024
 # Most bytes of the entries of many keys, which are answered all at once.
 MAX_KEYS_BYTES = 4 * MAX_RESULT_BYTES
 
-_OfAKey: TypeAlias = WindowKeyQuery | WindowRangeQuery | SessionKeyQuery | MultiVersionedKeyQuery
-_OfAllKeys: TypeAlias = RangeQuery | PrefixQuery | SessionRangeQuery | VersionedRangeQuery | VersionedPrefixQuery
-ScanQuery: TypeAlias = _OfAKey | _OfAllKeys
+ScanQuery: TypeAlias = Query[Scan[Any]]
+SortKey: TypeAlias = Callable[[Any], Any]
 Value: TypeAlias = bytes | VersionedRecord
 Entry: TypeAlias = tuple[bytes | Windowed, Value]
 ServedBy = Literal["active", "standby", "restoring"]
@@ -188,11 +167,6 @@ def served_by(state: StoreState) -> ServedBy:
     if state is StoreState.ACTIVE:
         return "active"
     return "restoring" if state is StoreState.RESTORING else "standby"
-
-
-def key_of(query: ScanQuery) -> bytes | None:
-    """The one key that this is asked of; None: all."""
-    return query.key if isinstance(query, _OfAKey) else None
 
 
 def merged_position(answers: Iterable[PartitionAnswer]) -> Position:

@@ -43,7 +43,7 @@ from typing import Any
 
 import orjson
 
-from stateline.query.custom_query import CustomQuery
+from stateline.query.kinds import CustomQuery
 from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, Rest, Terms
 from stateline_store import (
     CursorExpiredError,
@@ -295,8 +295,8 @@ def _entry_in(fields: Any) -> Entry:
 
 
 def _query_out(query: Query[Any]) -> dict[str, Any]:
-    name, of_query = type(query).__name__, fields(_QUERIES[type(query).__name__])
-    return {"type": name, **{field.name: _field_out(getattr(query, field.name)) for field in of_query}}
+    name = type(query).__name__
+    return {"type": name, **{field: _field_out(getattr(query, field)) for field in _FIELDS[name]}}
 
 
 def _field_out(value: Any) -> Any:
@@ -311,22 +311,11 @@ def _field_out(value: Any) -> Any:
 
 
 def _query_in(value: Mapping[str, Any]) -> Query[Any]:
-    kind = _QUERIES.get(value["type"])
-    if kind is None:
-        raise InvalidArgumentError(f"No query is of type {value['type']!r}.")
-    query: Query[Any] = kind(**{field.name: _field_in(field.name, value[field.name]) for field in fields(kind)})
+    name = value["type"]
+    if name not in _QUERIES:
+        raise InvalidArgumentError(f"No query is of type {name!r}.")
+    query: Query[Any] = _QUERIES[name](**{field: read(value[field]) for field, read in _FIELDS[name].items()})
     return query
-
-
-def _field_in(name: str, value: Any) -> Any:
-    match name:
-        case "keys":
-            return tuple(_bytes(key) for key in value)
-        case "order":
-            return Order(value)
-        case "time_from" | "time_to" | "as_of" | "most_bytes":
-            return None if value is None else int(value)
-    return None if value is None else _bytes(value)
 
 
 def _text(data: bytes) -> str:
@@ -338,3 +327,14 @@ def _bytes(text: Any) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, TypeError, ValueError) as error:
         raise InvalidArgumentError("Bytes that are not base64 text.") from error
+
+
+# The type of a field, as its class declares it → how it is read.
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "bytes": _bytes,
+    "bytes | None": lambda value: None if value is None else _bytes(value),
+    "int | None": lambda value: None if value is None else int(value),
+    "tuple[bytes, ...]": lambda value: tuple(map(_bytes, value)),
+    "Order": Order,
+}
+_FIELDS = {name: {each.name: _READ[str(each.type)] for each in fields(kind)} for name, kind in _QUERIES.items()}

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.query.execution import execute, sort_key
+from stateline.query.execution import execute
+from stateline.query.kinds import check_answered, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
 from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, QueryRows, Terms, served_by
-from stateline.query.words import check_answered
 from stateline.serde.partitioner import home_partition
 from stateline.server.routing.query_routing import _has_entries
 from stateline_store import (

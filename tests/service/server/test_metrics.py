@@ -12,7 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
+from stateline.testing import Record, TestDriver
 from stateline_store.commit_notice import NoticeStatus
+from support.apps.kinds_app import SIZE_MS, build
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app, wait_until
 from support.run.patience import HANGING_S
 
@@ -123,6 +125,23 @@ def test_secondaries_are_counted_as_they_are_opened_and_follow(client: httpx.Cli
         worker.commit()
         client.get("/v1/stores/aircraft/keys/followed?partition=1")
     assert value(client, "stateline_secondary_catch_ups_total") >= before + 3
+
+
+def test_each_page_counts_under_the_path_of_its_query_whichever_path_has_the_cursor() -> None:
+    with TestDriver(build("pages")) as driver:
+        driver.pipe_all("events-pages", [Record("a", 1, n * SIZE_MS) for n in range(4)])
+        driver.commit()
+        store, client = "/v1/stores/counts", driver.client
+        for path in ("windows", "keys/a/windows"):
+            page = client.get(f"{store}/{path}", params={"limit": 1}).json()
+            page = client.get(f"{store}/range", params={"cursor": page["cursor"]}).json()
+            client.head(f"{store}/range", params={"cursor": page["cursor"]})
+        labels = {"level": COMMITTED, "outcome": "ok"}
+        for path in ("windows", "keys/{key}/windows"):
+            route = f"{STORE}/{path}"
+            assert value(client, "stateline_http_requests_total", route=route, **labels) == 1
+            assert value(client, "stateline_http_requests_total", route=route, level="", outcome="ok") == 2
+        assert value(client, "stateline_http_requests_total", route=f"{STORE}/range", level="", outcome="ok") == 0
 
 
 def test_cursors_and_snapshots_are_seen_while_they_are_kept(client: httpx.Client, worker: OwningWorker) -> None:

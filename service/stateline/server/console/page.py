@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
+from stateline.query.kinds import KINDS
 from stateline.server.contract.console_paths import FILES, PAGES
 from stateline.server.contract.pages import PAGE_HEADERS
+from stateline_store.layout import STORE_KINDS
 
 _PAGE = "index.html"
 _BASE, _LINK = b'<base href="./">', b'"console/'
@@ -42,7 +45,7 @@ class ConsolePage:
 
     def __init__(self, folder: Traversable | None = None) -> None:
         """`folder` is the package's own unless it is given. `version` is another one whenever a file is."""
-        found = dict(_below(folder or files("stateline.server.console") / "files"))
+        found = dict(_below(folder or files("stateline.server.console") / "files")) | {"base/kinds.js": _kinds()}
         everything = b"".join(b"%b\0%d\0%b" % (p.encode(), len(c), c) for p, c in sorted(found.items()))
         self.version = f"@{hashlib.sha256(everything).hexdigest()[:16]}"
         self._page = found[_PAGE].replace(_LINK, b'"console/%b/' % self.version.encode())
@@ -101,6 +104,23 @@ class _StaticFile:
         if self._etag in known or "*" in known:
             return Response(status_code=304, headers=headers)
         return Response(self._content, headers=headers)
+
+
+def _kinds() -> bytes:
+    """The queries that the console asks, as a module: name → label, word, parameters, path and kinds of stores."""
+    queries = {
+        form.name: {
+            "label": form.label,
+            "type": kind.word,
+            "fields": kind.shown_parameters(form),
+            "path": next((path[1:] for path, _, of_key in kind.paths() if of_key is form.of_key), None),
+            "kinds": [each for each in STORE_KINDS if form in kind.stores(each)],
+        }
+        for kind in KINDS
+        for form in kind.forms
+        if form.name
+    }
+    return b"export const QUERIES = %b;\n" % orjson.dumps(queries)
 
 
 def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, bytes]]:

@@ -44,7 +44,7 @@ class Arguments:
         self._names = given.keys()
         self._given = {name: argument for name, argument in given.items() if argument.value is not None}
         self.key_bytes = 0
-        """Of the keys that were read."""
+        """Of the keys and the JSON that were read."""
         self._keys_as_text = self.choice("keys_as", "json", ("json", "text")) == "text"
 
     def __contains__(self, name: str) -> bool:
@@ -116,9 +116,11 @@ class Arguments:
         if argument is None or argument.textual:
             raise InvalidArgumentError(f"{name} is missing: any JSON value, in the body.")
         try:
-            return orjson.dumps(argument.value)
+            text = orjson.dumps(argument.value)
         except orjson.JSONEncodeError as error:  # a number that does not fit
             raise InvalidArgumentError(f"{name}={argument.shown()} cannot be passed on: {error}.") from error
+        self.key_bytes += len(text)
+        return text
 
     def texts(self, name: str, maximum: int) -> tuple[str, ...]:
         """The texts of an array in a body, each once, in the order given; it has 1 to `maximum`."""

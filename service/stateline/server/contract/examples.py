@@ -7,24 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.query.kinds import KINDS
 from stateline.serde.registered import json_of_text
+from stateline_store.layout import STORE_KINDS
 
 _STORE = "/v1/stores/{store}"
 # Path below a store → the kinds of stores that answer there. Of a feed of changes there is no end to show.
-_KEYED = frozenset({"key_value", "versioned"})
-_ANY = frozenset({"key_value", "window", "session", "versioned"})
-_ANSWERED_BY: Mapping[str, frozenset[str]] = {
-    "": _ANY,
-    "/keys/{key}": _KEYED,
-    "/range": _KEYED,
-    "/query": _KEYED,
-    "/keys/{key}/windows": frozenset({"window"}),
-    "/windows": frozenset({"window"}),
-    "/keys/{key}/sessions": frozenset({"session"}),
-    "/sessions": frozenset({"session"}),
-    "/keys/{key}/versions": frozenset({"versioned"}),
-    "/count": _ANY,
-    "/position": _ANY,
+_ANSWERED_BY: Mapping[str, tuple[str, ...]] = {
+    "": STORE_KINDS,
+    "/query": ("key_value", "versioned"),
+    **{
+        path: tuple(each for each in STORE_KINDS if kind.stores(each, of_key=of_key))
+        for kind in KINDS
+        for path, _, of_key in kind.paths()
+    },
 }
 # Type → a key of it as it is written in a URL; of types that a registry knows there is none.
 _KEYS = {
@@ -54,7 +50,7 @@ def with_examples(
 
 
 def _first(stores: Sequence[StoreDefinition], path: str) -> StoreDefinition | None:
-    kinds = _ANSWERED_BY.get(path.removeprefix(_STORE), frozenset()) if path.startswith(_STORE) else frozenset()
+    kinds = _ANSWERED_BY.get(path.removeprefix(_STORE), ()) if path.startswith(_STORE) else ()
     return next((store for store in stores if store.plain_kind in kinds), None)
 
 

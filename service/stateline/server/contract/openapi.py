@@ -8,23 +8,17 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
+from stateline.query.kinds import BY_WORD, INTEGER, KINDS, POSITION_SCHEMA, STRING
 from stateline.server.contract.parameters import PARAMETERS
 from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, ProblemKind
 
-_ANY = {"description": "Any JSON value, in the store's type."}
-_STRING, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-_MILLISECONDS = {
-    "type": ["integer", "null"],
-    "description": "Milliseconds since the epoch. null: not known.",
-}
-_POSITION = {"$ref": "#/components/schemas/Position"}
 _FAILURES = {"type": "object", "additionalProperties": {"type": "object"}}
 
 # What every query's answer carries beside its result.
 _ENVELOPE: dict[str, Any] = {
-    "store": _STRING,
+    "store": STRING,
     "isolation_level": PARAMETERS["isolation_level"].schema,
-    "position": _POSITION,
+    "position": POSITION_SCHEMA,
     "partitions": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Partition"}},
     "failures": _FAILURES,
     "stopped": {
@@ -32,39 +26,11 @@ _ENVELOPE: dict[str, Any] = {
         "description": "Why no worker runs the store any more. Absent while a worker may run it.",
     },
 }
-_KEY_TEXT = {
-    "type": "string",
-    "description": "The key as the text of a URL. Present if `key` does not find the entry again.",
-}
-_ENTRY = {"key": _ANY, "key_text": _KEY_TEXT, "value": _ANY, "timestamp": _MILLISECONDS}
-_VALID_TO = {"type": ["integer", "null"], "description": "The end of the version's validity. null: it is still valid."}
-_FOUND = {"found": _BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
-_WINDOW = {**_ENTRY, "start": _INTEGER, "end": _INTEGER}
-_VERSION = {"value": _ANY, "timestamp": _INTEGER, "valid_to": _VALID_TO}
-_CURSOR = {"type": "string", "description": "The cursor of the next page. Absent on the last page."}
-
-
-def _entries(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "object", "properties": dict(members)}}
-
-
-_BY_PARTITION = {"type": "object", "additionalProperties": _POSITION}
-RESULTS: dict[str, dict[str, Any]] = {
-    "key": _FOUND,
-    "keys": {"entries": _entries(_FOUND)},
-    "custom": {"results": {"type": "object", "description": "Partition → the return value of the store's method."}},
-    "range": {"entries": _entries(_ENTRY | {"valid_to": _VALID_TO}), "cursor": _CURSOR},
-    "windows": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
-    "sessions": {"entries": _entries(_WINDOW), "cursor": _CURSOR},
-    "versions": {"entries": _entries(_VERSION), "cursor": _CURSOR},
-    "count": {"approximate_entries": _INTEGER, "exact_entries": _INTEGER},
-    "position": {"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route as the document shows it. `result` names a member of RESULTS; None describes no query."""
+    """One route as the document shows it. `result` is the word of a query; None describes no query."""
 
     path: str
     method: str
@@ -130,7 +96,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 def _path_parameter(name: str) -> dict[str, Any]:
     about = "The key, percent-encoded." if name == "key" else f"The name of the {name}."
-    return {"name": name, "in": "path", "required": True, "schema": _STRING, "description": about}
+    return {"name": name, "in": "path", "required": True, "schema": STRING, "description": about}
 
 
 def _query_parameter(name: str) -> dict[str, Any]:
@@ -139,7 +105,7 @@ def _query_parameter(name: str) -> dict[str, Any]:
     described: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": description}
     if schema.get("type") == "object":
         return described | {"content": _json(dict(schema))}
-    return described | {"schema": _STRING if "type" not in schema else dict(schema)}
+    return described | {"schema": STRING if "type" not in schema else dict(schema)}
 
 
 def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
@@ -148,7 +114,7 @@ def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
 def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     """A member of null counts as left out, but for those that must be there."""
-    required = {"key": {"key"}, "keys": {"keys"}, "custom": {"query"}}.get(kind, set())
+    required = BY_WORD[kind].required
     properties: dict[str, Any] = {"type": {"const": kind}}
     for name in names:
         schema = dict(PARAMETERS[name].schema)
@@ -156,7 +122,7 @@ def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
             schema = {"anyOf": [schema["items"], schema]}
         properties[name] = schema if name in required else {"anyOf": [schema, {"type": "null"}]}
     body = {"type": "object", "properties": properties, "additionalProperties": False}
-    if kind == "versions":  # of a key, unless a cursor says which
+    if BY_WORD[kind].is_scan and not BY_WORD[kind].of_store:  # of a key, unless a cursor says which
         properties["key"] = dict(PARAMETERS["key"].schema)
         properties["cursor"] = dict(PARAMETERS["cursor"].schema)
         body["anyOf"] = [{"required": ["key"]}, {"required": ["cursor"]}]
@@ -176,8 +142,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
         success = {"$ref": f"#/components/schemas/{operation.result.capitalize()}Answer"}
     elif operation.body is not None:
         success = {"anyOf": [{"$ref": f"#/components/schemas/{r.capitalize()}Answer"} for r in operation.body]}
-    ok = {operation.media_type: {"schema": success if operation.media_type == "application/json" else _STRING}}
-    ok |= {media_type: {"schema": _STRING} for media_type in operation.streams}
+    ok = {operation.media_type: {"schema": success if operation.media_type == "application/json" else STRING}}
+    ok |= {media_type: {"schema": STRING} for media_type in operation.streams}
     content = {} if operation.success == HTTPStatus.NO_CONTENT else {"content": ok}
     responses: dict[str, Any] = {str(operation.success): {"description": "The answer.", **content}}
     if operation.other_success is not None:
@@ -201,10 +167,10 @@ def _reasons(status: int) -> str:
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
         # What `columns` and `details` may leave out is not required.
-        f"{name.capitalize()}Answer": _object(
-            result | _ENVELOPE, (*result, "position", "partitions", "failures", "stopped")
+        f"{kind.word.capitalize()}Answer": _object(
+            {**kind.result, **_ENVELOPE}, (*kind.result, "position", "partitions", "failures", "stopped")
         )
-        for name, result in RESULTS.items()
+        for kind in KINDS
     }
     offsets = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
     schemas["Position"] = {
@@ -214,11 +180,11 @@ def _schemas() -> dict[str, Any]:
     }
     schemas["Partition"] = _object(
         {
-            "position": _POSITION,
+            "position": POSITION_SCHEMA,
             "served_by": {"enum": ["active", "standby", "restoring"]},
-            "staged_records": _INTEGER,
-            "staged_bytes": _INTEGER,
-            "committed_at_ms": _INTEGER,
+            "staged_records": INTEGER,
+            "staged_bytes": INTEGER,
+            "committed_at_ms": INTEGER,
             "lag_ms": {"type": ["integer", "null"]},
             "lag_records": {"type": ["integer", "null"]},
         },
@@ -231,20 +197,20 @@ def _schemas() -> dict[str, Any]:
 def _problem_schema(problems: tuple[ProblemKind, ...]) -> dict[str, Any]:
     reasons = list(dict.fromkeys(problem.reason for problem in problems))
     required = {
-        "type": _STRING,
-        "title": _STRING,
-        "status": _INTEGER,
+        "type": STRING,
+        "title": STRING,
+        "status": INTEGER,
         "reason": {"enum": reasons},
-        "detail": _STRING,
+        "detail": STRING,
     }
     where = {
-        "store": _STRING,
-        "partition": _INTEGER,
-        "position": _POSITION,
-        "bound": _POSITION,
-        "owner": _STRING,
+        "store": STRING,
+        "partition": INTEGER,
+        "position": POSITION_SCHEMA,
+        "bound": POSITION_SCHEMA,
+        "owner": STRING,
         "failures": _FAILURES,
-        "reasons": {"type": "array", "items": _STRING},
+        "reasons": {"type": "array", "items": STRING},
     }
     return _object(required | where, optional=tuple(where))
 

@@ -24,8 +24,8 @@ _POSITION_SCHEMA = {
         "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     },
 }
-_KEY = {"description": "A key, written as the store's key type.", "not": {"type": "null"}}
-_TIME = {
+KEY = {"description": "A key, written as the store's key type.", "not": {"type": "null"}}
+TIME = {
     "type": ["integer", "string"],
     "description": "Milliseconds since the epoch, or ISO 8601. A time without a zone is UTC.",
 }
@@ -64,23 +64,23 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "string", "enum": ["asc", "desc"]},
         "By serialized key or by time. Versions are desc by default, everything else is asc.",
     ),
-    "lower": Parameter(_KEY, "The first key, inclusive. Without it, the range is open at this end."),
-    "upper": Parameter(_KEY, "The last key, inclusive. Without it, the range is open at this end."),
-    "prefix": Parameter(_KEY, "The beginning of the keys. Excludes lower and upper."),
-    "key": Parameter(_KEY, "The key to look up."),
+    "lower": Parameter(KEY, "The first key, inclusive. Without it, the range is open at this end."),
+    "upper": Parameter(KEY, "The last key, inclusive. Without it, the range is open at this end."),
+    "prefix": Parameter(KEY, "The beginning of the keys. Excludes lower and upper."),
+    "key": Parameter(KEY, "The key to look up."),
     "query": Parameter({}, "The argument of the store's method `query`: any JSON value."),
-    "keys": Parameter({"type": "array", "items": {"description": _KEY["description"]}}, "The keys to look up."),
+    "keys": Parameter({"type": "array", "items": {"description": KEY["description"]}}, "The keys to look up."),
     "keys_as": Parameter(
         {"type": "string", "enum": ["json", "text"], "default": "json"},
         "How the body writes keys: as JSON, or as the text of a URL, such as the `key_text` of an answer.",
     ),
-    "from": Parameter(_TIME, "The first time, inclusive: the start of windows, the end of sessions. Open without it."),
+    "from": Parameter(TIME, "The first time, inclusive: the start of windows, the end of sessions. Open without it."),
     "to": Parameter(
-        _TIME,
+        TIME,
         "The last time, inclusive: the start of windows and of a key's sessions, the end of sessions of all keys. "
         "Open without it.",
     ),
-    "as_of": Parameter(_TIME, "The versions that were valid at this time. Versioned stores only."),
+    "as_of": Parameter(TIME, "The versions that were valid at this time. Versioned stores only."),
     "exact": Parameter({"type": "boolean", "default": False}, "Read and count all entries, instead of an estimate."),
     "cursor": Parameter(
         {"type": "string"},
@@ -113,7 +113,7 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "string"},
         "Only these members of each entry, separated by commas. Without entries: members of the answer.",
     ),
-    "after": Parameter(_KEY, "Only rows after this key. Key-value stores only."),
+    "after": Parameter(KEY, "Only rows after this key. Key-value stores only."),
     "skip": Parameter(
         {"type": "integer", "minimum": 0, "default": 0},
         "Rows to leave out at the beginning, such as the rows that a broken stream delivered.",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import orjson
 from starlette.types import Scope
 
+from stateline.query.kinds import BY_WORD
 from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, Value
 from stateline.serde.partitioner import home_partition
 from stateline.serde.registered import awaits_registry
@@ -221,7 +222,7 @@ class PointReads:
         read = self._requests.read(store, arguments)
         if store.is_global and not read.terms.bound.is_unbounded():
             return None  # which is one of all partitions of its topic
-        read.shape.check_columns(columns_of("key", definition))
+        read.shape.check_columns(columns_of(BY_WORD["key"], definition))
         if read.shape.media_type not in (None, JSON):
             return None
         return read if read.partitions == store.partitions else None

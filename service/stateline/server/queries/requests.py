@@ -6,54 +6,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.query.kinds import BY_WORD, QueryKind
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import note_level
+from stateline.server.contract.parameters import KEY, PARAMETERS, TIME
 from stateline.server.serving import Serving
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     DoesNotExistError,
-    InvalidArgumentError,
     IsolationLevel,
     KeysQuery,
-    MultiVersionedKeyQuery,
     Order,
-    PrefixQuery,
-    RangeQuery,
-    SessionKeyQuery,
-    SessionRangeQuery,
     VersionedKeysQuery,
-    VersionedPrefixQuery,
-    VersionedRangeQuery,
-    WindowKeyQuery,
-    WindowRangeQuery,
 )
 
-PAGING = ("limit", "cursor")
-RANGE_PARAMETERS = ("lower", "upper", "prefix", "as_of", "order", *PAGING)
-TIME_PARAMETERS = ("from", "to", "order", *PAGING)
-# Word of a query → its own members in a body.
-BODY_PARAMETERS = {
-    "key": ("key", "keys_as", "as_of"),
-    "keys": ("keys", "keys_as", "as_of"),
-    "range": (*RANGE_PARAMETERS, "keys_as"),
-    "windows": ("key", "keys_as", *TIME_PARAMETERS),
-    "sessions": ("key", "keys_as", *TIME_PARAMETERS),
-    "versions": ("key", "keys_as", *TIME_PARAMETERS),
-    "count": ("exact",),
-    "position": (),
-    "custom": ("query",),
-}
-# Of an answer without entries, word of the query → its members.
-OWN_MEMBERS = {
-    "count": ("approximate_entries",),
-    "exact_count": ("exact_entries",),
-    "position": ("committed", "uncommitted"),
-    "custom": ("results",),
-}
 _LEVELS = tuple(level.value for level in IsolationLevel)
 
 
@@ -110,11 +81,11 @@ class RequestReader:
         return arguments.integer("limit", self._limit_default, 1, self.limit_max, "server.limit.max")
 
 
-def columns_of(word: str, definition: StoreDefinition) -> tuple[str, ...]:
+def columns_of(kind: QueryKind, definition: StoreDefinition) -> tuple[str, ...]:
     """The columns that the answer to this query may have: its members, or those of its entries."""
-    if word in OWN_MEMBERS:
-        return OWN_MEMBERS[word]
-    return (*(("found",) if word in ("key", "keys") else ()), *entry_columns(definition))
+    if kind.is_scan:
+        return entry_columns(definition)
+    return ("found", *entry_columns(definition)) if kind.word in ("key", "keys") else tuple(kind.answer)
 
 
 def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tuple[str, ...]:
@@ -126,51 +97,26 @@ def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tupl
 
 
 def keys_query(
-    definition: StoreDefinition, keys: tuple[bytes, ...], as_of: int | None
+    store: ServedStore, keys: tuple[bytes, ...], as_of: int | None
 ) -> KeysQuery | VersionedKeysQuery:
     """The query of these keys. With `as_of` it is one that only stores with a history answer."""
-    if definition.kind == "versioned" or as_of is not None:
-        return VersionedKeysQuery(keys, as_of, MAX_KEYS_BYTES)
-    return KeysQuery(keys, MAX_KEYS_BYTES)
+    given = {"keys": keys, "as_of": as_of}
+    query = BY_WORD["keys"].query(store.name, store.definition.kind, given, most_bytes=MAX_KEYS_BYTES)
+    assert isinstance(query, KeysQuery | VersionedKeysQuery)
+    return query
 
 
-def scan_query(word: str, key: bytes | None, definition: StoreDefinition, arguments: Arguments) -> ScanQuery:
-    """The query of this word: `range`, `windows`, `sessions` or `versions`; the last one of a key."""
-    down = arguments.choice("order", "desc" if word == "versions" else "asc", ("asc", "desc")) == "desc"
+def scan_query(kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments) -> ScanQuery:
+    """The query of this kind, with the arguments that it takes. Raises as `Arguments` and `QueryKind.query` do."""
+    down = arguments.choice("order", "desc" if kind.descends else "asc", ("asc", "desc")) == "desc"
+    definition, given = store.definition, dict[str, Any](key=key)
+    for name in kind.url_parameters:
+        if PARAMETERS[name].schema is TIME:
+            given[name] = arguments.time(name)
+        elif PARAMETERS[name].schema is KEY:
+            given[name] = arguments.key(name, definition.key)
     order = Order.DESCENDING if down else Order.ASCENDING
-    if word == "range":
-        return _range_query(definition, arguments, order)
-    times = arguments.time("from"), arguments.time("to"), order
-    if key is None:
-        return WindowRangeQuery(None, *times) if word == "windows" else SessionRangeQuery(*times)
-    if word == "windows":
-        return WindowKeyQuery(key, *times)
-    return (SessionKeyQuery if word == "sessions" else MultiVersionedKeyQuery)(key, *times)
-
-
-def all_entries(definition: StoreDefinition) -> ScanQuery:
-    """The query of all entries of this store."""
-    match definition.plain_kind:
-        case "window":
-            return WindowRangeQuery(None, None, None)
-        case "session":
-            return SessionRangeQuery(None, None)
-        case "versioned":
-            return VersionedRangeQuery(None, None, None)
-    return RangeQuery(None, None)
-
-
-def _range_query(definition: StoreDefinition, arguments: Arguments, order: Order) -> ScanQuery:
-    """With `as_of` it is one that only stores with a history answer."""
-    lower, upper, prefix = (arguments.key(name, definition.key) for name in ("lower", "upper", "prefix"))
-    if prefix is not None and (lower is not None or upper is not None):
-        raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
-    as_of = arguments.time("as_of")
-    if definition.kind == "versioned" or as_of is not None:
-        if prefix is None:
-            return VersionedRangeQuery(lower, upper, as_of, order)
-        return VersionedPrefixQuery(prefix, as_of, order)
-    return RangeQuery(lower, upper, order) if prefix is None else PrefixQuery(prefix, order)
+    return kind.query(store.name, definition.kind, given, order=order)
 
 
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:

@@ -8,7 +8,7 @@ little more than half the time (measured: 11k/s against 18k/s of an empty answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.query.custom_query import CustomQuery
+from stateline.query.kinds import BY_WORD, KINDS, PAGING, CustomQuery, QueryKind
 from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
-from stateline.query.words import check_answered
 from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
@@ -42,10 +41,6 @@ from stateline.server.contract.written_arguments import (
 )
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import (
-    BODY_PARAMETERS,
-    PAGING,
-    RANGE_PARAMETERS,
-    TIME_PARAMETERS,
     ReadRequest,
     RequestReader,
     columns_of,
@@ -66,79 +61,64 @@ from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
     IsolationLevel,
-    MultiVersionedKeyQuery,
     PositionQuery,
     Query,
 )
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
-# Queries of one key that stand below it in the path.
-OF_A_KEY = ("versions", "windows", "sessions")
+_OF_A_KEY = {kind.word: kind for kind in KINDS if kind.is_scan and kind.of_key}
+Answer = Callable[[], Awaitable[Response]]
 T = TypeVar("T")
 
 
 class QueryRoutes:
-    """The endpoints of queries."""
+    """The endpoints of queries, one for each path of a kind (`stateline.query.kinds`)."""
 
     def __init__(self, serving: Serving, limits: Limits) -> None:
         self._serving = serving
         self._scans = ScanAnswers(serving, limits)
         self.requests = RequestReader(serving)
+        # What answers each kind that is no scan.
+        self._answers: Mapping[str, Callable[[Request, ServedStore, Arguments], Answer]] = {
+            "key": self._key,
+            "keys": self._keys,
+            "count": self._count,
+            "position": self._position,
+            "custom": self._custom,
+        }
 
     def routes(self) -> list[BaseRoute]:
         """Where they are."""
-        below_store = "/v1/stores/{store}"
+        below = "/v1/stores/{store}"
         return [
-            Route(f"{below_store}/keys/{{key:stateline_key}}", _while_there(self.key)),
-            Route(f"{below_store}/range", _while_there(self.range)),
-            Route(f"{below_store}/windows", _while_there(self.windows)),
-            Route(f"{below_store}/sessions", _while_there(self.sessions)),
-            Route(f"{below_store}/count", _while_there(self.count)),
-            Route(f"{below_store}/position", _while_there(self.position)),
-            Route(f"{below_store}/query", self.query, methods=["POST"]),
+            Route(f"{below}/keys/{{key:stateline_key}}", _while_there(self.key)),
+            *(Route(f"{below}/{k.word}", _while_there(partial(self.below_store, k))) for k in KINDS if k.of_store),
+            Route(f"{below}/query", self.query, methods=["POST"]),
         ]
 
     async def key(self, request: Request) -> Response:
         """GET …/keys/{key}: the value of one key; …/keys/{key}/windows, /sessions, /versions: its entries."""
         segments = raw_segments(request)
         store = self._serving.stores.get(_text(segments[2]))
-        of_a_key = segments[-1] if len(segments) > 5 and segments[-1] in OF_A_KEY else None
-        if of_a_key is not None:
-            note_route(f"/v1/stores/{{store}}/keys/{{key}}/{of_a_key}")
+        kind = _OF_A_KEY.get(segments[-1]) if len(segments) > 5 else None
+        if kind is not None:
+            note_route(f"/v1/stores/{{store}}/keys/{{key}}/{kind.word}")
         arguments = Arguments(from_query_string(request.scope["query_string"]))
-        arguments.refuse_others(("as_of", *COMMON) if of_a_key is None else (*COMMON, *TIME_PARAMETERS))
-        written = "/".join(segments[4 : None if of_a_key is None else -1])
-        definition = store.definition
-        key = await _read(store, partial(read_key, "The key", _text(written), definition.key, textual=True))
-        if of_a_key is None:
-            return await self._key_answer(self._plain(request, "key", store, arguments), key, arguments.time("as_of"))
-        return await self._scan_answer(request, store, arguments, of_a_key, key)()
+        arguments.refuse_others((*BY_WORD["key"].url_parameters, *COMMON) if kind is None else _allowed(kind))
+        written = "/".join(segments[4 : None if kind is None else -1])
+        key = await _read(store, partial(read_key, "The key", _text(written), store.definition.key, textual=True))
+        if kind is None:
+            read = self._plain(request, columns_of(BY_WORD["key"], store.definition), store, arguments)
+            return await self._key_answer(read, key, arguments.time("as_of"))
+        return await self._scan_answer(request, store, arguments, kind, key)()
 
-    async def range(self, request: Request) -> Response:
-        """GET …/range: entries in the order of serialized keys."""
-        store, arguments = self._read(request, (*COMMON, *RANGE_PARAMETERS))
-        answer = await _read(store, partial(self._scan_answer, request, store, arguments, "range", None))
+    async def below_store(self, kind: QueryKind, request: Request) -> Response:
+        """GET …/range, /windows, /sessions, /count, /position: a query that is of no key."""
+        store = self._serving.stores.get(_text(raw_segments(request)[2]))
+        arguments = Arguments(from_query_string(request.scope["query_string"]))
+        arguments.refuse_others(_allowed(kind))
+        answer = await _read(store, partial(self._answer, request, store, arguments, kind, None))
         return await answer()
-
-    async def windows(self, request: Request) -> Response:
-        """GET …/windows: the windows of all keys."""
-        store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
-        return await self._scan_answer(request, store, arguments, "windows", None)()
-
-    async def sessions(self, request: Request) -> Response:
-        """GET …/sessions: the sessions of all keys."""
-        store, arguments = self._read(request, (*COMMON, *TIME_PARAMETERS))
-        return await self._scan_answer(request, store, arguments, "sessions", None)()
-
-    async def count(self, request: Request) -> Response:
-        """GET …/count: how many entries there are, counted or estimated."""
-        store, arguments = self._read(request, ("exact", *COMMON))
-        return await self._count(request, store, arguments)()
-
-    async def position(self, request: Request) -> Response:
-        """GET …/position: how far every partition has come, committed and uncommitted."""
-        store, arguments = self._read(request, COMMON)
-        return await self._position_answer(self._plain(request, "position", store, arguments))
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
@@ -151,55 +131,59 @@ class QueryRoutes:
 
     def _from_body(
         self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
-    ) -> tuple[Callable[[], Awaitable[Response]], int]:
+    ) -> tuple[Answer, int]:
         """What answers the query of a body, and how many bytes its keys have; for any thread."""
         body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
         arguments = Arguments({**given, **body})
         kind = _kind(body["type"].value if "type" in body else None)
-        arguments.refuse_others(("type", *COMMON, *BODY_PARAMETERS[kind]))
-        if kind != "custom":
+        arguments.refuse_others(("type", *COMMON, *kind.parameters))
+        if kind.forms:
             store = self._serving.stores.get(store.name)  # which refuses one that answers nothing else
-        if kind in ("range", "windows", "sessions", "versions"):
-            key = arguments.key("key", store.definition.key)
-            if key is None and kind == "versions" and "cursor" not in arguments:  # never of all keys
-                check_answered(MultiVersionedKeyQuery, store.name, store.definition.kind)
-                raise InvalidArgumentError("key is missing.")
-            return self._scan_answer(request, store, arguments, kind, key), arguments.key_bytes
-        if kind == "keys":
-            read = self.requests.read(store, arguments)
-            media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV)
-            keys = arguments.keys(store.definition.key, self.requests.limit_max)
-            answer = partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
-            return answer, arguments.key_bytes
-        if kind == "count":
-            return self._count(request, store, arguments), 0
-        read = self._plain(request, kind, store, arguments)
-        match kind:
-            case "key":
-                key = arguments.key("key", store.definition.key)
-                if key is None:
-                    raise InvalidArgumentError("key is missing.")
-                return partial(self._key_answer, read, key, arguments.time("as_of")), arguments.key_bytes
-            case "custom":
-                asked = arguments.json("query")
-                return partial(self._custom_answer, read, CustomQuery(asked)), len(asked)
-            case _:
-                return partial(self._position_answer, read), 0
+        key = arguments.key("key", store.definition.key) if kind.is_scan else None
+        return self._answer(request, store, arguments, kind, key), arguments.key_bytes
 
-    def _plain(self, request: Request, word: str, store: ServedStore, arguments: Arguments) -> ReadRequest:
+    def _answer(
+        self, request: Request, store: ServedStore, arguments: Arguments, kind: QueryKind, key: bytes | None
+    ) -> Answer:
+        if kind.is_scan:
+            return self._scan_answer(request, store, arguments, kind, key)
+        return self._answers[kind.word](request, store, arguments)
+
+    def _key(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
+        read = self._plain(request, columns_of(BY_WORD["key"], store.definition), store, arguments)
+        key = arguments.key("key", store.definition.key)
+        if key is None:
+            raise InvalidArgumentError("key is missing.")
+        return partial(self._key_answer, read, key, arguments.time("as_of"))
+
+    def _keys(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
+        read = self.requests.read(store, arguments)
+        media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV)
+        keys = arguments.keys(store.definition.key, self.requests.limit_max)
+        return partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
+
+    def _count(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
+        if arguments.boolean("exact"):
+            return partial(self._scans.count, request, self._plain(request, ("exact_entries",), store, arguments))
+        return partial(self._estimate_answer, self._plain(request, ("approximate_entries",), store, arguments))
+
+    def _position(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
+        return partial(self._position_answer, self._plain(request, ("committed", "uncommitted"), store, arguments))
+
+    def _custom(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
+        read = self._plain(request, ("results",), store, arguments)
+        return partial(self._custom_answer, read, CustomQuery(arguments.json("query")))
+
+    def _plain(
+        self, request: Request, columns: Collection[str], store: ServedStore, arguments: Arguments
+    ) -> ReadRequest:
         """What is demanded of an answer without entries, which is JSON."""
         read = self.requests.read(store, arguments)
-        read.shape.check_columns(columns_of(word, store.definition))
+        read.shape.check_columns(columns)
         wanted_format(request, read.shape, JSON)
         return read
-
-    def _read(self, request: Request, allowed: tuple[str, ...]) -> tuple[ServedStore, Arguments]:
-        store = self._serving.stores.get(_text(raw_segments(request)[2]))
-        arguments = Arguments(from_query_string(request.scope["query_string"]))
-        arguments.refuse_others(allowed)
-        return store, arguments
 
     async def _key_answer(self, read: ReadRequest, key: bytes, as_of: int | None) -> Response:
         found, outcomes = await self._find(read.from_now(), (key,), as_of)
@@ -215,7 +199,7 @@ class QueryRoutes:
         self, read: ReadRequest, media_type: str, keys: tuple[bytes, ...], as_of: int | None
     ) -> Response:
         definition, shape = read.store.definition, read.shape
-        known = columns_of("keys", definition)
+        known = columns_of(BY_WORD["keys"], definition)
         shape.check_columns(known)
         columns = shape.columns or known
         found, outcomes = await self._find(read.from_now(), keys, as_of)
@@ -239,8 +223,8 @@ class QueryRoutes:
         return Response(b"".join(text), headers=headers, media_type=media_type)
 
     def _scan_answer(
-        self, request: Request, store: ServedStore, arguments: Arguments, kind: str, key: bytes | None
-    ) -> Callable[[], Awaitable[Response]]:
+        self, request: Request, store: ServedStore, arguments: Arguments, kind: QueryKind, key: bytes | None
+    ) -> Answer:
         """What answers this scan, or goes on with one."""
         if (cursor := arguments.text("cursor")) is not None:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
@@ -250,7 +234,7 @@ class QueryRoutes:
             wanted_format(request, Shape.read(arguments), JSON)
             return partial(self._scans.follow, request, store, token, limit)
         limit = self.requests.limit(arguments)
-        query = scan_query(kind, key, store.definition, arguments)
+        query = scan_query(kind, key, store, arguments)
         read = self.requests.read(store, arguments)
         read.shape.check_columns(columns_of(kind, store.definition))
         media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV, ARROW)
@@ -258,12 +242,6 @@ class QueryRoutes:
             row_columns(store.definition, read.shape.columns)  # raises for one that Arrow does not have
         read = replace(read, shape=replace(read.shape, media_type=media_type))
         return partial(self._scans.begin, request, read, query, limit)
-
-    def _count(self, request: Request, store: ServedStore, arguments: Arguments) -> Callable[[], Awaitable[Response]]:
-        """What answers this count."""
-        if arguments.boolean("exact"):
-            return partial(self._scans.count, request, self._plain(request, "exact_count", store, arguments))
-        return partial(self._estimate_answer, self._plain(request, "count", store, arguments))
 
     async def _estimate_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
@@ -306,7 +284,7 @@ class QueryRoutes:
         """Each key, as it is stored where it is there, and its value."""
         definition = read.store.definition
         others = other_spellings(definition.key, keys)
-        query = keys_query(definition, tuple(dict.fromkeys((*keys, *others.values()))), as_of)
+        query = keys_query(read.store, tuple(dict.fromkeys((*keys, *others.values()))), as_of)
         found, outcomes = await self._serving.routing.find(
             read.store, read.terms, query, read.partitions, read.deadline_s
         )
@@ -367,8 +345,13 @@ def _only_value(answer: PartitionAnswer) -> bytes:
     return value
 
 
-def _kind(kind: object) -> str:
-    if isinstance(kind, str) and kind in BODY_PARAMETERS:
-        return kind
-    what = "type is missing: it is" if kind is None else f"type={json_text(kind)} is not"
-    raise InvalidArgumentError(f"{what} one of {', '.join(BODY_PARAMETERS)}.")
+def _allowed(kind: QueryKind) -> tuple[str, ...]:
+    own = kind.url_parameters
+    return (*COMMON, *own) if kind.is_scan else (*own, *COMMON)
+
+
+def _kind(word: object) -> QueryKind:
+    if isinstance(word, str) and word in BY_WORD:
+        return BY_WORD[word]
+    what = "type is missing: it is" if word is None else f"type={json_text(word)} is not"
+    raise InvalidArgumentError(f"{what} one of {', '.join(BY_WORD)}.")

@@ -13,17 +13,18 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of, key_of
-from stateline.query.words import check_answered
+from stateline.query.kinds import check_answered, every_entry, key_of, path_of
+from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.formats import JSON
+from stateline.server.contract.observation import note_route
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
-from stateline.server.queries.requests import ReadRequest, all_entries, entry_columns
+from stateline.server.queries.requests import ReadRequest, entry_columns
 from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
 from stateline.server.serving import Serving
@@ -74,7 +75,7 @@ class ScanAnswers:
 
     async def count(self, request: Request, read: ReadRequest) -> Response:
         """Return how many entries there are, by reading all of them. Limits are those of `begin`."""
-        read, query = read.from_now(), all_entries(read.store.definition)
+        read, query = read.from_now(), every_entry(read.store.definition.kind)
         if request.method == "HEAD":
             return await self._head(read, query)
 
@@ -131,7 +132,7 @@ class ScanAnswers:
         outcomes = pinned(outcomes)
         if (media_type := shape.media_type or JSON) == JSON:
             caller, with_key = caller_of(request), "key" in columns
-            cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller, shape)
+            cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller, shape, path_of(query))
             return await _page_response(cursor, await self._cursors.begin(cursor))
         running.callback(scan.close)
         chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None)
@@ -175,12 +176,13 @@ class ScanAnswers:
             return await self._from_node(request, token.node, _page_url(store, token.cursor, limit))
         if token.process == self._cursors.process:
             if request.method == "HEAD":
-                self._cursors.check(token, store)
+                _note_path(request, self._cursors.check(token, store))
                 return head_response(JSON)
             # One of another node's has its place there, where it came in.
             place = nullcontext() if came_over_link(request) else self._limits.scan(caller_of(request))
             async with place, self._limits.query():
                 cursor, page = await self._cursors.follow(token, store, limit)
+                _note_path(request, cursor)
                 await self._stand_now(cursor)
                 return await _page_response(cursor, page)
         url = _page_url(store, self._cursors.text(token), limit)
@@ -225,6 +227,12 @@ class ScanAnswers:
                 return passed_back(*await link.http(method, url, {}))
         except NotPresentError as error:
             raise gone from error
+
+
+def _note_path(request: Request, cursor: Cursor) -> None:
+    """Count a page under the path of its query. Any path of a scan takes any cursor, and other processes use `/range`."""
+    if request.method != "POST":
+        note_route(f"/v1/stores/{{store}}{cursor.path}")
 
 
 async def _stands_there(link: Link | None, cursor: Cursor, partition: int) -> ServedBy:

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from stateline.processes.tracing import span
-from stateline.query.custom_query import CustomQuery
-from stateline.query.values import Failure, Outcome, ScanQuery, Terms
+from stateline.query.kinds import CustomQuery, is_scan
+from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.ownership import Ownership
@@ -98,11 +98,11 @@ class Copies:
         outcomes: dict[int, Outcome] = {}
         for partition, query in queries.items():
             with span(f"read {store.name}", {"partition": partition, "query": type(query).__name__}):
-                if isinstance(query, KeysQuery | VersionedKeysQuery):
+                if is_of_keys := isinstance(query, KeysQuery | VersionedKeysQuery):
                     outcomes[partition] = await ask_for_keys(self._partitions, store, terms, partition, query)
                 else:
                     outcomes[partition] = self._partitions.ask(store, terms, partition, query)
-            if isinstance(query, ScanQuery | KeysQuery | VersionedKeysQuery):
+            if is_of_keys or is_scan(query):
                 await let_others_in()  # a large one takes many milliseconds: let requests in between
         return outcomes
 

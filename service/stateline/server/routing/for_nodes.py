@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from stateline.query.custom_query import CustomQuery
+from stateline.query.kinds import CustomQuery, check_answered
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
-from stateline.query.words import check_answered
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.passing_on import check_passed_on
 from stateline.server.guard.tokens import Credential, Tokens

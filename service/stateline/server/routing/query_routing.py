@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from stateline.query.kinds import check_answered, key_of
 from stateline.query.values import (
     Failure,
     Outcome,
@@ -23,9 +24,7 @@ from stateline.query.values import (
     answers_of,
     any_may_come,
     failures_of,
-    key_of,
 )
-from stateline.query.words import check_answered
 from stateline.serde.key_text import in_lower_case
 from stateline.serde.partitioner import home_partition
 from stateline.server.routing.bounds import PositionBounds

@@ -61,6 +61,7 @@ class Cursor:
     with_key: bool
     caller: str  # who opened it
     shape: Shape = WHOLE  # of every page
+    path: str = ""  # of its query below a store
     page: int = 0  # how many were given
     last: Page | None = None
     held_bytes: int = 0  # in memory, after its last page

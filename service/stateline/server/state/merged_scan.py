@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from stateline.query.execution import sort_key
+from stateline.query.kinds import descends, sort_key
 from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
 from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, QueryRows, Rest, ScanQuery
 from stateline.server.wire.turns import let_others_in
-from stateline_store import CursorExpiredError, Order
+from stateline_store import CursorExpiredError
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
 # allocator rounds up.
@@ -64,7 +64,7 @@ class MergedScan:
     def __init__(self, query: ScanQuery, answers: Mapping[int, PartitionAnswer], limit: int) -> None:
         self._parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
         self._ahead = limit
-        self._reverse = query.order is Order.DESCENDING
+        self._reverse = descends(query)
         self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()})
         self._left: list[Entry] = []
         self._closed = self._has_merged = False

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from stateline.processes.seldom import seldom
-from stateline.query.custom_query import CustomQuery
+from stateline.query.kinds import CustomQuery
 from stateline.query.values import MAX_RESULT_BYTES, CopyStatus, Failure, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline.serde.plain import JsonSerde
 from stateline_store import (

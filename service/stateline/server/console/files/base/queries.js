@@ -1,55 +1,29 @@
-/** Every query as a request: which kinds of store answer it, what it takes, its URL or body, its curl line. Pure. */
+/** Every query as a request: which kinds of store answer it, its URL or body, its curl line. Pure. */
+
+import { QUERIES } from "./kinds.js"; // made by the server
+
+export { QUERIES };
 
 const PAGED = ["limit", "cursor"];
-const TIMES = ["from", "to", "order", ...PAGED];
-
-/** `type` is the query's in a body, `fields` are its own, `fixed` are parameters that it always has, `path` is below the store; without one it is a body always. */
-export const QUERIES = {
-  key: { label: "One key", type: "key", fields: ["key"], path: "keys/{key}" },
-  keys: { label: "Many keys", type: "keys", fields: ["keys"] },
-  versioned_key: { label: "One key, now or as of a time", type: "key", fields: ["key", "as_of"], path: "keys/{key}" },
-  versioned_keys: { label: "Many keys, now or as of a time", type: "keys", fields: ["keys", "as_of"] },
-  range: { label: "Range or prefix", type: "range", fields: ["prefix", "lower", "upper", "order", ...PAGED], path: "range" },
-  versioned_range: {
-    label: "Range or prefix, now or as of a time",
-    type: "range",
-    fields: ["prefix", "lower", "upper", "as_of", "order", ...PAGED],
-    path: "range",
-  },
-  versions: { label: "Versions of a key", type: "versions", fields: ["key", ...TIMES], path: "keys/{key}/versions" },
-  key_windows: { label: "Windows of a key", type: "windows", fields: ["key", ...TIMES], path: "keys/{key}/windows" },
-  windows: { label: "Windows of all keys", type: "windows", fields: TIMES, path: "windows" },
-  sessions: { label: "Sessions of a key", type: "sessions", fields: ["key", ...TIMES], path: "keys/{key}/sessions" },
-  all_sessions: { label: "Sessions of all keys", type: "sessions", fields: TIMES, path: "sessions" },
-  count: { label: "Count", type: "count", fields: [], fixed: { exact: "true" }, path: "count" },
-  position: { label: "Position", fields: [], path: "position" },
-};
+const FIXED = { count: { exact: "true" } }; // parameters that a query always has
 
 /** Taken by every query. */
 export const COMMON_FIELDS = ["isolation_level", "partition", "position_bound", "wait_ms", "require_active", "allow_partial"];
 
-const OF_EVERY_STORE = ["count", "position"];
 const IN_PATH_OR_BODY = ["key", "keys"];
 const AS_TEXT = `"keys_as": "text"`; // keys stand in a body as they do in a URL
 
-/** The names of the queries that a kind of store answers. */
+/** The names of the queries that a kind of store answers. Kinds of an application's own answer those of every kind. */
 export function queriesOf(kind) {
-  switch (family(kind)) {
-    case "key_value":
-      return ["key", "keys", "range", ...OF_EVERY_STORE];
-    case "window":
-      return ["key_windows", "windows", ...OF_EVERY_STORE];
-    case "session":
-      return ["sessions", "all_sessions", ...OF_EVERY_STORE];
-    case "versioned":
-      return ["versioned_key", "versioned_keys", "versioned_range", "versions", ...OF_EVERY_STORE];
-    default:
-      return OF_EVERY_STORE;
-  }
+  const names = Object.keys(QUERIES);
+  const own = names.filter((name) => QUERIES[name].kinds.includes(family(kind)));
+  return own.length > 0 ? own : names.filter((name) => QUERIES[name].kinds.length === FAMILIES.length);
 }
 
+const FAMILIES = [...new Set(Object.values(QUERIES).flatMap((query) => query.kinds))];
+
 /** Family of a kind → the query of one key. */
-export const OF_ONE_KEY = { key_value: "key", versioned: "versioned_key", window: "key_windows", session: "sessions" };
+export const OF_ONE_KEY = Object.fromEntries(FAMILIES.map((kind) => [kind, queriesOf(kind).find((name) => QUERIES[name].fields.includes("key"))]));
 
 /** The kind without its `timestamped_`, which changes no question. */
 export function family(kind) {
@@ -63,7 +37,7 @@ export function family(kind) {
 export function requestFor(store, name, values) {
   const query = QUERIES[name];
   const taken = values.cursor ? PAGED : [...query.fields, ...COMMON_FIELDS].filter((field) => !IN_PATH_OR_BODY.includes(field));
-  const given = { ...query.fixed, ...Object.fromEntries(taken.filter((field) => (values[field] ?? "") !== "").map((field) => [field, values[field]])) };
+  const given = { ...FIXED[name], ...Object.fromEntries(taken.filter((field) => (values[field] ?? "") !== "").map((field) => [field, values[field]])) };
   const parameters = Object.entries(given).map(([field, value]) => `${field}=${encodeURIComponent(value)}`).join("&");
   const base = `v1/stores/${segment(store.store)}/`;
   const suffix = parameters && `?${parameters}`;

@@ -1,0 +1,359 @@
+"""`KINDS`: each kind of query, declared once.
+
+`stateline_store.queries` runs a query on one partition. Everything else is derived from the declaration here: the paths
+and bodies over HTTP, their OpenAPI schemas, the order of the entries of several partitions, the form of the console and
+the table in `docs/http/queries.md`. A query that has entries needs no other code. Pure: no files, no sockets, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache, cached_property
+from operator import itemgetter
+from typing import Any
+
+from stateline.query.entries import by_end, by_segment, by_start, by_timestamp, versions_of_key, windows_of_key
+from stateline.query.values import Entry, ScanQuery, SortKey
+from stateline_store import (
+    CountQuery,
+    InvalidArgumentError,
+    KeyQuery,
+    KeysQuery,
+    MultiVersionedKeyQuery,
+    Order,
+    PositionQuery,
+    PrefixQuery,
+    Query,
+    RangeQuery,
+    Scan,
+    SessionKeyQuery,
+    SessionRangeQuery,
+    StoreSchema,
+    UnknownQueryTypeError,
+    VersionedKeyQuery,
+    VersionedKeysQuery,
+    VersionedPrefixQuery,
+    VersionedRangeQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+    queries,
+)
+from stateline_store.layout import STORE_KINDS, plain_kind
+from stateline_store.windowed_keys import session_order
+
+_BY_KEY = itemgetter(0)
+PAGING = ("limit", "cursor")
+_TIMES = ("from", "to", "order", *PAGING)
+_NOT_IN_URLS = frozenset({"key", "keys", "keys_as", "query"})
+# Parameter → field of the library's query. All others have the same name there.
+_FIELD_OF = {"from": "time_from", "to": "time_to"}
+
+Schema = Mapping[str, Any]
+ANY = {"description": "Any JSON value, in the store's type."}
+STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+POSITION_SCHEMA = {"$ref": "#/components/schemas/Position"}
+_MILLISECONDS = {"type": ["integer", "null"], "description": "Milliseconds since the epoch. null: not known."}
+_KEY_TEXT = {
+    "type": "string",
+    "description": "The key as the text of a URL. Present if `key` does not find the entry again.",
+}
+_ENTRY = {"key": ANY, "key_text": _KEY_TEXT, "value": ANY, "timestamp": _MILLISECONDS}
+_VALID_TO = {"type": ["integer", "null"], "description": "The end of the version's validity. null: it is still valid."}
+_FOUND = {"found": BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
+_WINDOW = {**_ENTRY, "start": INTEGER, "end": INTEGER}
+_CURSOR = {"type": "string", "description": "The cursor of the next page. Absent on the last page."}
+_BY_PARTITION = {"type": "object", "additionalProperties": POSITION_SCHEMA}
+
+
+@dataclass(frozen=True)
+class QueryForm:
+    """One query of the store library, as one of the ways to ask a kind."""
+
+    query: type[Any]
+    name: str = ""
+    """Its name in the console's addresses. The form of a prefix has none: the console shows it with the range."""
+    label: str = ""
+    """Its name in the console's form."""
+    order: SortKey | None = None
+    """Of a scan: the key that sorts the entries of several partitions."""
+    segment_order: Callable[[int], SortKey] | None = None
+    """The same, if the order depends on the segment interval in milliseconds."""
+    entries: Callable[[Any, Scan[Any], StoreSchema], Scan[Entry]] | None = None
+    """Adds the key to the entries of a scan, if the library's result has none."""
+
+    @cached_property
+    def requires(self) -> frozenset[str]:
+        """The fields without which it cannot be asked."""
+        return frozenset(each.name for each in fields(self.query) if each.default is MISSING)
+
+    @cached_property
+    def takes(self) -> frozenset[str]:
+        """Its fields, without a key that may be left out: that one has another meaning in the library."""
+        return frozenset(each.name for each in fields(self.query)) - ({"key"} - self.requires)
+
+    @property
+    def of_key(self) -> bool:
+        """Whether it asks for one key."""
+        return "key" in self.requires
+
+
+@dataclass(frozen=True)
+class QueryKind:
+    """One kind of query: its word over HTTP, and the forms in which stores answer it."""
+
+    word: str
+    forms: tuple[QueryForm, ...] = ()
+    parameters: tuple[str, ...] = ()
+    """Its own parameters, in a body. A URL has the key in its path."""
+    of_key: str = ""
+    """The summary of its path below a key; empty: it has no such path."""
+    of_store: str = ""
+    """The summary of its path below a store; empty: it has no such path."""
+    entry: Schema | None = None
+    """Of a scan: the members of an entry."""
+    answer: Schema = field(default_factory=dict)
+    """Of any other kind: the members of the answer."""
+    required: frozenset[str] = frozenset()
+    """The members that a body must have."""
+    descends: bool = False
+    """Whether its entries come in descending order by default."""
+    unfit: str = ""
+    """The error, if no form takes the parameters together."""
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether its answer has pages of entries."""
+        return self.entry is not None
+
+    @property
+    def result(self) -> Schema:
+        """The members of its answer, beside those of every answer: name → schema."""
+        return self.answer if self.entry is None else {"entries": entries_schema(self.entry), "cursor": _CURSOR}
+
+    @property
+    def of_every_store(self) -> bool:
+        """Whether every kind of store answers it."""
+        return bool(self.forms) and all(self.stores(each) for each in STORE_KINDS)
+
+    @property
+    def url_parameters(self) -> tuple[str, ...]:
+        """Its own parameters in a URL."""
+        return tuple(name for name in self.parameters if name not in _NOT_IN_URLS)
+
+    def paths(self) -> tuple[tuple[str, str, bool], ...]:
+        """Its paths below a store, each with its summary, and whether it is a path below a key."""
+        below_key = "/keys/{key}" if self.word == "key" else f"/keys/{{key}}/{self.word}"
+        paths = ((below_key, self.of_key, True), (f"/{self.word}", self.of_store, False))
+        return tuple(each for each in paths if each[1])
+
+    def stores(self, kind: str, *, of_key: bool | None = None) -> tuple[QueryForm, ...]:
+        """The forms that this kind of store answers: all, or those of one key, or those of no key."""
+        able = answered(kind)
+        return tuple(each for each in self.forms if each.query in able and of_key in (None, each.of_key))
+
+    def shown_parameters(self, form: QueryForm) -> tuple[str, ...]:
+        """The parameters of a form and of those that the same stores answer at the same path."""
+        same = [
+            each.takes
+            for kind in STORE_KINDS
+            if form in self.stores(kind)
+            for each in self.stores(kind, of_key=form.of_key)
+        ]
+        takes = frozenset(PAGING).union(*same)
+        return tuple(name for name in self.parameters if _FIELD_OF.get(name, name) in takes)
+
+    def query(self, store: str, kind: str, given: Mapping[str, Any], **others: Any) -> Query[Any]:
+        """The library's query for these parameters. None stands for a parameter that was not given.
+
+        The form is the first that the store answers and that takes the parameters. If the store answers none of these,
+        it is the first of them, which `check_answered` refuses later. `others` are fields for a form that has them.
+        Raises `InvalidArgumentError` if no form takes the parameters, and before that `UnknownQueryTypeError` if the
+        store does not answer this kind.
+        """
+        values = {_FIELD_OF.get(name, name): value for name, value in given.items()}
+        named = {name for name, value in values.items() if value is not None}
+        fit = [each for each in self.forms if each.requires <= named <= each.takes]
+        if not fit:
+            check_answered(self.forms[0].query, store, kind)
+            raise InvalidArgumentError(self.unfit)
+        able = answered(kind)
+        form = next((each for each in fit if each.query in able), fit[0])
+        values |= others
+        found: Query[Any] = form.query(**{name: values[name] for name in form.takes if name in values})
+        return found
+
+
+def entries_schema(members: Schema) -> dict[str, Any]:
+    """The schema of an array of entries with these members."""
+    return {"type": "array", "items": {"type": "object", "properties": dict(members)}}
+
+
+KINDS = (
+    QueryKind(
+        "key",
+        (
+            QueryForm(KeyQuery, "key", "One key"),
+            QueryForm(VersionedKeyQuery, "versioned_key", "One key, now or as of a time"),
+        ),
+        ("key", "keys_as", "as_of"),
+        of_key="The value of a key, now or at a time.",
+        answer=_FOUND,
+        required=frozenset({"key"}),
+    ),
+    QueryKind(
+        "keys",
+        (
+            QueryForm(KeysQuery, "keys", "Many keys"),
+            QueryForm(VersionedKeysQuery, "versioned_keys", "Many keys, now or as of a time"),
+        ),
+        ("keys", "keys_as", "as_of"),
+        answer={"entries": entries_schema(_FOUND)},
+        required=frozenset({"keys"}),
+    ),
+    QueryKind(
+        "range",
+        (
+            QueryForm(RangeQuery, "range", "Range or prefix", _BY_KEY),
+            QueryForm(PrefixQuery, order=_BY_KEY),
+            QueryForm(VersionedRangeQuery, "versioned_range", "Range or prefix, now or as of a time", _BY_KEY),
+            QueryForm(VersionedPrefixQuery, order=_BY_KEY),
+        ),
+        ("lower", "upper", "prefix", "as_of", "order", *PAGING, "keys_as"),
+        of_store="Entries of a range of keys or of a prefix, by serialized key. In a versioned store, now or at a time.",
+        entry={**_ENTRY, "valid_to": _VALID_TO},
+        unfit="prefix stands alone: leave out lower and upper, or prefix.",
+    ),
+    QueryKind(
+        "windows",
+        (
+            QueryForm(WindowKeyQuery, "key_windows", "Windows of a key", by_start, entries=windows_of_key),
+            QueryForm(WindowRangeQuery, "windows", "Windows of all keys", segment_order=by_segment),
+        ),
+        ("key", "keys_as", *_TIMES),
+        of_key="The windows of a key, by start.",
+        of_store="The windows of all keys, segment by segment of time. Within a segment by key and start.",
+        entry=_WINDOW,
+    ),
+    QueryKind(
+        "sessions",
+        (
+            QueryForm(SessionKeyQuery, "sessions", "Sessions of a key", by_end),
+            QueryForm(SessionRangeQuery, "all_sessions", "Sessions of all keys", session_order),
+        ),
+        ("key", "keys_as", *_TIMES),
+        of_key="The sessions of a key, by end.",
+        of_store="The sessions of all keys that end between `from` and `to`, by serialized key, then end.",
+        entry=_WINDOW,
+    ),
+    QueryKind(
+        "versions",
+        (QueryForm(MultiVersionedKeyQuery, "versions", "Versions of a key", by_timestamp, entries=versions_of_key),),
+        ("key", "keys_as", *_TIMES),
+        of_key="The versions of a key that were valid at some time between `from` and `to`.",
+        entry={"value": ANY, "timestamp": INTEGER, "valid_to": _VALID_TO},
+        descends=True,
+        unfit="key is missing.",
+    ),
+    QueryKind(
+        "count",
+        (QueryForm(CountQuery, "count", "Count"),),
+        ("exact",),
+        of_store="The number of entries, counted or estimated.",
+        answer={"approximate_entries": INTEGER, "exact_entries": INTEGER},
+    ),
+    QueryKind(
+        "position",
+        (QueryForm(PositionQuery, "position", "Position"),),
+        of_store="The Position of each partition.",
+        answer={"committed": _BY_PARTITION, "uncommitted": _BY_PARTITION},
+    ),
+    QueryKind(
+        "custom",
+        parameters=("query",),
+        answer={"results": {"type": "object", "description": "Partition → the return value of the store's method."}},
+        required=frozenset({"query"}),
+    ),
+)
+BY_WORD = {kind.word: kind for kind in KINDS}
+_KIND_OF = {form.query: kind for kind in KINDS for form in kind.forms}
+_SCANS = {form.query: form for kind in KINDS if kind.is_scan for form in kind.forms}
+
+
+@dataclass(frozen=True, slots=True)
+class CustomQuery(Query[bytes]):
+    """A query of the application's own, which a store answers by its method `query` (`stateline_store.StateStore`).
+
+    `query` is JSON. The result is JSON too: the value of one entry, whose key is empty.
+    """
+
+    query: bytes
+
+
+@cache
+def answered(kind: str) -> frozenset[type[Query[Any]]]:
+    """The library's queries that this kind of store answers over HTTP."""
+    plain = next(each for each in STORE_KINDS if each == plain_kind(kind))
+    found = frozenset(queries.answered_by(StoreSchema(plain)))
+    # A session store answers a WindowRangeQuery of one key. Over HTTP that is a SessionKeyQuery.
+    return found - {WindowRangeQuery} if plain == "session" else found
+
+
+def check_answered(query: type[Query[Any]], store: str, kind: str) -> None:
+    """Raise `UnknownQueryTypeError` if a store of this kind cannot answer the query. The error names the kind."""
+    asked = _KIND_OF.get(query)
+    if asked is None or query in answered(kind):
+        return
+    words = [each.word for each in KINDS if each.stores(kind) and not each.of_every_store]
+    # A kind that answers the word, and not this query of it, has no history.
+    shown = "as_of" if asked.word in words else repr(asked.word)
+    raise UnknownQueryTypeError(
+        f"The store {store!r} is of kind {kind} and cannot answer {shown}: ask for {', '.join(words)} or count."
+    )
+
+
+def every_entry(kind: str) -> ScanQuery:
+    """The query of all entries of a store of this kind."""
+    able = answered(kind)
+    found: ScanQuery = next(form.query for form in _SCANS.values() if form.query in able and not form.requires)()
+    return found
+
+
+def is_scan(query: Query[Any]) -> bool:
+    """Whether its result is a scan."""
+    return type(query) in _SCANS
+
+
+def key_of(query: ScanQuery) -> bytes | None:
+    """The one key that it asks for. None: it asks for all keys."""
+    key: bytes | None = getattr(query, "key", None)
+    return key
+
+
+def path_of(query: ScanQuery) -> str:
+    """Its path below a store."""
+    is_of_key = key_of(query) is not None
+    return next(path for path, _, of_key in _KIND_OF[type(query)].paths() if of_key is is_of_key)
+
+
+def descends(query: ScanQuery) -> bool:
+    """Whether its entries come in descending order."""
+    return getattr(query, "order", None) is Order.DESCENDING
+
+
+def entries_of(query: ScanQuery, result: Scan[Any], schema: StoreSchema) -> Scan[Entry]:
+    """The library's result as a scan of entries that have their keys."""
+    with_key = _SCANS[type(query)].entries
+    return result if with_key is None else with_key(query, result, schema)
+
+
+def sort_key(query: ScanQuery, intervals_ms: Set[int]) -> SortKey | None:
+    """The key that sorts the entries of all partitions, in the order that each partition has.
+
+    `intervals_ms` are the segment intervals of the partitions. Returns None if they differ, after a change of the
+    retention, and the order depends on them: then the partitions' entries have no common order.
+    """
+    form = _SCANS[type(query)]
+    if form.segment_order is None:
+        return form.order
+    return None if len(intervals_ms) > 1 else form.segment_order(next(iter(intervals_ms), 1) or 1)
