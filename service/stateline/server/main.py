@@ -65,7 +65,7 @@ from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
 from stateline.server.queries.routes import QueryRoutes
 from stateline.server.serving import Serving
-from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.routes import SnapshotRoutes
 from stateline.server.stand_in import StandIn
@@ -144,7 +144,7 @@ def create_app(
     hide_directory(scratch, "<scratch>")
     limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
-    snapshots = SnapshotKeeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
+    snapshots = SnapshotSweeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
     changes = ChangeRoutes(serving)
     metrics = Metrics(serving, snapshots, changes)
     queries = QueryRoutes(serving, limits)
@@ -306,7 +306,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
 @contextlib.asynccontextmanager
 async def _lifespan(
     serving: Serving,
-    snapshots: SnapshotKeeper,
+    snapshots: SnapshotSweeper,
     measuring: Measuring,
     history: History,
     scratch: Path,
@@ -314,15 +314,15 @@ async def _lifespan(
     for_nodes: socket.socket | None,
     takes_over: bool,
 ) -> AsyncIterator[None]:
-    kept = serving.keeper.keep(), serving.follower.follow(), snapshots.keep(), history.keep()
-    keepers = [asyncio.create_task(each) for each in kept]
+    running = serving.store_watch.follow(), serving.follower.follow(), snapshots.sweep(), history.keep()
+    tasks = [asyncio.create_task(each) for each in running]
     if serving.group is not None:
-        keepers.append(asyncio.create_task(serving.group.keep()))
+        tasks.append(asyncio.create_task(serving.group.keep()))
     if measuring.metrics.shared:
-        keepers.append(asyncio.create_task(measuring.metrics.keep_shared()))
-    keepers.append(asyncio.create_task(serving.certificates.keep(warns=announces)))
+        tasks.append(asyncio.create_task(measuring.metrics.keep_shared()))
+    tasks.append(asyncio.create_task(serving.certificates.keep(warns=announces)))
     if serving.nodes is not None and announces:
-        keepers.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
+        tasks.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
     with contextlib.suppress(OSError):  # a query of a store meets the same, and says so
         scratch.mkdir(mode=0o700)
     try:
@@ -341,9 +341,9 @@ async def _lifespan(
                             await asyncio.sleep(_LOOK_AGAIN_S)
             yield
     finally:
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await serving.close()
         measuring.close()
         shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log

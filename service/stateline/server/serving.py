@@ -1,6 +1,6 @@
 """`Serving`: the parts of one server process, made and ended together.
 
-Which stores there are is `stores`' to say, how a query is answered `routing`'s, and whether all can be `keeper`'s.
+Which stores there are is `stores`' to say, how a query is answered `routing`'s, and whether all can be queried `store_watch`'s.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from stateline.server.state.cursors import Cursors, held_on_disk
 from stateline.server.state.epochs import WholeEpochs
 from stateline.server.state.follower import Follower
 from stateline.server.state.group_watch import GroupRequest, GroupWatch
-from stateline.server.state.keeper import Keeper
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, of_all_nodes
 from stateline.server.state.reported_pipelines import ReportedPipelines
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
+from stateline.server.state.store_watch import StoreWatch
 from stateline.server.state.workers import Workers
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
@@ -108,7 +108,7 @@ class Serving:
         whole = WholeEpochs(topology, self.commits, lambda store: self.copies.announce_commits(store, store.partitions))
         self.routing = QueryRouting(self.copies, self.bounds, whole, self.commits)
         level = config.default_state_isolation_level
-        self.keeper = Keeper(
+        self.store_watch = StoreWatch(
             self.stores,
             self.partitions,
             self.workers,
@@ -190,10 +190,10 @@ class Serving:
         return self.nodes is not None and self.nodes.has_copies(task_id)
 
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
-        """Why nobody is to be sent here; else as `Keeper.reasons_not_ready`."""
+        """Why nobody is to be sent here; else as `StoreWatch.reasons_not_ready`."""
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
-        reasons, nodes = await self.keeper.reasons_not_ready(names), self.nodes
+        reasons, nodes = await self.store_watch.reasons_not_ready(names), self.nodes
         reasons[:0] = self._unfit_workers()
         if nodes is None:
             return reasons

@@ -449,6 +449,14 @@ def test_nobody_pays_for_a_guard_that_has_nothing_to_do(tmp_path: Path) -> None:
     assert middleware("server.rate.limit=5")[-2:] == [AccessMiddleware, CompressionMiddleware]
 
 
+def test_all_of_a_process_asks_one_reader_of_the_tokens_file(tmp_path: Path) -> None:
+    added(file := tmp_path / "tokens.json", "one")
+    settings = [f"state.dir={tmp_path}", f"server.tokens.file={file}"]
+    api = create_app(make_app(), load_config("flights-app", overrides=settings))
+    (guard,) = (each for each in api.user_middleware if each.cls is AccessMiddleware)
+    assert guard.kwargs["tokens"] is api.state.serving.tokens
+
+
 # Answers that take long, streams, and what is not HTTP
 
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.server.snapshots import keeper as snapshot_keeper
-from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots import sweeper as snapshot_sweeper
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline_store.checkpoints import CheckpointPart
 from stateline_store.snapshot_directory import SnapshotDirectory
 from support.processes.query_server import (
@@ -385,18 +385,18 @@ def test_snapshots_that_keep_too_much_are_counted_and_said_once(
     figures = []
 
     async def look(times: int) -> None:
-        keeper = SnapshotKeeper(state_dir / "flights-app", config.server_snapshots_max_bytes)
+        sweeper = SnapshotSweeper(state_dir / "flights-app", config.server_snapshots_max_bytes)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(snapshot_keeper, "_COUNT_INTERVAL_S", 0.0)
-            patched.setattr(snapshot_keeper, "_SWEEP_INTERVAL_S", 0.0)
-            keeping = asyncio.create_task(keeper.keep())
+            patched.setattr(snapshot_sweeper, "_COUNT_INTERVAL_S", 0.0)
+            patched.setattr(snapshot_sweeper, "_SWEEP_INTERVAL_S", 0.0)
+            sweeping = asyncio.create_task(sweeper.sweep())
             for _ in range(times):
-                before = keeper.figures
-                while keeper.figures is before:
+                before = sweeper.figures
+                while sweeper.figures is before:
                     await asyncio.sleep(0)
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-        figures.append(keeper.figures)
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
+        figures.append(sweeper.figures)
 
     asyncio.run(look(1))
     snapshot = make(client, "aircraft")

@@ -62,14 +62,12 @@ _log = logging.getLogger(__name__)
 def install_guard(
     api: Starlette, config: Config, limits: Limits, tokens: Tokens | None, of_node: ProvenConnection
 ) -> Callable[[Scope, str], str] | None:
-    """Put the guard in front of `api`, if the settings leave it anything to do: else no request pays for it. Without
-    `tokens` put that in front which refuses the web pages of other sites.
+    """Put the guard in front of `api`, if the settings need one. Without `tokens`, refuse web pages of other sites.
 
-    What comes back guards a GET that is answered before the application sees it: called with its scope and the store
-    that it reads, it returns the name of the token, empty without tokens, or raises what refuses the request. None: it
-    cannot be told, and nothing may be answered there. Raises `ConfigurationError` when the tokens file cannot be read.
+    Returns a function that guards a GET before the application sees it. It takes the scope and the store's name. It
+    returns the name of the token, which is empty without tokens, or raises what refuses the request. Returns None if
+    no request may be answered there.
     """
-    tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits, of_node=of_node)
     guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)

@@ -107,8 +107,7 @@ class Copies:
         return outcomes
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
-        """Where workers are to answer, find them. Once per query: those who wait leave it to the keeper, however many
-        they are."""
+        """Where workers are to answer, find them. Once per query: however many requests wait, `StoreWatch` looks for them later."""
         if store.is_read_here(terms.isolation_level):
             return
         if not all(self._workers.has_live_owner(store.placement.task_id(p)) for p in partitions):

@@ -23,7 +23,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.guard.caller import name_of, require_owner, require_read
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
-from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
 from stateline_store import DoesNotExistError, InvalidArgumentError
 from stateline_store.snapshot import PartsElsewhere, Pin, Snapshot
@@ -33,8 +33,8 @@ from stateline_store.snapshot_directory import is_snapshot_id
 class PartRoutes:
     """The endpoint; one per server process, for the event loop's thread. No lease is longer than `longest_s`."""
 
-    def __init__(self, own: OwnParts, keeper: SnapshotKeeper, longest_s: int) -> None:
-        self._own, self._keeper, self._longest_s = own, keeper, longest_s
+    def __init__(self, own: OwnParts, sweeper: SnapshotSweeper, longest_s: int) -> None:
+        self._own, self._sweeper, self._longest_s = own, sweeper, longest_s
 
     def route(self) -> BaseRoute:
         """What to mount."""
@@ -80,7 +80,7 @@ class PartRoutes:
             await self._own.give_up(_id(request), _pin(request, members))
         else:
             await self._own.release(_id(request))
-        self._keeper.close_released()
+        self._sweeper.close_released()
         return Response(status_code=204)
 
     def _found(self, request: Request) -> Snapshot:

@@ -40,7 +40,7 @@ from stateline.server.snapshots.asked_nodes import AskedNodes, NodeRefusedError
 from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot
 from stateline.server.snapshots.described import described
 from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection, read_split_size
-from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest
 from stateline.server.snapshots.part_routes import PartRoutes
@@ -78,15 +78,15 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
 class SnapshotRoutes:
     """The endpoints; one per server process, for the event loop's thread."""
 
-    def __init__(self, serving: Serving, keeper: SnapshotKeeper, limits: Limits) -> None:
+    def __init__(self, serving: Serving, sweeper: SnapshotSweeper, limits: Limits) -> None:
         self._serving, self._limits = serving, limits
         self._most_keys = serving.config.server_limit_max
         self._longest_s = max(1, serving.config.server_snapshot_ttl_max_ms // 1000)
-        self._checkpoints = keeper.checkpoints
-        self._keeper = keeper
-        self._own, self._nodes = OwnParts(serving, keeper.directory), AskedNodes(serving)
+        self._checkpoints = sweeper.checkpoints
+        self._sweeper = sweeper
+        self._own, self._nodes = OwnParts(serving, sweeper.directory), AskedNodes(serving)
         self._cluster = ClusterSnapshots(serving, self._own, self._nodes)
-        self._parts = PartRoutes(self._own, keeper, self._longest_s)
+        self._parts = PartRoutes(self._own, sweeper, self._longest_s)
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -135,7 +135,7 @@ class SnapshotRoutes:
         """DELETE /v1/snapshots/{id}: who reads it reads on."""
         refuse_parameters(request)
         await self._cluster.release(await self._owned(request))
-        self._keeper.close_released()
+        self._sweeper.close_released()
         return Response(status_code=204)
 
     async def rows(self, request: Request) -> Response:

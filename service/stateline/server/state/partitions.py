@@ -1,7 +1,7 @@
 """`Partitions`: the stores' committed state, as this process reads it: one RocksDB secondary per store
 partition.
 
-Secondaries are opened when they are first needed (or by the `Keeper`), kept, and closed together.
+Secondaries are opened when they are first needed (or by `StoreWatch`), kept, and closed together.
 A read is refresh, then query, without anything in between: data and position belong together because only
 `refresh` moves a secondary, and all of this runs on the event loop's thread without an await.
 """

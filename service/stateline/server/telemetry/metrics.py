@@ -34,7 +34,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.serving import Serving
-from stateline.server.snapshots.keeper import SnapshotKeeper
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts, seen_links
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
@@ -67,7 +67,7 @@ def share_metrics(directory: Path, number: int) -> None:
 class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
 
-    def __init__(self, serving: Serving, snapshots: SnapshotKeeper, changes: ChangeRoutes) -> None:
+    def __init__(self, serving: Serving, snapshots: SnapshotSweeper, changes: ChangeRoutes) -> None:
         self.stores = frozenset(serving.topology.all_stores)
         self.snapshots, self.changes = snapshots, changes
         self.in_progress = 0

@@ -38,7 +38,7 @@ _JVM = "java"
 
 @dataclass(frozen=True, slots=True)
 class _LeaseTerms:
-    """What a keeper keeps, and until when."""
+    """The snapshot whose lease a renewing process renews, and until when."""
 
     server: dict[str, Any]
     snapshot: str
@@ -87,7 +87,7 @@ def driver_above(pid: int) -> int | None:
 
 
 def is_kept(snapshot: str) -> bool:
-    """Whether there is a keeper of this snapshot on this machine, of this user: anybody can take such an address."""
+    """Whether a process of this user on this machine renews this snapshot. Any user can take such an address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
@@ -149,7 +149,7 @@ def _took(lock: socket.socket, address: bytes) -> bool:
 
 def _ends_within(driver: int, lock: socket.socket, seconds: float) -> bool:
     """Whether the driver ends within this time. Meanwhile connections are closed: who makes one only looks whether
-    there is a keeper."""
+    a process renews the snapshot."""
     until_s = time.monotonic() + seconds
     watched = [driver, *([lock.fileno()] if lock.getsockname() else ())]
     while (left_s := until_s - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""`Keeper`: follows the workers of the application, and says what cannot be queried at the moment."""
+"""`StoreWatch`: follows the workers of the application, and says which stores cannot be queried now."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from stateline_store import (
     StoreState,
 )
 
-# How often files of the workers are looked at, and connections and secondaries that are missing are tried
-# again.
-_KEEP_INTERVAL_S = 0.5
+# The interval for the files of workers, and for missing connections and secondaries.
+_LOOK_INTERVAL_S = 0.5
 
 _log = logging.getLogger(__name__)
 
 
-class Keeper:
-    """Of one server process; for the event loop's thread. `default_level` is what queries that name none are at;
-    `is_reachable` says of a task whether another node runs it and answers for it, `why_ownerless` of one that nobody
-    runs why. `why_unreached` is as `Nodes.unreached`."""
+class StoreWatch:
+    """One per server process, for the event loop's thread.
+
+    `default_level` is the isolation level of queries that name none. `is_reachable` says whether another node runs a
+    task and can be reached. `is_held_elsewhere` says whether another node has copies of it. `why_ownerless` says why no
+    worker runs it. `why_unreached` is `Nodes.unreached`.
+    """
 
     def __init__(
         self,
@@ -58,8 +60,8 @@ class Keeper:
         self._why_unreached = why_unreached
         self._fault = ""  # what is met at the moment, in words
 
-    async def keep(self) -> None:
-        """Follow the workers until cancelled: their files, their sockets, the stores that they opened."""
+    async def follow(self) -> None:
+        """Follow the workers until cancelled: their files, their sockets and the stores that they opened."""
         while True:
             try:
                 self._cursors.expire()
@@ -67,13 +69,15 @@ class Keeper:
                 self._fault = ""
             except (StatelineError, OSError) as error:
                 self._note_fault(f"Following the workers fails: {error}")
-            except Exception as error:  # noqa: BLE001 - a defect; without the keeper nothing new would ever be found
+            except Exception as error:  # noqa: BLE001 - a defect; without this nothing new would ever be found
                 self._note_fault(f"Following the workers fails: {type(error).__name__}.", error)
-            await asyncio.sleep(_KEEP_INTERVAL_S)
+            await asyncio.sleep(_LOOK_INTERVAL_S)
 
     async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
-        """What cannot be queried, of these stores or of all, one sentence each; empty when all can. Requests are let in
-        between, for each partition that has a new commit is read."""
+        """Return what cannot be queried, of these stores or of all, as sentences. Empty: every store can be queried.
+
+        Other requests run in between, because each partition with a new commit is read.
+        """
         reasons = [self._fault] if self._fault else []
         for name in self._stores.names if names is None else names:
             try:

@@ -1,4 +1,4 @@
-"""The snapshots that one server process keeps: swept when their leases have ended, counted, opened once for readers."""
+"""`SnapshotSweeper`: deletes expired snapshots, counts the others, and opens each part once for all readers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """How many snapshots the application keeps, those that are being made left out, and how many bytes on disk are
-    there for them alone."""
+    """The number of complete snapshots of the application, and the bytes on disk that only they need."""
 
     count: int = 0
     kept_bytes: int = 0
 
 
-class SnapshotKeeper:
-    """For the event loop's thread. One server process of an application sweeps at a time (`SnapshotDirectory`)."""
+class SnapshotSweeper:
+    """One per server process, for the event loop's thread. One process of an application sweeps at a time."""
 
     def __init__(self, application: Path, most_bytes: int) -> None:
         self.directory = SnapshotDirectory(application)
@@ -44,12 +43,11 @@ class SnapshotKeeper:
         """As of the last look, some seconds ago."""
 
     def close_released(self) -> None:
-        """Let go of the files of snapshots that are gone."""
+        """Close the files of snapshots that are gone."""
         self.checkpoints.close_unused(self._is_gone)
 
-    async def keep(self) -> None:
-        """Delete what has expired and what crashes left, and count the rest, until cancelled; then let go of
-        everything."""
+    async def sweep(self) -> None:
+        """Delete expired snapshots and the leftovers of crashes, and count the rest, until cancelled. Then close all."""
         fault = ""
         counted_at_s = -math.inf
         try:
@@ -61,7 +59,7 @@ class SnapshotKeeper:
                         self._note(await asyncio.to_thread(self._count))
                         counted_at_s = time.monotonic()
                     fault = ""
-                except Exception as error:  # noqa: BLE001 - without the keeper nothing would ever be deleted
+                except Exception as error:  # noqa: BLE001 - without this nothing would ever be deleted
                     if str(error) != fault:  # one that lasts is met every second
                         _log.warning("Snapshots are not tidied up: %s", error)
                     fault = str(error)
