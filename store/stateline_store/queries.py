@@ -35,7 +35,7 @@ To add a kind of query:
    OpenAPI schemas, console and generated documentation follow. If its answer is no scan, `QueryRoutes` needs a method.
 4. Add a method to `StoreCalls` and to the clients of `service/stateline/client`.
 
-Tests: the oracles `tests/store/query_oracles.py` and `tests/support/oracles/matrix_oracle.py` compute the right answers.
+Tests: `tests/store/query_oracles.py` and `tests/support/oracles/matrix_oracle.py` compute the right answers.
 Documents: `docs/stores.md` and `docs/client.md`.
 """
 

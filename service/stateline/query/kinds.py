@@ -220,7 +220,8 @@ KINDS = (
             QueryForm(VersionedPrefixQuery, order=_BY_KEY),
         ),
         ("lower", "upper", "prefix", "as_of", "order", *PAGING, "keys_as"),
-        of_store="Entries of a range of keys or of a prefix, by serialized key. In a versioned store, now or at a time.",
+        of_store="Entries of a range of keys or of a prefix, by serialized key. "
+        "In a versioned store, now or at a time.",
         entry={**_ENTRY, "valid_to": _VALID_TO},
         unfit="prefix stands alone: leave out lower and upper, or prefix.",
     ),

@@ -1,8 +1,8 @@
 """What one partition is asked for and answers, whichever process it is in.
 
-The queries themselves are the store library's (`stateline_store.query_types`), run by `execution`. `kinds` declares their
-entries and their order. Pure: no files, no sockets, no clock. Keys and values are raw stored bytes; the server gives them
-types.
+The queries are the store library's (`stateline_store.query_types`). `execution` runs them. `kinds` declares their
+entries and the order of these. Pure: no files, no sockets, no clock. Keys and values are raw stored bytes, to which the
+server gives types.
 
 Which partitions hold a key: Kafka's partitioner puts it into ``(murmur2(key) & 0x7fffffff) % n``, its *home*
 (`stateline.serde.partitioner`).

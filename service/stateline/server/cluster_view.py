@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from stateline import __version__
+from stateline.config.settings import Config
 from stateline.server.nodes.greeting import WIRE_VERSIONS
 from stateline.server.nodes.joining import node_url, rack
 from stateline.server.nodes.node_map import NodeMap
-from stateline.server.nodes.nodes import Other
-from stateline.server.serving import Serving
+from stateline.server.nodes.nodes import Nodes, Other
+from stateline.server.nodes.own_map import OwnMap
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 
 _Places = Iterable[tuple[ServedStore, int]]
@@ -24,12 +26,12 @@ _Places = Iterable[tuple[ServedStore, int]]
 class ClusterView:
     """As it was when it was made, for one answer. For the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self.name = serving.config.node
-        self._url = node_url(serving.config) or None
-        self._nodes = None if serving.nodes is None or not serving.nodes.others else serving.nodes
-        self._maps = {self.name: serving.own_map.now() if serving.nodes is None else serving.nodes.own_map()}
+    def __init__(self, config: Config, own: Nodes | None, own_map: OwnMap, ownership: Ownership) -> None:
+        self._config, self._own, self._ownership = config, own, ownership
+        self.name = config.node
+        self._url = node_url(config) or None
+        self._nodes = None if own is None or not own.others else own
+        self._maps = {self.name: own_map.now() if own is None else own.own_map()}
         if self._nodes is not None:
             self._maps |= {name: link.map for name, link in self._nodes.links()}
 
@@ -41,11 +43,11 @@ class ClusterView:
     @property
     def number(self) -> int:
         """Grows with each change of what any node has."""
-        return 0 if self._serving.nodes is None else self._serving.nodes.number
+        return 0 if self._own is None else self._own.number
 
     def owner(self, task_id: str) -> tuple[str | None, str | None]:
         """Name and URL of the node that has this task as its owner; None for what is not known."""
-        if self._serving.ownership.is_owned(task_id):
+        if self._ownership.is_owned(task_id):
             return self.name, self._url
         link = None if self._nodes is None else self._nodes.owner(task_id)
         return (None, None) if link is None else (link.hello.node, link.hello.url or None)
@@ -57,8 +59,8 @@ class ClusterView:
             for partition in store.partitions:
                 places[store.placement.task_id(partition)].append((store, partition))
         own: dict[str, Any] = {"url": self._url, "version": __version__, "wire": WIRE_VERSIONS, "spoken": None}
-        own["rack"] = rack(self._serving.config) or None
-        fault = None if self._serving.nodes is None else self._serving.nodes.fault or None
+        own["rack"] = rack(self._config) or None
+        fault = None if self._own is None else self._own.fault or None
         found = {self.name: own | {"reached": True, "reached_at_ms": None, "fault": fault}}
         if self._nodes is not None:
             away = self._nodes.out_of_reach()
@@ -90,7 +92,7 @@ class ClusterView:
 
     def _behind(self, told: NodeMap, task_id: str, places: _Places) -> dict[str, int | None]:
         """What a node's copies lack of their changelogs, summed up; None where that is not known."""
-        role, changelog = told.tasks[task_id].role, self._serving.ownership.changelog
+        role, changelog = told.tasks[task_id].role, self._ownership.changelog
         on_disk = [place for place in places if role == "standby" and place[0].definition.persistent]
         lags = [self._lag(told, *place) for place in on_disk if changelog(place[0].definition, place[1]) is not None]
         known = [lag for lag in lags if lag is not None]
@@ -98,9 +100,9 @@ class ClusterView:
         return {"lag_records": lag, "restore_remaining": told.remaining.get(task_id, 0)}
 
     def _lag(self, told: NodeMap, store: ServedStore, partition: int) -> int | None:
-        changelog = self._serving.ownership.changelog(store.definition, partition)
+        changelog = self._ownership.changelog(store.definition, partition)
         offset = told.copies.get(store.name, {}).get(str(partition))
-        return None if changelog is None or offset is None else self._serving.ownership.behind(changelog, offset)
+        return None if changelog is None or offset is None else self._ownership.behind(changelog, offset)
 
 
 def _other(other: Other, fault: str | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from stateline.processes.readiness import ReadySignal
 from stateline.processes.seldom import seldom
 from stateline.processes.terminal import Terminal
 from stateline.processes.tracing import traced
+from stateline.server.changes.feed import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.console.failures import ConsoleFailures
@@ -63,17 +64,23 @@ from stateline.server.processes import inherit, run_processes
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
+from stateline.server.queries.requests import RequestReader
 from stateline.server.queries.routes import QueryRoutes
+from stateline.server.queries.scan_answers import ScanAnswers
 from stateline.server.serving import Serving
-from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.snapshots.asked_nodes import AskedNodes
+from stateline.server.snapshots.cluster import ClusterSnapshots
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
+from stateline.server.snapshots.own_parts import OwnParts
 from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.stand_in import StandIn
 from stateline.server.start_checks import check_files
 from stateline.server.state_routes import StateRoutes
 from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
+from stateline.server.telemetry.workers_metrics import FiguresReader
 from stateline.server.wire.accepting import ConnectionCounts
 from stateline.server.wire.compression import CompressionMiddleware
 from stateline.server.wire.http_protocol import ProblemProtocol
@@ -145,10 +152,16 @@ def create_app(
     limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
     snapshots = SnapshotSweeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
-    changes = ChangeRoutes(serving)
+    source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)
+    changes = ChangeRoutes(serving.stores, serving.bodies, serving.limits, source)
     metrics = Metrics(serving, snapshots, changes)
-    queries = QueryRoutes(serving, limits)
-    history, page = History(serving, metrics), ConsolePage()
+    requests = RequestReader(config, serving.bounds)
+    scans = ScanAnswers(serving.routing, serving.cursors, serving.partitions, serving.nodes, serving.siblings, limits)
+    queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
+    figures = FiguresReader(config.state_dir / app.application_id, serving.workers.unwritten_figures)
+    history, page = History(serving.topology, serving.partitions, figures, metrics), ConsolePage()
+    own = OwnParts(config, serving.stores, serving.workers, serving.ownership, snapshots.directory)
+    cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     api = FastAPI(
@@ -156,7 +169,7 @@ def create_app(
         lifespan=lambda _: _lifespan(serving, snapshots, measuring, history, scratch, announces, for_nodes, takes_over),
         routes=[
             *_routes(serving, queries, changes, metrics, history, page, app.examples),
-            *SnapshotRoutes(serving, snapshots, limits).routes(),
+            *SnapshotRoutes(config, serving.stores, serving.bodies, limits, snapshots, cluster).routes(),
         ],
         openapi_url=None,
         docs_url=None,
@@ -166,7 +179,7 @@ def create_app(
     api.state.serving, api.state.limits = serving, limits
     if serving.nodes is not None:
         serving.nodes.app = api
-        serving.nodes.send_copy = CopySender(serving).send
+        serving.nodes.send_copy = CopySender(config, serving.topology, serving.workers, serving.nodes).send
     api.add_middleware(CompressionMiddleware)
     # Inside of the measuring: what it refuses counts.
     admit = install_guard(api, config, limits, serving.tokens, serving.of_node)
@@ -176,7 +189,7 @@ def create_app(
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
-    points = PointReads(serving, queries.requests, measuring, admit)
+    points = PointReads(serving, requests, measuring, admit)
     serving.for_nodes.points, serving.for_nodes.tell = points.answer_for_node, measuring.tell_message
     if admit is not None and config.tracing_exporter == "none":  # which makes no spans
         api.state.at_once = points.answer
@@ -322,7 +335,8 @@ async def _lifespan(
         tasks.append(asyncio.create_task(measuring.metrics.keep_shared()))
     tasks.append(asyncio.create_task(serving.certificates.keep(warns=announces)))
     if serving.nodes is not None and announces:
-        tasks.append(asyncio.create_task(CopyReceiver(serving, serving.nodes).keep()))
+        receiver = CopyReceiver(serving.config, serving.topology, serving.workers, serving.nodes)
+        tasks.append(asyncio.create_task(receiver.keep()))
     with contextlib.suppress(OSError):  # a query of a store meets the same, and says so
         scratch.mkdir(mode=0o700)
     try:
@@ -383,7 +397,7 @@ def _routes(
         Route(STORE, state.store),
         Route("/v1/topology", state.topology),
         Route("/v1/instances", state.instances),
-        Route("/v1/nodes", NodesRoutes(serving).nodes),
+        Route("/v1/nodes", NodesRoutes(serving.topology, serving.stores, serving.ownership, serving.look).nodes),
         Route("/healthz", state.healthz),
         Route("/readyz", state.readyz),
         Route("/metrics", state.metrics),
@@ -394,6 +408,6 @@ def _routes(
         *history.routes(),
         *ConsoleGraph(serving.topology, history).routes(),
         *ConsoleSettings(config).routes(),
-        *ConsoleFailures(serving).routes(),
+        *ConsoleFailures(serving.topology, config).routes(),
         *page.routes(),
     ]

@@ -14,33 +14,39 @@ With a key's type who asks finds its partition (`stateline.serde.partitioner`), 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.model.topology import Topology
 from stateline.serde.plain import type_name
 from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.guard.caller import may_read, reads_all
-from stateline.server.serving import Serving
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.served_stores import ServedStores
 
 
 class NodesRoutes:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+    def __init__(
+        self, topology: Topology, stores: ServedStores, ownership: Ownership, look: Callable[[], ClusterView]
+    ) -> None:
+        self._topology, self._stores, self._ownership, self._look = topology, stores, ownership, look
 
     async def nodes(self, request: Request) -> Response:
         """GET /v1/nodes. Of tasks and stores those that who asks may read."""
         refuse_parameters(request)
-        if self._serving.nodes is not None and self._serving.nodes.others:
-            await self._serving.ownership.until_ends_are_known()
-        view = ClusterView(self._serving)
-        readable = [store for store in self._serving.stores if may_read(request, store.name)]
+        if self._look().has_others:
+            await self._ownership.until_ends_are_known()
+        view = self._look()
+        readable = [store for store in self._stores if may_read(request, store.name)]
         return json_response(
             {
-                "application": self._serving.topology.application_id,
+                "application": self._topology.application_id,
                 "node": view.name,
                 "number": view.number,
                 "nodes": view.nodes(readable, everything=reads_all(request)),

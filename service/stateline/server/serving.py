@@ -1,6 +1,6 @@
 """`Serving`: the parts of one server process, made and ended together.
 
-Which stores there are is `stores`' to say, how a query is answered `routing`'s, and whether all can be queried `store_watch`'s.
+`stores` has the stores that there are, `routing` answers queries, and `store_watch` knows which stores cannot be queried.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from stateline.config.settings import Config
 from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
 from stateline.server.certificates import Certificates
+from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.guard.passing_on import of_node
 from stateline.server.guard.tokens import Tokens
@@ -125,6 +126,10 @@ class Serving:
         tls = config.server_tls_key_file is not None
         self.siblings = Siblings(application, self.cursors.process, self.of_node, tls=tls)
         self._leaving = False
+
+    def look(self) -> ClusterView:
+        """What all nodes have, as this one knows it now."""
+        return ClusterView(self.config, self.nodes, self.own_map, self.ownership)
 
     def _on_commit(self) -> None:
         """A worker here has committed, or has other tasks."""

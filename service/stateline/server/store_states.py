@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.rows.columns import row_columns
 from stateline.server.serving import Serving
@@ -21,7 +20,7 @@ class StoreStates:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._view = ClusterView(serving)
+        self._view = serving.look()
 
     def describe(self, name: str) -> dict[str, Any]:
         """A store that can be asked, and its partitions as they are now."""

@@ -17,7 +17,6 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_body
-from stateline.server.guard.limits import Limits
 from stateline.server.queries.routes import QueryRoutes
 from stateline.server.serving import Serving
 from stateline_store import InvalidArgumentError
@@ -101,7 +100,9 @@ def test_a_body_that_does_not_go_on_is_refused(
             "query_string": b"", "headers": [], "client": ("127.0.0.1", 1),
         }  # fmt: skip
         try:
-            await QueryRoutes(serving, Limits(config)).query(Request(scope, receive))
+            nothing: Any = None
+            routes = QueryRoutes(serving.stores, serving.routing, serving.bodies, nothing, nothing)
+            await routes.query(Request(scope, receive))
         finally:
             await serving.close()
 

@@ -13,14 +13,16 @@ import pytest
 from stateline import serdes
 from stateline.config.settings import Config
 from stateline.dsl.app import App
+from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
 from stateline.server.copies import receiving, sending
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
 from stateline.server.copies.throttle import Throttle
 from stateline.server.nodes.node_map import HeldTask, NodeMap
-from stateline.server.serving import Serving
+from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import LinkedForCopy
+from stateline.server.state.workers import Workers
 from stateline.worker.files import topic_ids
 from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import (
@@ -93,23 +95,22 @@ class Pair:
         parts, topics = self.maker.make_for_copy(snapshot, places)
         return LinkedForCopy(parts, topics)
 
-    def serving(self, name: str, node: LinkedNode, **settings: Any) -> Serving:
+    def parts(self, name: str, node: LinkedNode, **settings: Any) -> tuple[Config, Topology, Workers, Nodes]:
         config: Config = self.config.model_copy(update={"state_dir": self.root / name, **settings})
         wanted = {"0_0": (self.waits, ["table"])}
         wanted |= {} if self.next_in_turn is None else {"0_1": (self.next_in_turn, ["table"])}
         workers = SimpleNamespace(link_for_copy=self.link_for_copy, wanted_copies=lambda: wanted if self.wants else {})
-        found = SimpleNamespace(config=config, topology=application().topology(), workers=workers, nodes=node.nodes)
-        return cast(Serving, found)
+        return config, application().topology(), cast(Workers, workers), node.nodes
 
     async def fetch(self, sends: dict[str, Any] | None = None, receives: dict[str, Any] | None = None) -> str:
         """Why the files did not come; empty when they did."""
         digest = application().topology().digest()
         one, two = (LinkedNode(name, self.config, topology=digest) for name in ("one", "two"))
         one.map = NodeMap(1, {"0_0": HeldTask("active", 1)})
-        one.nodes.send_copy = CopySender(self.serving("owner", one, **(sends or {}))).send
+        one.nodes.send_copy = CopySender(*self.parts("owner", one, **(sends or {}))).send
         two.hear_of("one", one.entry)
         await until(lambda: two.nodes.owner("0_0") is not None)
-        keeping = asyncio.create_task(CopyReceiver(self.serving("here", two, **(receives or {})), two.nodes).keep())
+        keeping = asyncio.create_task(CopyReceiver(*self.parts("here", two, **(receives or {}))).keep())
         try:
             await until(lambda: bool(self.waits.ended))
             self.sent = one.nodes.traffic.copied_bytes["two", "sent"]

@@ -23,11 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stateline.config.settings import Config
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
 from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable, since_1970
 from stateline.query.values import Terms, answers_of
@@ -37,7 +39,10 @@ from stateline.server.changes.pending import PendingChanges
 from stateline.server.changes.topic_reader import After, AfterInput, Begin
 from stateline.server.contract.arguments import numbers_shown
 from stateline.server.contract.written_arguments import parsed_json
-from stateline.server.serving import Serving
+from stateline.server.routing.copies import CopyRouter
+from stateline.server.routing.query_routing import QueryRouting
+from stateline.server.state.commit_signal import CommitSignal
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     InvalidArgumentError,
@@ -60,10 +65,12 @@ _IDLE_S = 60.0
 
 
 class Committed:
-    """How far a store has committed what it can be rebuilt from. For the event loop's thread."""
+    """How far a store has committed the topic of its changes. For the event loop's thread."""
 
-    def __init__(self, serving: Serving, store: ServedStore, topic: str) -> None:
-        self._serving = serving
+    def __init__(
+        self, copies: CopyRouter, routing: QueryRouting, ownership: Ownership, store: ServedStore, topic: str
+    ) -> None:
+        self._copies, self._routing, self._ownership = copies, routing, ownership
         self._store = store
         self._topic = topic
         definition = store.definition
@@ -77,7 +84,7 @@ class Committed:
     async def next_offsets(self, partitions: Collection[int]) -> dict[int, int]:
         """The offset after it; 0 of those that have committed nothing, without those that cannot be read now."""
         if self._store.definition.persistent:
-            return await self._serving.copies.ends(self._store, partitions)
+            return await self._copies.ends(self._store, partitions)
         positions = await self.positions(partitions)
         return {p: _after(position.get(self._topic, p)) for p, position in positions.items()}
 
@@ -85,32 +92,71 @@ class Committed:
         """The committed Positions, as the workers tell them; without those that do not answer."""
         terms = Terms(self._store.name, IsolationLevel.READ_COMMITTED)
         queries: dict[int, Query[Any]] = dict.fromkeys(partitions, PositionQuery())
-        outcomes = await self._serving.routing.ask(self._store, terms, queries, None)
+        outcomes = await self._routing.ask(self._store, terms, queries, None)
         return {p: answer.position for p, answer in answers_of(outcomes).items()}
 
     def announce(self, partitions: Collection[int]) -> None:
         """Have the next commit of these announced, wherever it is made."""
-        self._serving.copies.announce_commits(self._store, partitions)
+        self._copies.announce_commits(self._store, partitions)
 
     def elsewhere(self, partitions: Collection[int]) -> list[int]:
         """Those that another machine may have, as far as is known here."""
-        task_id, is_left = self._store.placement.task_id, self._serving.ownership.is_left
+        task_id, is_left = self._store.placement.task_id, self._ownership.is_left
         return [p for p in partitions if is_left(task_id(p), given_back=True)]
+
+
+class ChangeSource:
+    """The topics of stores' changes, and how far these are committed. One per server process."""
+
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        copies: CopyRouter,
+        routing: QueryRouting,
+        ownership: Ownership,
+        commits: CommitSignal,
+    ) -> None:
+        self.config, self.commits = config, commits
+        self._topology, self._committed = topology, partial(Committed, copies, routing, ownership)
+
+    def topic(self, store: ServedStore) -> str:
+        """The topic that a store's changes are read from. Raises `UnknownQueryTypeError` if there is none."""
+        topic = store.definition.changelog(self._topology.application_id)
+        if store.is_global:
+            raise UnknownQueryTypeError(
+                f"{store.name!r} is a global table: its changes are the records of its topic {topic}. Read that, or "
+                "ask for its state (range)."
+            )
+        if topic is None:
+            raise UnknownQueryTypeError(
+                f"The store {store.name!r} has no changelog, so there is nothing to read its changes from: declare it "
+                "with logged=True, or ask for its state (range)."
+            )
+        return topic
+
+    def inputs(self, store: ServedStore) -> list[str]:
+        """The topics that the store's task reads."""
+        return [source.name for source in self._topology.subtopology_of(store.name).sources]
+
+    def committed(self, store: ServedStore) -> Committed:
+        """How far this store has committed its topic. Raises as `topic`."""
+        return self._committed(store, self.topic(store))
 
 
 class ChangeFeed:
     """The changes of some partitions of one store, for one reader. For the event loop's thread; `close` it."""
 
-    def __init__(self, serving: Serving, store: ServedStore, partitions: Sequence[int]) -> None:
+    def __init__(self, source: ChangeSource, store: ServedStore, partitions: Sequence[int]) -> None:
         """Raises `UnknownQueryTypeError` for a store that has no changelog."""
-        self.topic = changes_topic(serving, store)
-        self._commits = serving.commits
+        self.topic = source.topic(store)
+        self._commits = source.commits
         self._partitions = tuple(partitions)
-        self._definition, self._config = store.definition, serving.config
-        self._committed = Committed(serving, store, self.topic)
-        buffer_bytes = serving.config.server_changes_buffer_bytes
+        self._definition, self._config = store.definition, source.config
+        self._committed = source.committed(store)
+        buffer_bytes = source.config.server_changes_buffer_bytes
         self._log = ChangeLog(
-            serving.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
+            source.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
         )
         self._pending = {p: PendingChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
@@ -287,22 +333,6 @@ def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:
     if definition.kind == "versioned" or definition.source is not None:
         return record.timestamp_ms
     return record.timestamp_ms if definition.timestamped and record.value is not None else None
-
-
-def changes_topic(serving: Serving, store: ServedStore) -> str:
-    """The topic that a store's changes are read from. Raises `UnknownQueryTypeError` when there is none."""
-    topic = store.definition.changelog(serving.topology.application_id)
-    if store.is_global:
-        raise UnknownQueryTypeError(
-            f"{store.name!r} is a global table: its changes are the records of its topic {topic}. Read that, or ask "
-            "for its state (range)."
-        )
-    if topic is None:
-        raise UnknownQueryTypeError(
-            f"The store {store.name!r} has no changelog, so there is nothing to read its changes from: declare it with "
-            "logged=True, or ask for its state (range)."
-        )
-    return topic
 
 
 def read_position(what: str, given: Any, topic: str, inputs: Sequence[str], partitions: int) -> Begin:

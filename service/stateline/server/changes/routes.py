@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.feed import ChangeFeed, changes_topic, read_position, timestamp_of
+from stateline.server.changes.feed import ChangeFeed, ChangeSource, read_position, timestamp_of
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
@@ -30,8 +30,9 @@ from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.rows.event_stream import CHUNK_BYTES, HEADERS, MEDIA_TYPE, EventStream, event_bytes
-from stateline.server.serving import Serving
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.wire.bodies import Bodies
+from stateline.server.wire.time_limits import TimeLimits
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import (
     DamagedDataError,
@@ -78,11 +79,11 @@ class ChangeFigures:
 class ChangeRoutes:
     """The endpoint, and the bounds on how many read at once, altogether and of one caller."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._config = serving.config
+    def __init__(self, stores: ServedStores, bodies: Bodies, limits: TimeLimits, source: ChangeSource) -> None:
+        self._stores, self._bodies, self._limits, self._source = stores, bodies, limits, source
+        self._config = source.config
         self._feeds: dict[ChangeFeed, str] = {}  # and whose
-        self._rows = ChangeRowRoutes(serving)
+        self._rows = ChangeRowRoutes(stores, source)
 
     @property
     def figures(self) -> ChangeFigures:
@@ -95,11 +96,11 @@ class ChangeRoutes:
 
     async def changes(self, request: Request) -> Response:
         """GET …/changes, or POST with a body: every committed change after a position, then live."""
-        store = self._serving.stores.get(request.path_params["store"])
-        topic = changes_topic(self._serving, store)
+        store = self._stores.get(request.path_params["store"])
+        topic = self._source.topic(store)
         if request.method == "POST":
             refuse_parameters(request)
-            async with self._serving.bodies.read(request, lambda body: (from_body(body), 0)) as given:
+            async with self._bodies.read(request, lambda body: (from_body(body), 0)) as given:
                 pass
         else:
             given = from_query_string(request.scope["query_string"])
@@ -117,7 +118,7 @@ class ChangeRoutes:
 
     def _begin(self, store: ServedStore, topic: str, request: Request, given: Mapping[str, Argument]) -> Begin | None:
         """A browser that comes back sends the URL that it was given, and beside it the id of the last event."""
-        inputs = [source.name for source in self._serving.topology.subtopology_of(store.name).sources]
+        inputs = self._source.inputs(store)
         if last := request.headers.get("last-event-id"):
             return read_position("Last-Event-ID", last, topic, inputs, len(store.partitions))
         begin = "latest" if "from" not in given else given["from"].value
@@ -144,7 +145,7 @@ class ChangeRoutes:
         self, store: ServedStore, partitions: Sequence[int], begin: Begin | None, caller: str
     ) -> Response:
         config = self._config
-        feed = ChangeFeed(self._serving, store, partitions)
+        feed = ChangeFeed(self._source, store, partitions)
         self._feeds[feed] = caller
         try:
             next_offsets = await feed.begin(begin)
@@ -154,7 +155,7 @@ class ChangeRoutes:
         return EventStream(
             _events(store.definition, feed, next_offsets),
             lambda: self._release(feed),
-            self._serving.limits,
+            self._limits,
             buffer_bytes=config.server_changes_buffer_bytes,
             heartbeat_s=config.server_changes_heartbeat_ms / 1000,
             slow_s=config.server_changes_slow_ms / 1000,

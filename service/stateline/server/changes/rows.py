@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.server.changes.feed import Committed, changes_of, changes_topic, read_position
+from stateline.server.changes.feed import ChangeSource, changes_of, read_position
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
@@ -40,8 +40,7 @@ from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import OwningStream
-from stateline.server.serving import Serving
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
@@ -116,8 +115,8 @@ class _RowsRequest:
 class ChangeRowRoutes:
     """The endpoints, and what is known of the stores' commits; one per server process, for the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+    def __init__(self, stores: ServedStores, source: ChangeSource) -> None:
+        self._stores, self._source = stores, source
         self._topic_ids: dict[str, tuple[str, float]] = {}  # topic → its id, and until when that is believed
         # By topic id, store and partition: what was committed once is so for ever.
         self._ends: dict[tuple[str, str, int], int] = {}
@@ -129,17 +128,17 @@ class ChangeRowRoutes:
 
     async def offsets(self, request: Request) -> Response:
         """GET …/changes/offsets: where the committed changes end now, and where `from` begins."""
-        store = self._serving.stores.get(request.path_params["store"])
-        topic = changes_topic(self._serving, store)
+        store = self._stores.get(request.path_params["store"])
+        topic = self._source.topic(store)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("from",))
         if request.method == "HEAD":
             return head_response(JSON)
         limits: Limits = request.app.state.limits
-        buffer_bytes = self._serving.config.server_changes_buffer_bytes
+        buffer_bytes = self._source.config.server_changes_buffer_bytes
         async with limits.scan(caller_of(request)), limits.query():
             changelog = ChangeLog(
-                self._serving.config,
+                self._source.config,
                 topic,
                 store.partitions,
                 buffer_bytes,
@@ -204,7 +203,7 @@ class ChangeRowRoutes:
         if text == "earliest":
             await log.begin(After({}, exactly=False))
         else:
-            inputs = [source.name for source in self._serving.topology.subtopology_of(store.name).sources]
+            inputs = self._source.inputs(store)
             await log.begin(read_position("from", text, topic, inputs, len(store.partitions)))
         return log.next_offsets
 
@@ -220,7 +219,7 @@ class ChangeRowRoutes:
         self, store: ServedStore, topic: str, topic_id: str, log: ChangeLog, partitions: range | tuple[int, ...]
     ) -> dict[int, int]:
         """The offset after the last committed change, by partition; without those that were never looked at."""
-        committed = Committed(self._serving, store, topic)
+        committed = self._source.committed(store)
         keys = {p: (topic_id, store.name, p) for p in partitions}
         if committed.by_position:
             positions = await committed.positions(partitions)
@@ -235,8 +234,8 @@ class ChangeRowRoutes:
         return {p: self._ends[key] for p, key in keys.items() if key in self._ends}
 
     def _rows_request(self, name: str, arguments: Arguments) -> _RowsRequest:
-        store = self._serving.stores.get(name)
-        topic = changes_topic(self._serving, store)
+        store = self._stores.get(name)
+        topic = self._source.topic(store)
         arguments.refuse_others(("partition", "begin", "end", "topic_id", "columns"))
         for needed in ("partition", "begin", "end", "topic_id"):
             if needed not in arguments:
@@ -254,7 +253,7 @@ class ChangeRowRoutes:
         return _RowsRequest(store, topic, arguments.text("topic_id") or "", partitions[0], begin, end)
 
     def _log_of(self, asked: _RowsRequest) -> ChangeLog:
-        config, few = self._serving.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
+        config, few = self._source.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
         buffer_bytes = config.server_changes_buffer_bytes
         return ChangeLog(
             config,
@@ -289,7 +288,7 @@ class ChangeRowRoutes:
             async for records in found:
                 for some in pieces(records, lambda: pace.rows):
                     with pace.step(len(some)):
-                        changes = changes_of(definition, some, self._serving.config)
+                        changes = changes_of(definition, some, self._source.config)
                         piece = stream_batch(change_batch(definition, changes, schema)) if changes else b""
                     note_rows(len(changes))
                     if piece:
@@ -301,7 +300,7 @@ class ChangeRowRoutes:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + _PATIENCE_S
         while log.next_offsets[asked.partition] < asked.end:
-            if self._serving.stopping or now_s() > deadline_s:
+            if self._source.commits.closed or now_s() > deadline_s:
                 raise NotReadyError(f"{asked.topic}-{asked.partition} is not read up to offset {asked.end}: ask again.")
             if records := await log.read(_ALL):
                 yield [record for record in records if record.offset < asked.end]

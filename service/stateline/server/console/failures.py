@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
@@ -28,7 +29,6 @@ from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.hidden_paths import trace_without_paths, without_paths
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import require_everything
-from stateline.server.serving import Serving
 from stateline_store import NotReadyError, StatelineError
 
 _DEFAULT = 50
@@ -39,8 +39,8 @@ _log = seldom(__name__)
 class ConsoleFailures:
     """The endpoint. For the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._topology, self._config = serving.topology, serving.config
+    def __init__(self, topology: Topology, config: Config) -> None:
+        self._topology, self._config = topology, config
         self._reading: asyncio.Task[list[KeptRecord]] | None = None
 
     def routes(self) -> list[BaseRoute]:

@@ -32,7 +32,7 @@ from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import may_read, reads_all
 from stateline.server.guard.told import concerns
-from stateline.server.serving import Serving
+from stateline.server.state.partitions import Partitions
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.store_metrics import noticed
 from stateline.server.telemetry.workers_metrics import FiguresReader
@@ -81,12 +81,11 @@ class _Told(NamedTuple):
 class History:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, serving: Serving, metrics: Metrics) -> None:
-        self._serving, self._metrics = serving, metrics
-        application = serving.config.state_dir / serving.topology.application_id
-        self._figures = FiguresReader(application, serving.workers.unwritten_figures)
-        self._names = tuple(serving.topology.all_stores)
-        self._followed = _stores_to_follow(serving.topology)
+    def __init__(self, topology: Topology, partitions: Partitions, figures: FiguresReader, metrics: Metrics) -> None:
+        self._topology, self._partitions, self._metrics = topology, partitions, metrics
+        self._figures = figures
+        self._names = tuple(topology.all_stores)
+        self._followed = _stores_to_follow(topology)
         self._samples: deque[_Sample] = deque(maxlen=int(_KEPT_S / INTERVAL_S))
         self._workers: Mapping[str, WorkerFigures] = {}
         self._queries: deque[TimedCounts] = deque(maxlen=_QUANTILE_LOOKS)
@@ -136,7 +135,7 @@ class History:
         self._queries.append(TimedCounts(at_s, await self._metrics.queries()))
         await self._follow()
         committed_at_ms, restoring = Counter[str](), Counter[str]()
-        for _, store, _, status in noticed(self._serving.partitions):
+        for _, store, _, status in noticed(self._partitions):
             committed_at_ms[store] = max(committed_at_ms[store], status.committed_at_ms)
             restoring[store] += status.restore_remaining if status.state is StoreState.RESTORING else 0
         return _Sample(
@@ -155,7 +154,7 @@ class History:
         """Count what was committed since the last look, each partition of a topic once."""
         offsets: dict[TopicPartition, int] = {}
         tasks, begun = set(), set()
-        for task, store, position in self._serving.partitions.committed(self._followed):
+        for task, store, position in self._partitions.committed(self._followed):
             tasks.add(task)
             self._grown.update(dict.fromkeys(self._followed[store], 0))  # of which there may be nothing
             for source, offset in position:
@@ -170,7 +169,7 @@ class History:
         self._offsets, self._tasks = offsets, tasks
 
     def _told(self, request: Request) -> _Told:
-        topology = self._serving.topology
+        topology = self._topology
         known = [subtopology for subtopology in topology.subtopologies if concerns(subtopology, request)]
         tables = [table for name, table in topology.global_tables.items() if may_read(request, name)]
         return _Told(

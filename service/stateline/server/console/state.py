@@ -32,7 +32,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.server.cluster_view import ClusterView
 from stateline.server.console.history import History
 from stateline.server.console.input_lag import InputLag
 from stateline.server.contract.answers import json_response
@@ -94,7 +93,7 @@ class ConsoleState:
         )
 
     def _cluster(self, request: Request, readable: Iterable[str]) -> dict[str, Any] | None:
-        view = ClusterView(self._serving)
+        view = self._serving.look()
         if not view.has_others:
             return None
         names = set(readable)

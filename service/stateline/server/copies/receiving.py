@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from stateline.config.settings import Config
+from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
 from stateline.server.nodes.nodes import Nodes
-from stateline.server.serving import Serving
 from stateline.server.state.worker_connection import WorkerConnection
+from stateline.server.state.workers import Workers
 from stateline_store import DamagedDataError, InvalidArgumentError, NotPresentError, StatelineError, TopicPartition
 from stateline_store.committed_store import CommittedStore
 from stateline_store.copied_files import ArrivingFile
@@ -47,10 +49,10 @@ class _NotSentError(Exception):
 class CopyReceiver:
     """Of the one server process of a node that does this; for the event loop's thread."""
 
-    def __init__(self, serving: Serving, nodes: Nodes) -> None:
-        self._serving, self._nodes = serving, nodes
-        self._application = serving.config.state_dir / serving.topology.application_id
-        self._is_off = serving.config.node_copy_max_bytes_per_second == 0
+    def __init__(self, config: Config, topology: Topology, workers: Workers, nodes: Nodes) -> None:
+        self._topology, self._workers, self._nodes = topology, workers, nodes
+        self._application = config.state_dir / topology.application_id
+        self._is_off = config.node_copy_max_bytes_per_second == 0
         self._ended: dict[str, WorkerConnection] = {}  # by task who was told so, until it says that it has heard
         self._received = 0
         self._sweeps_s = 0.0
@@ -65,7 +67,7 @@ class CopyReceiver:
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self) -> None:
-        wanted = self._serving.workers.wanted_copies()
+        wanted = self._workers.wanted_copies()
         self._ended = {task: by for task, by in self._ended.items() if self._wants(by, task)}
         for task_id, (worker, stores) in wanted.items():
             if self._ended.get(task_id) is not worker:
@@ -76,7 +78,7 @@ class CopyReceiver:
             await asyncio.to_thread(remove_unwanted, self._application, wanted.__contains__, before_s)
 
     def _wants(self, worker: WorkerConnection, task_id: str) -> bool:
-        found = self._serving.workers.wanted_copies().get(task_id)
+        found = self._workers.wanted_copies().get(task_id)
         return found is not None and found[0] is worker
 
     async def _serve(self, task_id: str, worker: WorkerConnection, stores: Sequence[str]) -> None:
@@ -98,7 +100,7 @@ class CopyReceiver:
 
     def _say_it_goes_on(self) -> None:
         """To those whose turn comes, too: unless they hear of it they read the changelogs alone."""
-        for task_id, (worker, _) in self._serving.workers.wanted_copies().items():
+        for task_id, (worker, _) in self._workers.wanted_copies().items():
             if self._ended.get(task_id) is not worker:
                 worker.say_copying(task_id)
 
@@ -168,14 +170,14 @@ class CopyReceiver:
 
     async def _announced(self, task_id: str, stores: Sequence[str], told: Any) -> StoreCopy:
         copy = StoreCopy.from_json(told)
-        definitions = self._serving.topology.stores
+        definitions = self._topology.stores
         wanted = {store: definitions[store].timestamped for store in stores}
         copy.check_stores(task_id, wanted, TaskId.parse(task_id).partition)
         return copy
 
     def _declared(self, task_id: str, stores: Sequence[str]) -> dict[str, Declared]:
         found: dict[str, Declared] = {}
-        topology, partition = self._serving.topology, TaskId.parse(task_id).partition
+        topology, partition = self._topology, TaskId.parse(task_id).partition
         for name in stores:
             definition = topology.stores[name]
             changelog, built = definition.changelog(topology.application_id), definition.build()

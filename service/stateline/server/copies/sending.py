@@ -12,12 +12,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from stateline.config.settings import Config
+from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.throttle import Throttle
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
 from stateline.server.nodes.greeting import Hello
-from stateline.server.serving import Serving
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.state.workers import Workers
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
 from stateline_store.clock import now_ms
 from stateline_store.copied_files import LeavingFile
@@ -37,14 +40,13 @@ _log = seldom(__name__)
 class CopySender:
     """Of one server process, which has its share of the limit; for the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        config = serving.config
-        self._serving = serving
+    def __init__(self, config: Config, topology: Topology, workers: Workers, nodes: Nodes) -> None:
+        self._topology, self._workers, self._nodes = topology, workers, nodes
         self._limit = config.node_copy_max_bytes_per_second
         share = self._limit / config.server_processes if self._limit > 0 else -1
         self._throttle = Throttle(share)
         self._piece_bytes = PIECE_BYTES if share < 0 else max(1, min(PIECE_BYTES, int(share * _PIECE_S)))
-        self._snapshots = SnapshotDirectory(config.state_dir / serving.topology.application_id)
+        self._snapshots = SnapshotDirectory(config.state_dir / topology.application_id)
         self._limits = config.server_snapshots_max, config.server_snapshots_max_bytes
 
     async def send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
@@ -72,21 +74,19 @@ class CopySender:
 
     def _refusal(self, hello: Hello) -> str:
         """Why this node is sent nothing, whatever it asks for; empty when it is."""
-        if hello.topology != self._serving.topology.digest():
+        if hello.topology != self._topology.digest():
             return "it runs another topology"
         return "node.copy.max.bytes.per.second = 0 there" if self._limit == 0 else ""
 
     async def _linked(self, asked: dict[str, Any], snapshot_id: str) -> StoreCopy:
         task_id = TaskId.parse(str(asked["task"]))
         places = [(str(store), task_id.partition) for store in asked["stores"]]
-        linked = await self._serving.workers.link_for_copy(str(task_id), snapshot_id, places)
+        linked = await self._workers.link_for_copy(str(task_id), snapshot_id, places)
         reached("copy:linked")
         if not linked.parts:
             raise NotPresentError(f"The stores of task {task_id} have nothing yet.")
-        nodes = self._serving.nodes
-        source = "" if nodes is None else nodes.own.directory
         path = self._snapshots.path / snapshot_id
-        return await asyncio.to_thread(StoreCopy.of, source, linked.topics, linked.parts, path)
+        return await asyncio.to_thread(StoreCopy.of, self._nodes.own.directory, linked.topics, linked.parts, path)
 
     async def _send_file(
         self, asked: dict[str, Any], copy: StoreCopy, folder: Path, writer: asyncio.StreamWriter, node: str
@@ -102,8 +102,6 @@ class CopySender:
                 writer.write(piece)
                 async with asyncio.timeout(SILENT_S):
                     await writer.drain()
-                nodes = self._serving.nodes
-                if nodes is not None:
-                    nodes.traffic.copied_bytes[node, "sent"] += len(piece)
+                self._nodes.traffic.copied_bytes[node, "sent"] += len(piece)
                 reached("copy:piece-sent")
             say(writer, {"digest": file.digest})

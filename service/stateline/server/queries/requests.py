@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.kinds import BY_WORD, QueryKind
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
@@ -15,7 +16,7 @@ from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import note_level
 from stateline.server.contract.parameters import KEY, PARAMETERS, TIME
-from stateline.server.serving import Serving
+from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
     DoesNotExistError,
@@ -51,9 +52,8 @@ class ReadRequest:
 class RequestReader:
     """Reads what all queries have in common, by the settings of one server process. For any thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        config = serving.config
-        self._serving = serving
+    def __init__(self, config: Config, bounds: PositionBounds) -> None:
+        self._bounds = bounds
         self._default_level = config.default_state_isolation_level
         self._wait_max_ms = config.server_wait_max_ms
         self._limit_default = min(config.server_limit_default, config.server_limit_max)
@@ -66,8 +66,8 @@ class RequestReader:
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
         note_level(level.value)
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
-        bound = arguments.bound(self._serving.bounds.most_named(store))
-        self._serving.bounds.check(store, bound)
+        bound = arguments.bound(self._bounds.most_named(store))
+        self._bounds.check(store, bound)
         staleness_ms = arguments.integer("max_staleness_ms", -1, 0, 2**53, "2^53")
         terms = Terms(
             store.name, level, bound, arguments.boolean("require_active"),
@@ -96,9 +96,7 @@ def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tupl
     return (*key, *times, "value", "timestamp", *ends)
 
 
-def keys_query(
-    store: ServedStore, keys: tuple[bytes, ...], as_of: int | None
-) -> KeysQuery | VersionedKeysQuery:
+def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -> KeysQuery | VersionedKeysQuery:
     """The query of these keys. With `as_of` it is one that only stores with a history answer."""
     given = {"keys": keys, "as_of": as_of}
     query = BY_WORD["keys"].query(store.name, store.definition.kind, given, most_bytes=MAX_KEYS_BYTES)

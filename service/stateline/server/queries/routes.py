@@ -39,7 +39,6 @@ from stateline.server.contract.written_arguments import (
     refuse_bad_percent,
     url_too_long,
 )
-from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import (
     ReadRequest,
     RequestReader,
@@ -48,13 +47,14 @@ from stateline.server.queries.requests import (
     scan_query,
 )
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
+from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows import csv_rows
 from stateline.server.rows.columns import row_columns
 from stateline.server.rows.json_entries import entries_json, in_steps
 from stateline.server.rows.ndjson_rows import json_line
 from stateline.server.rows.streams import headers_of
-from stateline.server.serving import Serving
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import while_there
 from stateline_store import (
     CountQuery,
@@ -74,10 +74,14 @@ T = TypeVar("T")
 class QueryRoutes:
     """The endpoints of queries, one for each path of a kind (`stateline.query.kinds`)."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
-        self._serving = serving
-        self._scans = ScanAnswers(serving, limits)
-        self.requests = RequestReader(serving)
+    def __init__(
+        self, stores: ServedStores, routing: QueryRouting, bodies: Bodies, requests: RequestReader, scans: ScanAnswers
+    ) -> None:
+        self._stores = stores
+        self._routing = routing
+        self._bodies = bodies
+        self._requests = requests
+        self._scans = scans
         # What answers each kind that is no scan.
         self._answers: Mapping[str, Callable[[Request, ServedStore, Arguments], Answer]] = {
             "key": self._key,
@@ -99,7 +103,7 @@ class QueryRoutes:
     async def key(self, request: Request) -> Response:
         """GET …/keys/{key}: the value of one key; …/keys/{key}/windows, /sessions, /versions: its entries."""
         segments = raw_segments(request)
-        store = self._serving.stores.get(_text(segments[2]))
+        store = self._stores.get(_text(segments[2]))
         kind = _OF_A_KEY.get(segments[-1]) if len(segments) > 5 else None
         if kind is not None:
             note_route(f"/v1/stores/{{store}}/keys/{{key}}/{kind.word}")
@@ -114,7 +118,7 @@ class QueryRoutes:
 
     async def below_store(self, kind: QueryKind, request: Request) -> Response:
         """GET …/range, /windows, /sessions, /count, /position: a query that is of no key."""
-        store = self._serving.stores.get(_text(raw_segments(request)[2]))
+        store = self._stores.get(_text(raw_segments(request)[2]))
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(_allowed(kind))
         answer = await _read(store, partial(self._answer, request, store, arguments, kind, None))
@@ -122,11 +126,11 @@ class QueryRoutes:
 
     async def query(self, request: Request) -> Response:
         """POST …/query: any query, as a JSON body."""
-        store = self._serving.stores.get(_text(raw_segments(request)[2]), of_any_kind=True)
+        store = self._stores.get(_text(raw_segments(request)[2]), of_any_kind=True)
         given = from_query_string(request.scope["query_string"])
         parse = partial(self._from_body, request, store, given)
         blocks = awaits_registry(store.definition.key)
-        async with self._serving.bodies.read(request, parse, blocks=blocks) as answer, while_there(request):
+        async with self._bodies.read(request, parse, blocks=blocks) as answer, while_there(request):
             return await answer()
 
     def _from_body(
@@ -140,7 +144,7 @@ class QueryRoutes:
         kind = _kind(body["type"].value if "type" in body else None)
         arguments.refuse_others(("type", *COMMON, *kind.parameters))
         if kind.forms:
-            store = self._serving.stores.get(store.name)  # which refuses one that answers nothing else
+            store = self._stores.get(store.name)  # which refuses one that answers nothing else
         key = arguments.key("key", store.definition.key) if kind.is_scan else None
         return self._answer(request, store, arguments, kind, key), arguments.key_bytes
 
@@ -159,9 +163,9 @@ class QueryRoutes:
         return partial(self._key_answer, read, key, arguments.time("as_of"))
 
     def _keys(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
-        read = self.requests.read(store, arguments)
+        read = self._requests.read(store, arguments)
         media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV)
-        keys = arguments.keys(store.definition.key, self.requests.limit_max)
+        keys = arguments.keys(store.definition.key, self._requests.limit_max)
         return partial(self._keys_answer, read, media_type, keys, arguments.time("as_of"))
 
     def _count(self, request: Request, store: ServedStore, arguments: Arguments) -> Answer:
@@ -180,7 +184,7 @@ class QueryRoutes:
         self, request: Request, columns: Collection[str], store: ServedStore, arguments: Arguments
     ) -> ReadRequest:
         """What is demanded of an answer without entries, which is JSON."""
-        read = self.requests.read(store, arguments)
+        read = self._requests.read(store, arguments)
         read.shape.check_columns(columns)
         wanted_format(request, read.shape, JSON)
         return read
@@ -230,12 +234,12 @@ class QueryRoutes:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
             if more := arguments.names() - {"type", "format", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
-            limit = self.requests.limit(arguments) if "limit" in arguments else None
+            limit = self._requests.limit(arguments) if "limit" in arguments else None
             wanted_format(request, Shape.read(arguments), JSON)
             return partial(self._scans.follow, request, store, token, limit)
-        limit = self.requests.limit(arguments)
+        limit = self._requests.limit(arguments)
         query = scan_query(kind, key, store, arguments)
-        read = self.requests.read(store, arguments)
+        read = self._requests.read(store, arguments)
         read.shape.check_columns(columns_of(kind, store.definition))
         media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV, ARROW)
         if media_type == ARROW:
@@ -246,7 +250,7 @@ class QueryRoutes:
     async def _estimate_answer(self, read: ReadRequest) -> Response:
         read = read.from_now()
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
-        outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
+        outcomes = await self._routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
@@ -258,7 +262,7 @@ class QueryRoutes:
         for level in IsolationLevel:
             terms = replace(read.terms, isolation_level=level)
             queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
-            by_level[level] = await self._serving.routing.ask(read.store, terms, queries, read.deadline_s)
+            by_level[level] = await self._routing.ask(read.store, terms, queries, read.deadline_s)
         failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
         outcomes = by_level[read.terms.isolation_level]
         if failures and (not read.allow_partial or not answers_of(outcomes)):
@@ -272,7 +276,7 @@ class QueryRoutes:
     async def _custom_answer(self, read: ReadRequest, query: CustomQuery) -> Response:
         read = read.from_now()
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, query)
-        outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
+        outcomes = await self._routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
         results = {str(p): orjson.Fragment(_only_value(answer)) for p, answer in answers_of(outcomes).items()}
@@ -285,9 +289,7 @@ class QueryRoutes:
         definition = read.store.definition
         others = other_spellings(definition.key, keys)
         query = keys_query(read.store, tuple(dict.fromkeys((*keys, *others.values()))), as_of)
-        found, outcomes = await self._serving.routing.find(
-            read.store, read.terms, query, read.partitions, read.deadline_s
-        )
+        found, outcomes = await self._routing.find(read.store, read.terms, query, read.partitions, read.deadline_s)
         stored = (key if key in found else others.get(key, key) for key in keys)
         return [(key, found.get(key)) for key in stored], outcomes
 

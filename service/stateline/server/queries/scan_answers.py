@@ -24,16 +24,18 @@ from stateline.server.guard.limits import Limits
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
+from stateline.server.nodes.nodes import Nodes
 from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows.json_entries import entries_json
 from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
-from stateline.server.serving import Serving
 from stateline.server.state.cursor_text import CursorToken, mark_of, never_given, node_mark
-from stateline.server.state.cursors import Cursor, Page, pinned
+from stateline.server.state.cursors import Cursor, Cursors, Page, pinned
 from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
+from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.server.state.siblings import passed_back
+from stateline.server.state.siblings import Siblings, passed_back
 from stateline_store import (
     CursorExpiredError,
     DoesNotExistError,
@@ -56,10 +58,21 @@ class Elsewhere(NamedTuple):
 class ScanAnswers:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
-        self._serving = serving
+    def __init__(
+        self,
+        routing: QueryRouting,
+        cursors: Cursors,
+        partitions: Partitions,
+        nodes: Nodes | None,
+        siblings: Siblings,
+        limits: Limits,
+    ) -> None:
+        self._routing = routing
+        self._cursors = cursors
+        self._partitions = partitions
+        self._nodes = nodes
+        self._siblings = siblings
         self._limits = limits
-        self._cursors = serving.cursors
 
     async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
         """Return the first page, or the stream of another type than JSON. To a HEAD return the headers alone.
@@ -99,7 +112,7 @@ class ScanAnswers:
     ) -> Response:
         """The answer to a scan that reads so many entries of a partition at once. It waits for the bound as long as the
         request says."""
-        routing, store = self._serving.routing, read.store
+        routing, store = self._routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
         terms = replace(read.terms, limit=at_once)
         while True:
@@ -143,7 +156,7 @@ class ScanAnswers:
         check_answered(type(query), read.store.name, read.store.definition.kind)
         queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
         async with self._limits.query(read.wait_ms):
-            outcomes = await self._serving.routing.ask(read.store, read.terms, queries, read.deadline_s)
+            outcomes = await self._routing.ask(read.store, read.terms, queries, read.deadline_s)
         if refused := refusal(read, outcomes):
             return refused
         if (media_type := read.shape.media_type or JSON) == JSON:
@@ -153,7 +166,7 @@ class ScanAnswers:
     def token(self, cursor: str) -> CursorToken | Elsewhere:
         """What a cursor says. Raises `DoesNotExistError` for one that no server has given, as far as can be told here:
         of another node's that node tells; and `NotReadyError` while other nodes are not known."""
-        mark, nodes = mark_of(cursor), self._serving.nodes
+        mark, nodes = mark_of(cursor), self._nodes
         try:
             return self._cursors.token(cursor)  # of this directory, whatever its node is called
         except DoesNotExistError:
@@ -186,18 +199,18 @@ class ScanAnswers:
                 await self._stand_now(cursor)
                 return await _page_response(cursor, page)
         url = _page_url(store, self._cursors.text(token), limit)
-        return await self._serving.siblings.hand_on(request, token.process, url)
+        return await self._siblings.hand_on(request, token.process, url)
 
     async def _stand_now(self, cursor: Cursor) -> None:
         """Take back `served_by: active` of what its owner's copy said before it had ceased to be that."""
-        nodes = self._serving.nodes
+        nodes = self._nodes
         now: dict[int, ServedBy] = {}
         away: dict[int, str] = {}
         for p, answer in answers_of(cursor.outcomes).items():
             if answer.copy.served_by != "active":
                 continue
             if nodes is None or answer.node in (None, nodes.own.node):
-                now[p] = self._stands_here(cursor.store, p)
+                now[p] = self._partitions.served_by(cursor.store, p)
             else:
                 away[p] = answer.node
         if away and nodes is not None:
@@ -205,18 +218,10 @@ class ScanAnswers:
             now |= dict(zip(away, there, strict=True))
         cursor.let_go({p: served_by for p, served_by in now.items() if served_by != "active"})
 
-    def _stands_here(self, store: ServedStore, partition: int) -> ServedBy:
-        if store.definition.persistent:
-            try:
-                return self._serving.partitions.status(store, partition).served_by
-            except StatelineError:
-                return "standby"
-        return self._serving.ownership.role(store.placement.task_id(partition))
-
     async def _from_node(self, request: Request, node: str, url: str) -> Response:
-        assert self._serving.nodes is not None, "cursors of other nodes come from there"
-        link = self._serving.nodes.link(node)
-        handed_on = came_over_link(request) or self._serving.siblings.was_handed_on(request)
+        assert self._nodes is not None, "cursors of other nodes come from there"
+        link = self._nodes.link(node)
+        handed_on = came_over_link(request) or self._siblings.was_handed_on(request)
         gone = CursorExpiredError(f"Node {node!r}, which has this cursor, cannot be reached. Start over without it.")
         if link is None or handed_on:
             raise gone
@@ -230,7 +235,7 @@ class ScanAnswers:
 
 
 def _note_path(request: Request, cursor: Cursor) -> None:
-    """Count a page under the path of its query. Any path of a scan takes any cursor, and other processes use `/range`."""
+    """Count a page under the path of its query, because every path of a scan takes every cursor."""
     if request.method != "POST":
         note_route(f"/v1/stores/{{store}}{cursor.path}")
 

@@ -107,7 +107,7 @@ class Copies:
         return outcomes
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
-        """Where workers are to answer, find them. Once per query: however many requests wait, `StoreWatch` looks for them later."""
+        """Find the workers that are to answer, once per query. While requests wait, `StoreWatch` finds them."""
         if store.is_read_here(terms.isolation_level):
             return
         if not all(self._workers.has_live_owner(store.placement.task_id(p)) for p in partitions):

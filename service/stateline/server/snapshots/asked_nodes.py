@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 
+from stateline.config.settings import Config
 from stateline.server.contract.problems import error_of
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
-from stateline.server.serving import Serving
+from stateline.server.nodes.nodes import Nodes
 from stateline_store import NotPresentError, NotReadyError, StatelineError
 from stateline_store.snapshot_directory import is_snapshot_id
 
@@ -41,9 +42,9 @@ class NodeRefusedError(Exception):
 class AskedNodes:
     """Of one server process; for the event loop's thread. On an embedded log there is none but this."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._nodes = serving.nodes
-        self._own_url = node_url(serving.config)
+    def __init__(self, config: Config, nodes: Nodes | None) -> None:
+        self._nodes = nodes
+        self._own_url = node_url(config)
         self.own = "" if self._nodes is None else self._nodes.own.node
         """This node's name."""
 

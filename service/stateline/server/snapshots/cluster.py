@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stateline.server.serving import Serving
 from stateline.server.snapshots.asked_nodes import PART, TIMEOUT_S, AskedNodes, NodeRefusedError
 from stateline.server.snapshots.making import Making, all_of
 from stateline.server.snapshots.own_parts import OwnParts, Places, SnapshotRequest
+from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, StatelineError
 from stateline_store.clock import now_ms
@@ -39,19 +39,19 @@ class KeptSnapshot:
 class ClusterSnapshots:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, serving: Serving, own: OwnParts, nodes: AskedNodes) -> None:
-        self._serving, self._own, self._nodes = serving, own, nodes
+    def __init__(self, ownership: Ownership, own: OwnParts, nodes: AskedNodes) -> None:
+        self._ownership, self.own, self.nodes = ownership, own, nodes
 
     async def create(self, stores: Sequence[ServedStore], wanted: SnapshotRequest) -> tuple[KeptSnapshot, bool]:
         """The snapshot, and whether it was made now; else it was made under this pin before. Raises as `OwnParts.make`,
         and `NodeRefusedError`."""
-        known = await self._own.pinned(wanted.pin)
+        known = await self.own.pinned(wanted.pin)
         if known is not None and (found := await self._finished(known)) is not None:
             return found, False
         deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
-            await self._own.look()
-            making = Making(self._own, self._nodes, wanted, self._places(stores))
+            await self.own.look()
+            making = Making(self.own, self.nodes, wanted, self._places(stores))
             made = await self._make(making)
             if made is not None and made.id == making.id:
                 return KeptSnapshot(making.keeper, made), True
@@ -71,16 +71,16 @@ class ClusterSnapshots:
     async def find(self, snapshot_id: str) -> KeptSnapshot:
         """Raises `DoesNotExistError` or `CursorExpiredError`, and `NotPresentError` or `NodeRefusedError` when its
         keeper cannot be asked."""
-        keeper = self._nodes.keeper(snapshot_id)
+        keeper = self.nodes.keeper(snapshot_id)
         if keeper is None:
-            if not self._nodes.may_have_left(snapshot_id):
-                self._own.find(snapshot_id)  # what is known here is of a node that has left, and may come back
+            if not self.nodes.may_have_left(snapshot_id):
+                self.own.find(snapshot_id)  # what is known here is of a node that has left, and may come back
             raise NotPresentError(
                 "The node that made this snapshot has left, or was not heard of yet: ask again when it is back."
             )
-        if keeper == self._nodes.own:
-            return KeptSnapshot(keeper, self._own.find(snapshot_id))
-        told = await self._nodes.ask(keeper, "GET", PART.format(id=snapshot_id))
+        if keeper == self.nodes.own:
+            return KeptSnapshot(keeper, self.own.find(snapshot_id))
+        told = await self.nodes.ask(keeper, "GET", PART.format(id=snapshot_id))
         return KeptSnapshot(keeper, Snapshot.from_json(told["snapshot"]))
 
     async def renew(self, found: KeptSnapshot, ttl_ms: int) -> KeptSnapshot:
@@ -89,10 +89,10 @@ class ClusterSnapshots:
 
         async def at(each: PartsElsewhere) -> Snapshot:
             try:
-                if each.node == self._nodes.own:
-                    return await self._own.renew(found.snapshot.id, ttl_ms)
+                if each.node == self.nodes.own:
+                    return await self.own.renew(found.snapshot.id, ttl_ms)
                 path, members = PART.format(id=found.snapshot.id), {"ttl_s": ttl_ms // 1000}
-                told = await self._nodes.ask(each.node, "PATCH", path, members, _a_place(each))
+                told = await self.nodes.ask(each.node, "PATCH", path, members, _a_place(each))
                 return Snapshot.from_json(told["snapshot"])
             except (StatelineError, NodeRefusedError):
                 if each.parts:
@@ -107,22 +107,22 @@ class ClusterSnapshots:
         ends."""
 
         async def at(node: str) -> None:
-            if node == self._nodes.own:
-                await self._own.release(found.snapshot.id)
+            if node == self.nodes.own:
+                await self.own.release(found.snapshot.id)
             else:
-                await self._nodes.ask(node, "DELETE", PART.format(id=found.snapshot.id))
+                await self.nodes.ask(node, "DELETE", PART.format(id=found.snapshot.id))
 
         await asyncio.gather(*(at(each.node) for each in found.snapshot.elsewhere), return_exceptions=True)
         await at(found.node)
 
     async def kept_here(self) -> list[KeptSnapshot]:
         """Those of which this node is the keeper."""
-        own = self._nodes.own
-        return [KeptSnapshot(own, each) for each in await self._own.all() if self._nodes.keeper(each.id) == own]
+        own = self.nodes.own
+        return [KeptSnapshot(own, each) for each in await self.own.all() if self.nodes.keeper(each.id) == own]
 
     async def kept_elsewhere(self) -> list[Any]:
         """Those that the other nodes list, of all that can be reached."""
-        asked = (self._nodes.ask(node, "GET", "/v1/snapshots") for node in self._nodes.linked)
+        asked = (self.nodes.ask(node, "GET", "/v1/snapshots") for node in self.nodes.linked)
         told = await asyncio.gather(*asked, return_exceptions=True)
         return [each for some in told if isinstance(some, dict) for each in some["snapshots"]]
 
@@ -141,10 +141,10 @@ class ClusterSnapshots:
         try:
             return await making.make()
         except (NotActiveError, NotPresentError) as error:
-            unreached = self._nodes.unreached
+            unreached = self.nodes.unreached
             if not unreached:
                 raise
-            owner = self._nodes.url(unreached[0]) if len(unreached) == 1 else None
+            owner = self.nodes.url(unreached[0]) if len(unreached) == 1 else None
             away = type(error)(f"{error} Not reached: {', '.join(unreached)}.")
             raise NodeRefusedError(away, owner) from error
 
@@ -154,8 +154,8 @@ class ClusterSnapshots:
         for store in stores:
             for partition in store.partitions:
                 task_id = store.placement.task_id(partition)
-                owner = None if self._serving.ownership.is_owned(task_id) else self._nodes.owner(task_id)
-                here = found.setdefault(self._nodes.own if owner is None else owner, {})
+                owner = None if self._ownership.is_owned(task_id) else self.nodes.owner(task_id)
+                here = found.setdefault(self.nodes.own if owner is None else owner, {})
                 here.setdefault(store.name, []).append(partition)
         return dict(found)
 

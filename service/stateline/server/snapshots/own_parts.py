@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stateline.server.serving import Serving
+from stateline.config.settings import Config
+from stateline.server.state.ownership import Ownership
+from stateline.server.state.served_stores import ServedStores
+from stateline.server.state.workers import Workers
 from stateline_store.clock import now_ms
 from stateline_store.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_directory import SnapshotDirectory
@@ -46,16 +49,17 @@ class Made:
 class OwnParts:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(self, serving: Serving, directory: SnapshotDirectory) -> None:
-        self._serving, self._directory = serving, directory
-        config = serving.config
+    def __init__(
+        self, config: Config, stores: ServedStores, workers: Workers, ownership: Ownership, directory: SnapshotDirectory
+    ) -> None:
+        self._stores, self._workers, self._ownership, self._directory = stores, workers, ownership, directory
         self._most, self._most_bytes = config.server_snapshots_max, config.server_snapshots_max_bytes
         self._share = config.caller_share(self._most)
 
     async def look(self) -> None:
         """Find the workers, and who has which task."""
-        await self._serving.workers.refresh()
-        await self._serving.ownership.settle()
+        await self._workers.refresh()
+        await self._ownership.settle()
 
     async def make(
         self,
@@ -76,7 +80,7 @@ class OwnParts:
         limits = (self._most, self._most_bytes, share)
         unfinished = await asyncio.to_thread(self._directory.begin, now_ms(), *limits, snapshot_id)
         try:
-            asked = (self._serving.workers.snapshot(worker, unfinished.id, each) for worker, each in by_worker.items())
+            asked = (self._workers.snapshot(worker, unfinished.id, each) for worker, each in by_worker.items())
             linked = await asyncio.gather(*asked)
             numbers = tuple(number for each in linked for number in each.epochs)
             if any(each.parts for each in elsewhere) and not of_one_epoch([*numbers, *epochs]):
@@ -119,11 +123,11 @@ class OwnParts:
     def _by_worker(self, places: Places) -> dict[str | None, list[tuple[str, int]]]:
         found: dict[str | None, list[tuple[str, int]]] = {}
         for name, partitions in places.items():
-            store = self._serving.stores.get(name)
+            store = self._stores.get(name)
             for partition in partitions:
                 task_id = store.placement.task_id(partition)
-                self._serving.ownership.check(task_id, name, partition)
-                found.setdefault(self._serving.workers.owner(task_id), []).append((name, partition))
+                self._ownership.check(task_id, name, partition)
+                found.setdefault(self._workers.owner(task_id), []).append((name, partition))
         return found
 
 

@@ -23,8 +23,8 @@ from stateline.server.contract.answers import json_response
 from stateline.server.guard.caller import name_of, require_owner, require_read
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
-from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
+from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline_store import DoesNotExistError, InvalidArgumentError
 from stateline_store.snapshot import PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshot_directory import is_snapshot_id

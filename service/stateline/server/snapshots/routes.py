@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
@@ -35,18 +36,18 @@ from stateline.server.guard.limits import Limits
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
-from stateline.server.serving import Serving
-from stateline.server.snapshots.asked_nodes import AskedNodes, NodeRefusedError
+from stateline.server.snapshots.asked_nodes import NodeRefusedError
 from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot
 from stateline.server.snapshots.described import described
 from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection, read_split_size
-from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
-from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest
+from stateline.server.snapshots.own_parts import SnapshotRequest
 from stateline.server.snapshots.part_routes import PartRoutes
 from stateline.server.snapshots.ranges import wanted_splits
 from stateline.server.snapshots.split_text import split_text
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
@@ -78,14 +79,21 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
 class SnapshotRoutes:
     """The endpoints; one per server process, for the event loop's thread."""
 
-    def __init__(self, serving: Serving, sweeper: SnapshotSweeper, limits: Limits) -> None:
-        self._serving, self._limits = serving, limits
-        self._most_keys = serving.config.server_limit_max
-        self._longest_s = max(1, serving.config.server_snapshot_ttl_max_ms // 1000)
+    def __init__(
+        self,
+        config: Config,
+        stores: ServedStores,
+        bodies: Bodies,
+        limits: Limits,
+        sweeper: SnapshotSweeper,
+        cluster: ClusterSnapshots,
+    ) -> None:
+        self._stores, self._bodies, self._limits = stores, bodies, limits
+        self._most_keys = config.server_limit_max
+        self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
         self._checkpoints = sweeper.checkpoints
         self._sweeper = sweeper
-        self._own, self._nodes = OwnParts(serving, sweeper.directory), AskedNodes(serving)
-        self._cluster = ClusterSnapshots(serving, self._own, self._nodes)
+        self._cluster, self._own, self._nodes = cluster, cluster.own, cluster.nodes
         self._parts = PartRoutes(self._own, sweeper, self._longest_s)
 
     def routes(self) -> list[BaseRoute]:
@@ -159,7 +167,7 @@ class SnapshotRoutes:
             return read_selected_keys(arguments, definition, self._most_keys), arguments.key_bytes
 
         blocks = awaits_registry(definition.key)
-        async with self._serving.bodies.read(request, parse, blocks=blocks) as wanted:
+        async with self._bodies.read(request, parse, blocks=blocks) as wanted:
             return await self._rows(request, snapshot, part, definition, wanted)
 
     async def splits(self, request: Request) -> Response:
@@ -180,7 +188,7 @@ class SnapshotRoutes:
         except DoesNotExistError:
             raise self._elsewhere(await self._found(request), name, partition) from None
         require_read(request, dict.fromkeys(part.store for part in snapshot.parts))
-        definition = self._serving.stores.declared(name)
+        definition = self._stores.declared(name)
         if definition is None:
             raise DoesNotExistError(f"The application has no store {shown(name)} any more.")
         return snapshot, part, definition
@@ -232,7 +240,7 @@ class SnapshotRoutes:
             arguments.refuse_others(allowed)
             return arguments, 0
 
-        async with self._serving.bodies.read(request, parse, MAX_BODY_BYTES) as arguments:
+        async with self._bodies.read(request, parse, MAX_BODY_BYTES) as arguments:
             return arguments
 
     def _ttl_ms(self, arguments: Arguments) -> int:
@@ -240,7 +248,7 @@ class SnapshotRoutes:
         return 1000 * arguments.integer("ttl_s", default_s, 1, self._longest_s, "server.snapshot.ttl.max.ms")
 
     def _persistent(self, name: str) -> ServedStore:
-        store = self._serving.stores.get(name)
+        store = self._stores.get(name)
         if store.is_global:
             raise InvalidArgumentError(
                 f"stores: {name!r} is a global table, and only stores of tasks can be in a snapshot: read it with a "

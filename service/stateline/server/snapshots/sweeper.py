@@ -47,7 +47,7 @@ class SnapshotSweeper:
         self.checkpoints.close_unused(self._is_gone)
 
     async def sweep(self) -> None:
-        """Delete expired snapshots and the leftovers of crashes, and count the rest, until cancelled. Then close all."""
+        """Delete expired snapshots and the leftovers of crashes, and count the rest, until cancelled. Then close."""
         fault = ""
         counted_at_s = -math.inf
         try:

@@ -22,7 +22,7 @@ from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.processes.seldom import seldom
 from stateline.query.execution import execute
-from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, Terms, served_by
+from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, ServedBy, Terms, served_by
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
@@ -193,6 +193,15 @@ class Partitions:
         if not self._ownership.is_owned(task_id):
             self._refresh(found)  # once: what it lacks is of the newest commit that there is
         return self._status(store, partition, found, found.reader.notice.status)
+
+    def served_by(self, store: ServedStore, partition: int) -> ServedBy:
+        """The state of the copy on this node. A copy that cannot be read is a standby."""
+        if not store.definition.persistent:
+            return self._ownership.role(store.placement.task_id(partition))
+        try:
+            return self.status(store, partition).served_by
+        except StatelineError:
+            return "standby"
 
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
         """The reader of this partition with generation and number of the commit that it shows: equal ones are of one

@@ -109,7 +109,7 @@ class Metrics:
                 self._stores.seen = noticed(self._serving.partitions)
                 self._pipelines.reported = self._serving.pipelines_reported()
                 self._pipelines.elsewhere = self._serving.pipelines_elsewhere()
-                self._links.seen = seen_links(self._serving)
+                self._links.seen = seen_links(self._serving.nodes, self._serving.own_map)
                 self._text = await asyncio.to_thread(self._written)
             return self._text
 

@@ -19,8 +19,9 @@ from prometheus_client.registry import Collector
 
 from stateline.deployment.nodes_topic import MOST_NODES
 from stateline.server.certificates import Certificates
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.traffic import BUCKETS_S, Traffic
-from stateline.server.serving import Serving
 from stateline.server.telemetry.request_counts import add_observed
 
 
@@ -83,16 +84,15 @@ class Links(NamedTuple):
     roles: Mapping[str, int] = MappingProxyType({})
 
 
-def seen_links(serving: Serving) -> Links:
+def seen_links(nodes: Nodes | None, own_map: OwnMap) -> Links:
     """How they are now; nothing while there is no other node."""
-    nodes = serving.nodes
     if nodes is None or not nodes.others:
         return Links()
     links = [
         Linked(name, other.link is not None and other.link.alive, None if other.link is None else other.link.silent_s)
         for name, other in nodes.others.items()
     ]
-    own = serving.own_map.now()
+    own = own_map.now()
     left = {task for task, held in own.tasks.items() if held.role == "standby"} - own.followed
     return Links(links, Counts("left" if task in left else held.role for task, held in own.tasks.items()))
 

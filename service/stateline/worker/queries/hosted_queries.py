@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from stateline.processes.seldom import seldom
-from stateline.query.kinds import CustomQuery
 from stateline.query.execution import execute
+from stateline.query.kinds import CustomQuery
 from stateline.query.open_scans import Pinned
 from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer
 from stateline.query.wire import WireRequest
