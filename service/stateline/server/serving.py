@@ -1,6 +1,6 @@
 """`Serving`: the parts of one server process, made and ended together.
 
-`stores` has the stores that there are, `routing` answers queries, and `store_watch` knows which stores cannot be queried.
+`stores` has the stores that there are. `routing` answers queries. `store_watch` knows which stores cannot be queried.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from stateline import App, serdes
 from stateline.log import open_log
 from stateline.server.console import history
-from stateline.server.console.input_lag import InputLag
+from stateline.server.console.state import InputLag
 from stateline.stores import key_value
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running

@@ -17,8 +17,7 @@ from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
 from stateline.server.copies import receiving, sending
 from stateline.server.copies.receiving import CopyReceiver
-from stateline.server.copies.sending import CopySender
-from stateline.server.copies.throttle import Throttle
+from stateline.server.copies.sending import CopySender, Throttle
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import LinkedForCopy

@@ -12,7 +12,7 @@ import pytest
 from stateline import serdes
 from stateline.deployment.topology_file import Placement
 from stateline.query.values import MAX_KEYS_BYTES, Failure, Outcome, PartitionAnswer, Terms
-from stateline.server.state.many_keys import ask_for_keys
+from stateline.server.routing.copies import ask_for_keys
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
 from stateline.stores import key_value

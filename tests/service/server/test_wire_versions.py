@@ -14,7 +14,7 @@ from stateline.deployment.nodes_topic import NodeEntry
 from stateline.deployment.worker_entries import StandbysEntry, WorkerEntry
 from stateline.query.values import CopyStatus, Entry, PartitionAnswer, QueryRows, Terms
 from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
-from stateline.server.routing.asked_values import as_asked
+from stateline.server.routing.for_nodes import as_asked
 from stateline_store import IsolationLevel, KeyQuery, Position, StatelineError, VersionedRecord, Windowed
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret
 

@@ -32,8 +32,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.model.topology import Topology
 from stateline.server.console.history import History
-from stateline.server.console.input_lag import InputLag
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
@@ -163,3 +163,35 @@ def _commits(seen: Iterable[Noticed], readable: set[str]) -> dict[str, list[int]
         if each.store in readable and (known is None or each.store < known.store):
             first[each.task] = each
     return {task: [each.commit_number, each.status.committed_at_ms] for task, each in first.items()}
+
+
+Lag = Mapping[str, int]
+"""Topic → how many of its records a task has not read: Kafka's consumer lag, of one partition."""
+
+
+class InputLag:
+    """The number of input records that stores lack, from the figures that this node's workers wrote last."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topics = _topics_by_store(topology)
+        self._tasks: Mapping[str, Lag] = {}
+
+    def see(self, lags: Iterable[Mapping[str, Lag]]) -> None:
+        """From now on it is that of `lags`: each worker's, by task."""
+        self._tasks = {task: topics for lag in lags for task, topics in lag.items()}
+
+    def of(self, store: str, task: str) -> Lag | None:
+        """Of the topics that the store follows; None where no worker of this node reads them."""
+        known, topics = self._tasks.get(task), self._topics.get(store, frozenset())
+        if known is None or not topics & known.keys():
+            return None
+        return {topic: records for topic, records in known.items() if topic in topics}
+
+
+def _topics_by_store(topology: Topology) -> Mapping[str, frozenset[str]]:
+    found = {n: frozenset({t.source.name} if t.source else ()) for n, t in topology.global_tables.items()}
+    for subtopology in topology.subtopologies:
+        for store in subtopology.stores:
+            fed = (t.name for t in subtopology.sources if store.name in subtopology.stores_fed_by(t.name))
+            found[store.name] = frozenset(fed)
+    return found

@@ -16,7 +16,6 @@ from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
-from stateline.server.copies.throttle import Throttle
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.nodes import Nodes
@@ -35,6 +34,24 @@ _NEXT_FILE_S = 600.0
 _PIECE_S = 0.25
 
 _log = seldom(__name__)
+
+
+class Throttle:
+    """Limits the bytes per second of all that share it, for the event loop's thread. -1 is no limit."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._free_s = 0.0  # when what was taken so far is paid for, by the loop's clock
+
+    async def take(self, size: int) -> None:
+        """Return when so many bytes may go out."""
+        if self._per_second < 0:
+            return
+        now_s = asyncio.get_running_loop().time()
+        begins_s = max(now_s, self._free_s)
+        self._free_s = begins_s + size / self._per_second
+        if begins_s > now_s:
+            await asyncio.sleep(begins_s - now_s)
 
 
 class CopySender:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from stateline.processes.tracing import span
 from stateline.query.kinds import CustomQuery, is_scan
-from stateline.query.values import Failure, Outcome, Terms
+from stateline.query.open_scan import size_of
+from stateline.query.values import Entry, Failure, Outcome, PartitionAnswer, QueryRows, Terms
 from stateline.server.routing.bounds import PositionBounds
-from stateline.server.state.many_keys import ask_for_keys
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
@@ -37,6 +38,7 @@ from stateline_store import (
     StoreState,
     VersionedKeysQuery,
 )
+from stateline_store.queries import too_large
 
 # For `Ownership.with_lag`: a copy in memory has no commit notice. One that begins anew is not asked before it has all
 # that the one before had.
@@ -191,3 +193,48 @@ class Copies:
 
 def _is_not_active(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and isinstance(outcome.error, NotActiveError)
+
+
+_AT_ONCE = 500  # about a millisecond
+_ATTEMPTS = 3
+
+
+async def ask_for_keys(
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery | VersionedKeysQuery
+) -> Outcome:
+    """Look up many keys of one partition in slices, so that other requests run in between.
+
+    An answer shows one commit. If the partition moves between two slices, all keys are looked up again. After some
+    attempts they are looked up at once.
+    """
+    if len(query.keys) > _AT_ONCE:
+        for _ in range(_ATTEMPTS):
+            if (outcome := await _in_slices(partitions, store, terms, partition, query)) is not None:
+                return outcome
+    return partitions.ask(store, terms, partition, query)
+
+
+async def _in_slices(
+    partitions: Partitions, store: ServedStore, terms: Terms, partition: int, query: KeysQuery | VersionedKeysQuery
+) -> Outcome | None:
+    """Return None if the partition moved between two slices."""
+    entries: list[Entry] = []
+    answer, state, size = None, None, 0
+    for first in range(0, len(query.keys), _AT_ONCE):
+        some = replace(query, keys=query.keys[first : first + _AT_ONCE])
+        outcome = partitions.ask(store, terms, partition, some)
+        if not isinstance(outcome, PartitionAnswer):
+            return outcome
+        answer = outcome
+        shown = partitions.shown(store, partition)
+        if first and shown != state:
+            return None
+        state, found = shown, list(outcome.rows.entries)
+        entries += found
+        size += size_of(found)
+        if query.most_bytes is not None and size > query.most_bytes:
+            return Failure(too_large(size))
+        await let_others_in()
+    assert answer is not None, "there are keys"
+    answer.rows = QueryRows(entries)
+    return answer

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from stateline.query.kinds import CustomQuery, check_answered
 from stateline.query.open_scans import OpenScans
-from stateline.query.values import Failure, Outcome, Rest
+from stateline.query.values import Entry, Failure, Outcome, QueryRows, Rest
 from stateline.query.wire import WireRequest
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.passing_on import check_passed_on
 from stateline.server.guard.tokens import Credential, Tokens
 from stateline.server.nodes.traffic import Counted
-from stateline.server.routing.asked_values import as_asked
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Copies
 from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.time_limits import shutting_down
 from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
+from stateline_store.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
 # By path, query string, what says who asks, and the node that asks for it.
 PointAnswers = Callable[[str, str, Credential | None, AskedBy], bytes | None]
@@ -107,3 +108,47 @@ def _none_at_once(path: str, query: str, shown: Credential | None, asked_by: Ask
 
 def _untold(asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
     """Before there is an access log."""
+
+
+def as_asked(outcome: Outcome, *, has_timestamps: bool, wants_timestamps: bool | None) -> Outcome:
+    """Return the outcome with values as the asking node declares them. None for `wants_timestamps` changes nothing.
+
+    Two nodes declare a store differently while its values get timestamps, one node after the other (KIP-258). Between
+    them a value is the stored bytes (`stateline_store.timestamped_rows`). An unknown timestamp is -1.
+    """
+    if isinstance(outcome, Failure) or wants_timestamps is None or wants_timestamps is has_timestamps:
+        return outcome
+    outcome.rows = _changed(outcome.rows, _stamped if wants_timestamps else _plain)
+    return outcome
+
+
+@dataclass
+class _ChangedRest:
+    """The rest of such rows: a `Rest`."""
+
+    rest: Rest
+    change: Callable[[bytes], bytes]
+
+    async def more(self, limit: int) -> QueryRows:
+        return _changed(await self.rest.more(limit), self.change)
+
+    def close(self) -> None:
+        self.rest.close()
+
+
+def _changed(rows: QueryRows, change: Callable[[bytes], bytes]) -> QueryRows:
+    rest = None if rows.rest is None else _ChangedRest(rows.rest, change)
+    return replace(rows, entries=[_entry(entry, change) for entry in rows.entries], rest=rest)
+
+
+def _entry(entry: Entry, change: Callable[[bytes], bytes]) -> Entry:
+    name, value = entry
+    return (name, change(value)) if isinstance(value, bytes) else entry  # versions have their times beside them
+
+
+def _plain(stored: bytes) -> bytes:
+    return split(stored).value
+
+
+def _stamped(value: bytes) -> bytes:
+    return join(value, UNKNOWN_TIMESTAMP)

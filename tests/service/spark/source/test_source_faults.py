@@ -332,8 +332,8 @@ for _ in range(3):
 def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(
     kinds: Kinds, tmp_path: Path, of_others: bool
 ) -> None:
-    """The driver is a shell by the name of Spark's: the renewing process looks for `java` above itself. Another user may
-    have taken its address."""
+    """The driver is a shell by the name of Spark's: the renewing process looks for `java` above itself. Another user
+    may have taken its address."""
     made = kinds.client.post("/v1/snapshots", json={"stores": ["plain"], "ttl_s": 20}).json()
     path = f"/v1/snapshots/{made['id']}"
     with listens_at(f"@stateline-lease-{os.getuid()}-{made['id']}") if of_others else nullcontext():
