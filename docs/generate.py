@@ -22,7 +22,8 @@ from stateline.cli.main import cli
 from stateline.client.failures import BY_REASON
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
-from stateline.query.kinds import KINDS, PAGING, QueryKind
+from stateline.query.kinds import KINDS
+from stateline.query.query_kind import PAGING, QueryKind
 from stateline.server.certificates import Certificates
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON, PARAMETERS

@@ -143,11 +143,13 @@ class Serving:
         own = hello_of(self.config, self.topology)
         alone = why_alone(self.config)
         keys, on_change = self._keys, self.commits.announce
-        nodes = Nodes(own, keys, alone, self.own_map.now, self.for_nodes, on_change)
-        nodes.bounded = MapBounds(self.stores, self.topology.pipelines).bounded
+        bounded = MapBounds(self.stores, self.topology.pipelines).bounded
+        sends_tokens = not self.config.node_peer_require_proofs
+        nodes = Nodes(
+            own, keys, alone, self.own_map.now, self.for_nodes, on_change, bounded=bounded, sends_tokens=sends_tokens
+        )
         nodes.claims = Claims(self.group, self.ownership.sources, nodes.directories)
         self.group.on_assigned = nodes.note_assigned
-        nodes.sends_tokens = not self.config.node_peer_require_proofs
         return nodes
 
     def _group_watch(self, application: Path) -> GroupWatch | None:

@@ -86,6 +86,9 @@ class Nodes:
         own_map: Callable[[], NodeMap],
         answers: Answering,
         on_change: Callable[[], None],
+        *,
+        bounded: Callable[[NodeMap], NodeMap] = lambda told: told,
+        sends_tokens: bool = False,
     ) -> None:
         self.own = own
         self.others: dict[str, Other] = {}
@@ -104,11 +107,11 @@ class Nodes:
         """Why other nodes cannot be looked for; empty when they can."""
         self.app: ASGIApp = _no_app
         """What answers the HTTP that others ask of this node; from before it listens."""
-        self.bounded: Callable[[NodeMap], NodeMap] = _as_it_is
-        """What leaves out of another node's map what the application does not have; as `app`."""
+        self.bounded = bounded
+        """Leaves out of another node's map the stores and pipelines that the application does not have."""
         self.claims: Claims | None = None
         """What says which nodes may own a task; None: whichever says that it does."""
-        self.sends_tokens = False
+        self.sends_tokens = sends_tokens
         """Whether nodes of an older build, which take no proof of a client's token, are sent the token."""
         self.send_copy: SendCopy = _no_copies
         """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
@@ -525,10 +528,6 @@ async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter
 
 async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
     """Hangs up."""
-
-
-def _as_it_is(told: NodeMap) -> NodeMap:
-    return told
 
 
 async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stateline.query.kinds import KINDS, QueryKind
+from stateline.query.kinds import KINDS
+from stateline.query.query_kind import QueryKind
 from stateline.server.contract.formats import ARROW, CSV, NDJSON
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON

@@ -62,7 +62,9 @@ class PointReads:
     without it `answer` is not to be called."""
 
     def __init__(self, serving: Serving, requests: RequestReader, measuring: Measuring, admit: Admit | None) -> None:
-        self._serving = serving
+        self._stores, self._partitions, self._workers = serving.stores, serving.partitions, serving.workers
+        self._for_nodes, self._commits = serving.for_nodes, serving.commits
+        self._has_tokens = serving.tokens is not None
         self._requests = requests
         self._measuring = measuring
         self._admit = admit
@@ -116,7 +118,7 @@ class PointReads:
             return None
         try:
             name = found[1].decode("ascii")
-            self._serving.for_nodes.check(shown, name)
+            self._for_nodes.check(shown, name)
             read = self._request(name, query.encode("ascii"))
             if read is None or not _is_read_here(read):
                 return None
@@ -133,7 +135,7 @@ class PointReads:
     ) -> bytes | None:
         """`LATER` when a worker here is asked; None when none has the partition."""
         store = read.store
-        worker = self._serving.workers.live_owner(store.placement.task_id(partition))
+        worker = self._workers.live_owner(store.placement.task_id(partition))
         if worker is None:
             return None
 
@@ -158,7 +160,7 @@ class PointReads:
         return LATER
 
     def _shown(self, scope: Scope) -> Shown | None:
-        if self._serving.tokens is None:
+        if not self._has_tokens:
             return None
         token = bearer_token(scope["headers"])
         return Shown(hash_of(token), token)
@@ -178,13 +180,13 @@ class PointReads:
                 if stored is None or not read.terms.bound.is_met(still.position, partition):
                     return None
                 return _body(read, key, stored, standing)
-        answer = self._serving.partitions.ask(store, read.terms, partition, KeyQuery(key))
+        answer = self._partitions.ask(store, read.terms, partition, KeyQuery(key))
         if not isinstance(answer, PartitionAnswer) or not answer.rows.entries:
             return None
         ((_, value),) = answer.rows.entries
         answer.node = node
         standing = self._standing(store.name, partition, answer)
-        if (now := self._serving.partitions.still(store, partition, answer)) is not None:
+        if (now := self._partitions.still(store, partition, answer)) is not None:
             self._stills[place] = store, now, node, standing
         return _body(read, key, value, standing)
 
@@ -199,9 +201,9 @@ class PointReads:
 
     def _request(self, name: str, query_string: bytes) -> ReadRequest | None:
         """What is demanded; None when it cannot be answered here. Raises as the reading of parameters does."""
-        if self._serving.stopping:
+        if self._commits.closed:
             return None
-        store = self._serving.stores.get(name)
+        store = self._stores.get(name)
         if awaits_registry(store.definition.key) or store.stopped is not None:
             return None  # not on the event loop; and the routes mark what no worker runs
         of_store, read = self._remembered.get((name, query_string), (None, None))

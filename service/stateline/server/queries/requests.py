@@ -10,7 +10,8 @@ from typing import Any
 
 from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
-from stateline.query.kinds import BY_WORD, QueryKind
+from stateline.query.kinds import BY_WORD, query_of
+from stateline.query.query_kind import QueryKind
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments, numbers_shown
 from stateline.server.contract.formats import WHOLE, Shape
@@ -99,13 +100,13 @@ def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tupl
 def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -> KeysQuery | VersionedKeysQuery:
     """The query of these keys. With `as_of` it is one that only stores with a history answer."""
     given = {"keys": keys, "as_of": as_of}
-    query = BY_WORD["keys"].query(store.name, store.definition.kind, given, most_bytes=MAX_KEYS_BYTES)
+    query = query_of(BY_WORD["keys"], store.name, store.definition.kind, given, most_bytes=MAX_KEYS_BYTES)
     assert isinstance(query, KeysQuery | VersionedKeysQuery)
     return query
 
 
 def scan_query(kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments) -> ScanQuery:
-    """The query of this kind, with the arguments that it takes. Raises as `Arguments` and `QueryKind.query` do."""
+    """The query of this kind, with the arguments that it takes. Raises as `Arguments` and `query_of` do."""
     down = arguments.choice("order", "desc" if kind.descends else "asc", ("asc", "desc")) == "desc"
     definition, given = store.definition, dict[str, Any](key=key)
     for name in kind.url_parameters:
@@ -114,7 +115,7 @@ def scan_query(kind: QueryKind, key: bytes | None, store: ServedStore, arguments
         elif PARAMETERS[name].schema is KEY:
             given[name] = arguments.key(name, definition.key)
     order = Order.DESCENDING if down else Order.ASCENDING
-    return kind.query(store.name, definition.kind, given, order=order)
+    return query_of(kind, store.name, definition.kind, given, order=order)
 
 
 def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:

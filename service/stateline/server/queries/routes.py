@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.query.kinds import BY_WORD, KINDS, PAGING, CustomQuery, QueryKind
+from stateline.query.kinds import BY_WORD, KINDS, CustomQuery
+from stateline.query.query_kind import PAGING, QueryKind
 from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
 from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import JsonSerde, shown
