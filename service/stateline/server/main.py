@@ -77,6 +77,7 @@ from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.stand_in import StandIn
 from stateline.server.start_checks import check_files
 from stateline.server.state_routes import StateRoutes
+from stateline.server.store_states import StoreStates
 from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
@@ -372,16 +373,19 @@ def _routes(
     page: ConsolePage,
     examples: Mapping[str, str],
 ) -> list[BaseRoute]:
-    state = StateRoutes(serving, metrics)
-    config = serving.config
+    config, topology, served = serving.config, serving.topology, serving.stores
+    workers, partitions = serving.workers, serving.partitions
+    states = StoreStates(config, topology, served, workers, partitions, serving.look)
+    ready, pipelines = serving.reasons_not_ready, serving.pipeline_states
+    state = StateRoutes(topology, served, workers, states, metrics, pipelines, ready)
     largest = {
         "limit": config.server_limit_max,
         "wait_ms": config.server_wait_max_ms,
         "ttl_s": config.server_snapshot_ttl_max_ms // 1000,
     }
-    openapi = document(serving.topology.application_id, guarded(OPERATIONS, config), largest)
+    openapi = document(topology.application_id, guarded(OPERATIONS, config), largest)
     docs = cache(partial(docs_page, openapi))  # one for each depth of address
-    stores = serving.topology.all_stores
+    stores = topology.all_stores
 
     async def show_openapi(request: Request) -> Response:
         readable = [store for name, store in stores.items() if may_read(request, name)]
@@ -397,17 +401,17 @@ def _routes(
         Route(STORE, state.store),
         Route("/v1/topology", state.topology),
         Route("/v1/instances", state.instances),
-        Route("/v1/nodes", NodesRoutes(serving.topology, serving.stores, serving.ownership, serving.look).nodes),
+        Route("/v1/nodes", NodesRoutes(topology, served, serving.ownership, serving.look).nodes),
         Route("/healthz", state.healthz),
         Route("/readyz", state.readyz),
         Route("/metrics", state.metrics),
         Route("/openapi.json", show_openapi),
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
-        *ConsoleState(serving, metrics, state, history, page.version).routes(),
+        *ConsoleState(topology, served, partitions, states, metrics, state, history, page.version).routes(),
         *history.routes(),
-        *ConsoleGraph(serving.topology, history).routes(),
+        *ConsoleGraph(topology, history).routes(),
         *ConsoleSettings(config).routes(),
-        *ConsoleFailures(serving.topology, config).routes(),
+        *ConsoleFailures(topology, config).routes(),
         *page.routes(),
     ]

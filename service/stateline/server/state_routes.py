@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,14 +12,15 @@ from starlette.responses import Response
 from stateline.deployment.instance_file import Instance
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
-from stateline.model.topology import Subtopology
+from stateline.model.topology import Subtopology, Topology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.problems import problem_response
 from stateline.server.guard.caller import is_known, may_read, reads_all
 from stateline.server.guard.told import concerns, feeds
-from stateline.server.serving import Serving
 from stateline.server.state.pipeline_states import PipelineStatus
+from stateline.server.state.served_stores import ServedStores
+from stateline.server.state.workers import Workers
 from stateline.server.store_states import StoreStates, described_definition
 from stateline.server.telemetry.metrics import Metrics
 from stateline_store import NotReadyError
@@ -29,27 +30,37 @@ from stateline_store.task_id import TaskId
 class StateRoutes:
     """The endpoints that describe the service."""
 
-    def __init__(self, serving: Serving, metrics: Metrics) -> None:
-        self._serving = serving
+    def __init__(
+        self,
+        topology: Topology,
+        stores: ServedStores,
+        workers: Workers,
+        states: StoreStates,
+        metrics: Metrics,
+        pipeline_states: Callable[[], Mapping[str, PipelineStatus | None]],
+        reasons_not_ready: Callable[..., Awaitable[list[str]]],
+    ) -> None:
+        self._topology, self._stores, self._workers, self._states = topology, stores, workers, states
         self._metrics = metrics
+        self._pipeline_states, self._reasons_not_ready = pipeline_states, reasons_not_ready
 
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store that who asks may read."""
         refuse_parameters(request)
-        states = StoreStates(self._serving)
-        return json_response({"stores": [states.describe(name) for name in self._readable(request)]})
+        view = self._states.look()
+        return json_response({"stores": [self._states.describe(name, view) for name in self._readable(request)]})
 
     async def store(self, request: Request) -> Response:
         """GET /v1/stores/{store}: one store."""
         refuse_parameters(request)
-        store = self._serving.stores.get(request.path_params["store"])
-        return json_response(StoreStates(self._serving).describe(store.name))
+        store = self._stores.get(request.path_params["store"])
+        return json_response(self._states.describe(store.name, self._states.look()))
 
     async def topology(self, request: Request) -> Response:
         """GET /v1/topology: what the application consists of; of that what the stores are fed by that who asks may
         read."""
         refuse_parameters(request)
-        topology = self._serving.topology
+        topology = self._topology
         subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
         pipelines = [p for p in topology.pipelines.values() if feeds(p, subtopologies, request)]
         return json_response(
@@ -66,19 +77,19 @@ class StateRoutes:
 
     def pipelines(self, request: Request) -> dict[str, Any]:
         """Name → what it reads and writes and how it stands, of those that feed what who asks may read."""
-        topology = self._serving.topology
+        topology = self._topology
         subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
         shown = {name: p for name, p in topology.pipelines.items() if feeds(p, subtopologies, request)}
-        states = self._serving.pipeline_states() if shown else {}
+        states = self._pipeline_states() if shown else {}
         return {name: _pipeline(p) | {"status": _status(states[name], request)} for name, p in shown.items()}
 
     async def instances(self, request: Request) -> Response:
         """GET /v1/instances: who runs what, as the workers have written it down; of the tasks those that have a store
         which who asks may read. A worker that was killed runs nothing."""
         refuse_parameters(request)
-        workers = self._serving.workers
+        workers = self._workers
         await workers.refresh()
-        hidden = {s.ordinal for s in self._serving.topology.subtopologies if not concerns(s, request)}
+        hidden = {s.ordinal for s in self._topology.subtopologies if not concerns(s, request)}
         return json_response({"instances": [self._instance(i, hidden) for i in workers.instances.values()]})
 
     async def healthz(self, request: Request) -> Response:
@@ -87,12 +98,12 @@ class StateRoutes:
 
     async def readyz(self, request: Request) -> Response:
         """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
-        if not await self._serving.reasons_not_ready():
-            why = self._serving.stores.stopped if is_known(request) else ""
+        if not await self._reasons_not_ready():
+            why = self._stores.stopped if is_known(request) else ""
             return json_response({"status": "ready", **({"stopped": why} if why else {})})
         if not is_known(request):
             return problem_response(NotReadyError("Not every store can be queried yet: a token is told the reasons."))
-        reasons = await self._serving.reasons_not_ready(self._readable(request))
+        reasons = await self._reasons_not_ready(self._readable(request))
         error = NotReadyError("Not every store can be queried yet: see reasons, and ask again in a moment.")
         return problem_response(error, reasons=reasons)
 
@@ -101,7 +112,7 @@ class StateRoutes:
         return Response(await self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def _instance(self, instance: Instance, hidden: Container[int]) -> dict[str, Any]:
-        workers = self._serving.workers
+        workers = self._workers
         alive = workers.is_alive(instance.instance)
         tasks = instance.tasks.items() if alive else ()
         return {
@@ -113,7 +124,7 @@ class StateRoutes:
         }
 
     def _readable(self, request: Request) -> list[str]:
-        return [name for name in self._serving.stores.names if may_read(request, name)]
+        return [name for name in self._stores.names if may_read(request, name)]
 
 
 def _subtopology(subtopology: Subtopology, request: Request) -> dict[str, Any]:

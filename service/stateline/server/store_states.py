@@ -2,56 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.rows.columns import row_columns
-from stateline.server.serving import Serving
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.state.workers import Workers
 from stateline_store import NotReadyError, StatelineError
 
 _NO_LAG = {"lag_records": None, "lag_ms": None, "restore_remaining": None}
 
 
 class StoreStates:
-    """For one answer, over one look at all nodes. For the event loop's thread."""
+    """Describes stores. One per server process, for the event loop's thread."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._view = serving.look()
+    def __init__(
+        self,
+        config: Config,
+        topology: Topology,
+        stores: ServedStores,
+        workers: Workers,
+        partitions: Partitions,
+        look: Callable[[], ClusterView],
+    ) -> None:
+        self._config, self._topology, self._stores = config, topology, stores
+        self._workers, self._partitions, self.look = workers, partitions, look
 
-    def describe(self, name: str) -> dict[str, Any]:
-        """A store that can be asked, and its partitions as they are now."""
-        definition = self._serving.topology.all_stores[name]
+    def describe(self, name: str, view: ClusterView) -> dict[str, Any]:
+        """A store that can be asked, and its partitions as they are now, over one look at all nodes."""
+        definition = self._topology.all_stores[name]
         described = {
             "store": name,
             **described_definition(definition),
-            "global": name in self._serving.topology.global_tables,
+            "global": name in self._topology.global_tables,
             "columns": [asdict(column) for column in row_columns(definition)],  # as an Arrow stream has them
-            "default_isolation_level": self._serving.config.default_state_isolation_level.value,
-            "changelog": definition.changelog(self._serving.topology.application_id),
+            "default_isolation_level": self._config.default_state_isolation_level.value,
+            "changelog": definition.changelog(self._topology.application_id),
         }
         try:
-            store = self._serving.stores.get(name)
+            store = self._stores.get(name)
         except NotReadyError as error:  # declared, and no worker runs it yet
             return described | {"partitions": {}, "not_ready": without_paths(error)}
         if store.stopped is not None:
             described["stopped"] = without_paths(NotReadyError(store.stopped))
-        partition = self._partition if self._view.has_others and not store.is_global else self._here
-        return described | {"partitions": {str(p): partition(store, p) for p in store.partitions}}
+        everywhere = view.has_others and not store.is_global
+        found = {p: self._partition(store, p, view) if everywhere else self._here(store, p) for p in store.partitions}
+        return described | {"partitions": {str(p): each for p, each in found.items()}}
 
-    def _partition(self, store: ServedStore, partition: int) -> dict[str, Any]:
+    def _partition(self, store: ServedStore, partition: int, view: ClusterView) -> dict[str, Any]:
         """As its owner has it, wherever that is; without one that is known, as it is here."""
         task_id = store.placement.task_id(partition)
-        node, url = self._view.owner(task_id)
-        copies = self._view.copies(store, partition)
+        node, url = view.owner(task_id)
+        copies = view.copies(store, partition)
         told = {"node": node, "url": url, "copies": copies}
-        is_elsewhere = node != self._view.name and node in copies
-        here = {} if is_elsewhere and self._view.name not in copies else self._here(store, partition)
-        if self._view.name in copies:
-            copies[self._view.name]["lag_ms"] = here["lag_ms"]
+        is_elsewhere = node != view.name and node in copies
+        here = {} if is_elsewhere and view.name not in copies else self._here(store, partition)
+        if view.name in copies:
+            copies[view.name]["lag_ms"] = here["lag_ms"]
         if node is None or not is_elsewhere:
             return here | told
         lag_ms = 0 if copies[node]["state"] == "active" else None
@@ -59,20 +73,20 @@ class StoreStates:
 
     def _here(self, store: ServedStore, partition: int) -> dict[str, Any]:
         task_id = store.placement.task_id(partition)
-        workers = self._serving.workers
+        workers = self._workers
         owner = workers.owner(task_id)
         described: dict[str, Any] = {"task": task_id, "owner": owner, "state": None, **_NO_LAG}
         if not store.definition.persistent:
             lives = owner is not None and workers.is_alive(owner)  # what was in memory has gone with one that does not
             if lives and owner is not None:
                 is_suspended = workers.instances[owner].state_of(task_id) == "suspended"
-                described["state"] = "standby" if is_suspended else self._serving.ownership.role(task_id)
+                described["state"] = "standby" if is_suspended else self._partitions.served_by(store, partition)
             elif workers.follows(task_id):
                 described["state"] = "standby"
             return described
         try:
-            copy = self._serving.partitions.status(store, partition)
-            reader = self._serving.partitions.open(store, partition)
+            copy = self._partitions.status(store, partition)
+            reader = self._partitions.open(store, partition)
         except StatelineError as error:
             return described | {"unreadable": without_paths(error)}
         return described | {

@@ -38,7 +38,8 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import may_read, reads_all
-from stateline.server.serving import Serving
+from stateline.server.state.partitions import Partitions
+from stateline.server.state.served_stores import ServedStores
 from stateline.server.state_routes import StateRoutes
 from stateline.server.store_states import StoreStates
 from stateline.server.telemetry.metrics import Metrics
@@ -54,16 +55,25 @@ class ConsoleState:
     """The endpoint, and what it looked at last. For the event loop's thread."""
 
     def __init__(
-        self, serving: Serving, metrics: Metrics, state: StateRoutes, history: History, files_version: str
+        self,
+        topology: Topology,
+        stores: ServedStores,
+        partitions: Partitions,
+        states: StoreStates,
+        metrics: Metrics,
+        state: StateRoutes,
+        history: History,
+        files_version: str,
     ) -> None:
-        self._serving, self._metrics, self._state = serving, metrics, state
+        self._topology, self._served, self._partitions = topology, stores, partitions
+        self._states, self._metrics, self._state = states, metrics, state
         self._history, self._files_version = history, files_version
         self._looking = asyncio.Lock()
         self._looked_at_s = -math.inf
         self._stores: dict[str, dict[str, Any]] = {}
         self._seen: Sequence[Noticed] = ()
         self._queries: list[tuple[float | None, float]] = []
-        self._input_lag = InputLag(serving.topology)
+        self._input_lag = InputLag(topology)
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""
@@ -79,7 +89,7 @@ class ConsoleState:
         selected = wanted if wanted in readable else next(iter(readable), None)
         return json_response(
             {
-                "application_id": self._serving.topology.application_id,
+                "application_id": self._topology.application_id,
                 "files": self._files_version,
                 "pipelines": self._state.pipelines(request),
                 "stores": [self._stores[name] for name in readable],
@@ -93,11 +103,11 @@ class ConsoleState:
         )
 
     def _cluster(self, request: Request, readable: Iterable[str]) -> dict[str, Any] | None:
-        view = self._serving.look()
+        view = self._states.look()
         if not view.has_others:
             return None
         names = set(readable)
-        stores = [store for store in self._serving.stores if store.name in names]
+        stores = [store for store in self._served if store.name in names]
         tasks = {TaskId.parse(store.placement.task_id(p)) for store in stores for p in store.partitions}
         return {
             "node": view.name,
@@ -111,10 +121,10 @@ class ConsoleState:
                 return
             self._input_lag.see(worker.lag for worker in self._history.workers())
             stores = {}
-            for name in self._serving.stores.names:
+            for name in self._served.names:
                 stores[name] = _summary(self._described(name))
                 await asyncio.sleep(0)  # a store of many partitions takes a millisecond or two
-            self._stores, self._seen = stores, noticed(self._serving.partitions)
+            self._stores, self._seen = stores, noticed(self._partitions)
             self._queries = await self._metrics.queries()
             self._looked_at_s = time.monotonic()
 
@@ -129,7 +139,7 @@ class ConsoleState:
         }
 
     def _described(self, name: str) -> dict[str, Any]:
-        described = StoreStates(self._serving).describe(name)
+        described = self._states.describe(name, self._states.look())
         for partition in described["partitions"].values():
             partition["input_lag"] = self._input_lag.of(name, partition["task"])
         return described
