@@ -7,12 +7,11 @@ the table in `docs/http/queries.md`. A query that has entries needs no other cod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Generator, Mapping, Set
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from stateline.query.entries import by_end, by_segment, by_start, by_timestamp, versions_of_key, windows_of_key
 from stateline.query.query_kind import FIELD_OF, PAGING, QueryForm, QueryKind, answered, entries_schema
 from stateline.query.values import Entry, ScanQuery, SortKey
 from stateline_store import (
@@ -35,10 +34,13 @@ from stateline_store import (
     VersionedKeysQuery,
     VersionedPrefixQuery,
     VersionedRangeQuery,
+    Windowed,
     WindowKeyQuery,
     WindowRangeQuery,
+    window_end_ms,
 )
-from stateline_store.windowed_keys import session_order
+from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
+from stateline_store.windowed_keys import session_order, window_key
 
 _BY_KEY = itemgetter(0)
 _TIMES = ("from", "to", "order", *PAGING)
@@ -56,6 +58,39 @@ _VALID_TO = {"type": ["integer", "null"], "description": "The end of the version
 _FOUND = {"found": BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
 _WINDOW = {**_ENTRY, "start": INTEGER, "end": INTEGER}
 _BY_PARTITION = {"type": "object", "additionalProperties": POSITION_SCHEMA}
+
+
+def _windows_of_key(query: WindowKeyQuery, result: Scan[Any], schema: StoreSchema) -> Scan[Entry]:
+    def chunks() -> Generator[list[Entry], None, None]:
+        key, size_ms = query.key, schema.window_size_ms
+        with result as windows:
+            for chunk in windows.chunks():
+                yield [(Windowed(key, start_ms, window_end_ms(start_ms, size_ms)), value) for start_ms, value in chunk]
+
+    return Scan.of_chunks(chunks())
+
+
+def _versions_of_key(query: MultiVersionedKeyQuery, result: Scan[Any], schema: StoreSchema) -> Scan[Entry]:
+    del schema
+
+    def chunks() -> Generator[list[Entry], None, None]:
+        with result as versions:
+            chunk, size = list[Entry](), 0
+            for version in versions:
+                chunk.append((query.key, version))
+                size += len(version.value)
+                if size >= LARGEST_CHUNK_BYTES or len(chunk) == LARGEST_CHUNK:
+                    yield chunk
+                    chunk, size = [], 0
+            if chunk:
+                yield chunk
+
+    return Scan.of_chunks(chunks())
+
+
+def _by_segment(interval_ms: int) -> SortKey:
+    # By the row's own bytes: if one key begins with another, they are not in the order of the keys.
+    return lambda entry: (entry[0].start_ms // interval_ms, window_key(entry[0].key, entry[0].start_ms))
 
 
 KINDS = (
@@ -97,8 +132,14 @@ KINDS = (
     QueryKind(
         "windows",
         (
-            QueryForm(WindowKeyQuery, "key_windows", "Windows of a key", by_start, entries=windows_of_key),
-            QueryForm(WindowRangeQuery, "windows", "Windows of all keys", segment_order=by_segment),
+            QueryForm(
+                WindowKeyQuery,
+                "key_windows",
+                "Windows of a key",
+                lambda entry: entry[0].start_ms,
+                entries=_windows_of_key,
+            ),
+            QueryForm(WindowRangeQuery, "windows", "Windows of all keys", segment_order=_by_segment),
         ),
         ("key", "keys_as", *_TIMES),
         of_key="The windows of a key, by start.",
@@ -108,7 +149,9 @@ KINDS = (
     QueryKind(
         "sessions",
         (
-            QueryForm(SessionKeyQuery, "sessions", "Sessions of a key", by_end),
+            QueryForm(
+                SessionKeyQuery, "sessions", "Sessions of a key", lambda entry: (entry[0].end_ms, entry[0].start_ms)
+            ),
             QueryForm(SessionRangeQuery, "all_sessions", "Sessions of all keys", session_order),
         ),
         ("key", "keys_as", *_TIMES),
@@ -118,7 +161,15 @@ KINDS = (
     ),
     QueryKind(
         "versions",
-        (QueryForm(MultiVersionedKeyQuery, "versions", "Versions of a key", by_timestamp, entries=versions_of_key),),
+        (
+            QueryForm(
+                MultiVersionedKeyQuery,
+                "versions",
+                "Versions of a key",
+                lambda entry: entry[1].timestamp,
+                entries=_versions_of_key,
+            ),
+        ),
         ("key", "keys_as", *_TIMES),
         of_key="The versions of a key that were valid at some time between `from` and `to`.",
         entry={"value": ANY, "timestamp": INTEGER, "valid_to": _VALID_TO},

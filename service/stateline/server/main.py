@@ -37,6 +37,7 @@ from stateline.processes.tracing import traced
 from stateline.server.changes.feed import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
+from stateline.server.cluster_view import NodesRoutes
 from stateline.server.console.failures import ConsoleFailures
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
@@ -59,7 +60,6 @@ from stateline.server.guard.exposure import refuse_exposure
 from stateline.server.guard.limits import Limits
 from stateline.server.listeners import http_listener, peer_listener
 from stateline.server.nodes.joining import joined
-from stateline.server.nodes_routes import NodesRoutes
 from stateline.server.processes import inherit, run_processes
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
