@@ -31,12 +31,11 @@ from stateline.server.contract.problems import PROBLEMS, problem_response
 from stateline.server.main import OPERATIONS
 from stateline.server.queries.operations import STORE
 from stateline.server.state.pipeline_states import PipelineStates
-from stateline.server.telemetry.metrics import Load
+from stateline.server.telemetry.metrics import Load, WorkerLives
 from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector
-from stateline.server.telemetry.worker_lives import WorkerLives
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline_store.layout import STORE_KINDS
 

@@ -168,7 +168,7 @@ def test_a_driver_that_no_node_is_beside_says_in_the_log_how_far_it_is(
     kafka_broker: KafkaBroker, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs, is silent as one that was killed, is started anew on another machine, and is stopped in order."""
-    monkeypatch.setattr("stateline.server.state.reported_pipelines.SILENT_S", 3.0)
+    monkeypatch.setattr("stateline.server.state.pipeline_states.SILENT_S", 3.0)
     monkeypatch.setattr("stateline.deployment.pipeline_reports.REPEAT_S", 0.5)
     app = App(name)
     departures = app.topic(f"departures-{name}", key=serdes.string, value=serdes.json)

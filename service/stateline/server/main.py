@@ -46,9 +46,8 @@ from stateline.server.console.settings import ConsoleSettings
 from stateline.server.console.state import ConsoleState
 from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
-from stateline.server.contract.examples import with_examples
 from stateline.server.contract.hidden_paths import hide_directory
-from stateline.server.contract.openapi import Operation, document
+from stateline.server.contract.openapi import Operation, document, with_examples
 from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.copies.receiving import CopyReceiver

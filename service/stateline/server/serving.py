@@ -39,8 +39,7 @@ from stateline.server.state.follower import Follower
 from stateline.server.state.group_watch import GroupRequest, GroupWatch
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
-from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, of_all_nodes
-from stateline.server.state.reported_pipelines import ReportedPipelines
+from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, ReportedPipelines, of_all_nodes
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
 from stateline.server.state.store_watch import StoreWatch

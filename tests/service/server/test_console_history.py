@@ -14,7 +14,7 @@ from stateline import App, serdes
 from stateline.log import open_log
 from stateline.log.interface import Log
 from stateline.server.console import history
-from stateline.server.console.query_times import QueryTimes, TimedCounts
+from stateline.server.console.history import QueryTimes, TimedCounts
 from stateline.stores import key_value
 from stateline_store import StoreState
 from support.processes.query_server import TOPIC, OwningWorker, wait_until

@@ -18,7 +18,7 @@ from stateline import serdes
 from stateline.deployment.instance_file import lock_path, starts
 from stateline.dsl.app import App
 from stateline.log import open_log
-from stateline.server.telemetry.worker_lives import WorkerLives
+from stateline.server.telemetry.metrics import WorkerLives
 from stateline.worker.files.registration import Registration
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running

@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -30,8 +31,12 @@ from prometheus_client import (
     generate_latest,
     values,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
+from stateline.deployment.instance_file import instance_path, lock_path, locked_instances, starts
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.serving import Serving
 from stateline.server.snapshots.sweeper import SnapshotSweeper
@@ -39,8 +44,8 @@ from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCo
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
-from stateline.server.telemetry.worker_lives import WorkerLives
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
+from stateline_store.inspection import lock_holder
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
@@ -62,6 +67,44 @@ def share_metrics(directory: Path, number: int) -> None:
     os.environ[SHARED_DIRECTORY] = str(directory)
     # prometheus_client has types for a part of itself only
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+
+
+class WorkerLives(Collector):
+    """The metrics. For one thread at a time."""
+
+    def __init__(self, application: Path) -> None:
+        self._application = application
+        self._seen: set[str] = set()  # alive, since this server started
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "stateline_worker_up",
+            "1 while the worker's process lives, else 0.",
+            labels=("worker",),
+        )
+        started = CounterMetricFamily(
+            "stateline_worker_starts", "Starts of workers of this name in this state directory.", labels=("worker",)
+        )
+        alive = 0
+        for name in locked_instances(self._application):
+            lives = lock_holder(lock_path(self._application, name))[0]
+            alive += lives is True
+            if lives:
+                self._seen.add(name)
+            if lives or (lives is False and self._is_missed(name)):
+                up.add_metric((name,), float(lives))
+            if (times := starts(self._application, name)) is not None:
+                started.add_metric((name,), times)
+        yield up
+        yield started
+        yield GaugeMetricFamily("stateline_workers", "Live workers of the server's state directory.", value=alive)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering asks for nothing
+
+    def _is_missed(self, name: str) -> bool:
+        """Whether it lived lately: one that was killed leaves its file."""
+        return name in self._seen or instance_path(self._application, name).exists()
 
 
 class Metrics:
