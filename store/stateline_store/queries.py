@@ -70,7 +70,7 @@ from stateline_store.query_types import (
     WindowRangeQuery,
 )
 from stateline_store.readers import Reader
-from stateline_store.scan import KeyRange, Scan, StoreIterator, Value, ValueAndTimestamp
+from stateline_store.scan import KeyRange, Scan, Value, ValueAndTimestamp
 from stateline_store.segments import Segments
 from stateline_store.session_reads import SessionReads
 from stateline_store.store_schema import StoreSchema
@@ -81,6 +81,7 @@ from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, Windowed
 
 Result = TypeVar("Result")
 Found = TypeVar("Found")
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _keys(query: KeysQuery, reader: Reader, schema: StoreSchema) -> list[tuple[b
 
 
 def _range(query: RangeQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[bytes, bytes]]:
-    rows = _rows_between(query, reader)
+    rows = reader.range(query.lower, query.upper, reverse=_is_down(query))
     return values_of(rows) if schema.timestamped else rows
 
 
@@ -165,24 +166,20 @@ def _timestamped_range(
     query: TimestampedRangeQuery, reader: Reader, schema: StoreSchema
 ) -> Scan[tuple[bytes, ValueAndTimestamp]]:
     del schema
-    return with_timestamps(_rows_between(query, reader))
+    return with_timestamps(reader.range(query.lower, query.upper, reverse=_is_down(query)))
 
 
 def _prefix(query: PrefixQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[bytes, Value]]:
-    rows = reader.prefix_scan(query.prefix, reverse=query.order is Order.DESCENDING)
-    return with_timestamps(rows) if schema.timestamped else rows
+    return _shown(reader.prefix_scan(query.prefix, reverse=_is_down(query)), schema)
 
 
 def _window_key(query: WindowKeyQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[int, Value]]:
-    first, last = _times(query)
-    rows = _windows(reader, schema).fetch(query.key, first, last, reverse=query.order is Order.DESCENDING)
-    return with_timestamps(rows) if schema.timestamped else rows
+    reads = _windows(reader, schema)
+    return _shown(reads.fetch(query.key, *_times(query), reverse=_is_down(query)), schema)
 
 
 def _window_range(query: WindowRangeQuery, reader: Reader, schema: StoreSchema) -> Scan[tuple[Windowed, Value]]:
-    first, last = _times(query)
-    rows = _windows(reader, schema).fetch_all(first, last, reverse=query.order is Order.DESCENDING)
-    return with_timestamps(rows) if schema.timestamped else rows
+    return _shown(_windows(reader, schema).fetch_all(*_times(query), reverse=_is_down(query)), schema)
 
 
 def _sessions(
@@ -190,16 +187,14 @@ def _sessions(
 ) -> Scan[tuple[Windowed, Value]]:
     assert query.key is not None
     reads = SessionReads(reader, _segments(schema))
-    rows = reads.find_sessions(query.key, *_times(query), reverse=query.order is Order.DESCENDING)
-    return with_timestamps(rows) if schema.timestamped else rows
+    return _shown(reads.find_sessions(query.key, *_times(query), reverse=_is_down(query)), schema)
 
 
 def _sessions_of_all_keys(
     query: SessionRangeQuery, reader: Reader, schema: StoreSchema
 ) -> Scan[tuple[Windowed, Value]]:
     reads = SessionReads(reader, _segments(schema))
-    rows = reads.sessions_of_all_keys(*_times(query), reverse=query.order is Order.DESCENDING)
-    return with_timestamps(rows) if schema.timestamped else rows
+    return _shown(reads.sessions_of_all_keys(*_times(query), reverse=_is_down(query)), schema)
 
 
 def _version(query: VersionedKeyQuery, reader: Reader, schema: StoreSchema) -> VersionedRecord | None:
@@ -222,17 +217,13 @@ def _versions(query: MultiVersionedKeyQuery, reader: Reader, schema: StoreSchema
 
 
 def _version_range(
-    query: VersionedRangeQuery, reader: Reader, schema: StoreSchema
+    query: VersionedRangeQuery | VersionedPrefixQuery, reader: Reader, schema: StoreSchema
 ) -> Scan[tuple[bytes, VersionedRecord]]:
-    reads, keys = VersionedReads(reader, _segments(schema)), KeyRange.between(query.lower, query.upper)
-    return reads.get_range(keys, query.as_of, reverse=query.order is Order.DESCENDING)
-
-
-def _version_prefix(
-    query: VersionedPrefixQuery, reader: Reader, schema: StoreSchema
-) -> Scan[tuple[bytes, VersionedRecord]]:
-    reads, keys = VersionedReads(reader, _segments(schema)), KeyRange.prefixed(query.prefix)
-    return reads.get_range(keys, query.as_of, reverse=query.order is Order.DESCENDING)
+    if isinstance(query, VersionedRangeQuery):
+        keys = KeyRange.between(query.lower, query.upper)
+    else:
+        keys = KeyRange.prefixed(query.prefix)
+    return VersionedReads(reader, _segments(schema)).get_range(keys, query.as_of, reverse=_is_down(query))
 
 
 def _count(query: CountQuery, reader: Reader, schema: StoreSchema) -> int:
@@ -265,8 +256,13 @@ def too_large(size: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
 
 
-def _rows_between(query: RangeQuery | TimestampedRangeQuery, reader: Reader) -> StoreIterator:
-    return reader.range(query.lower, query.upper, reverse=query.order is Order.DESCENDING)
+def _shown(rows: Scan[tuple[Name, bytes]], schema: StoreSchema) -> Scan[tuple[Name, Value]]:
+    found: Scan[Any] = with_timestamps(rows) if schema.timestamped else rows
+    return found
+
+
+def _is_down(query: Any) -> bool:
+    return query.order is Order.DESCENDING
 
 
 def _windows(reader: Reader, schema: StoreSchema) -> WindowReads:
@@ -302,7 +298,7 @@ _ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreS
     (VersionedKeysQuery, "versioned"): _version_of_keys,
     (MultiVersionedKeyQuery, "versioned"): _versions,
     (VersionedRangeQuery, "versioned"): _version_range,
-    (VersionedPrefixQuery, "versioned"): _version_prefix,
+    (VersionedPrefixQuery, "versioned"): _version_range,
     **{(CountQuery, kind): _count for kind in STORE_KINDS},
     **{(PositionQuery, kind): _position for kind in STORE_KINDS},
 }

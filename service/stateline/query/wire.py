@@ -329,11 +329,15 @@ def _bytes(text: Any) -> bytes:
         raise InvalidArgumentError("Bytes that are not base64 text.") from error
 
 
-# The type of a field, as its class declares it → how it is read.
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+# The type of a field, as its class declares it → how it is read. `queries.run` refuses a None that must not be.
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "bytes": _bytes,
-    "bytes | None": lambda value: None if value is None else _bytes(value),
-    "int | None": lambda value: None if value is None else int(value),
+    "bytes": _optional(_bytes),
+    "bytes | None": _optional(_bytes),
+    "int | None": _optional(int),
     "tuple[bytes, ...]": lambda value: tuple(map(_bytes, value)),
     "Order": Order,
 }

@@ -8,20 +8,18 @@ from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query import values
-from stateline.query.execution import execute, sort_key
+from stateline.query.execution import execute
+from stateline.query.kinds import descends, is_scan, sort_key
 from stateline.query.open_scan import OpenScan
 from stateline.query.values import HostedPartition, PartitionAnswer, Terms
 from stateline.worker.loop.worker import Worker
 from stateline_store import (
     DoesNotExistError,
     IsolationLevel,
-    KeyQuery,
-    Order,
     Query,
     StateStore,
     StoreState,
     TransactionalStore,
-    VersionedKeyQuery,
 )
 
 _MANY = 10_000  # entries of a scan at a time
@@ -52,10 +50,9 @@ class Hosts:
         terms = Terms(self.definition.name, level, limit=_MANY)
         answers = [_answer(number, store, query, terms) for number, store in self.partitions.items()]
         found = [entry for answer in answers for entry in _all_entries(answer)]
-        if len(answers) > 1 and not isinstance(query, KeyQuery | VersionedKeyQuery):
-            backwards = getattr(query, "order", Order.ANY) is Order.DESCENDING
-            key = sort_key(query, {answer.rows.interval_ms for answer in answers})  # type: ignore[arg-type]  # a scan
-            found.sort(key=key or (lambda entry: entry[0]), reverse=backwards)
+        if len(answers) > 1 and is_scan(query):
+            key = sort_key(query, {answer.rows.interval_ms for answer in answers})
+            found.sort(key=key or (lambda entry: entry[0]), reverse=descends(query))
         return found
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stateline.query.kinds import descends
 from stateline.query.values import CopyStatus, Entry, PartitionAnswer, QueryRows, Rest, ScanQuery
 from stateline.server.state import merged_scan
 from stateline.server.state.merged_scan import MergedScan
@@ -85,7 +86,7 @@ def merged(query: ScanQuery, partitions: Sequence[Partition], limit: int = 9) ->
 
 
 def goes_down(query: ScanQuery) -> bool:
-    return query.order is Order.DESCENDING
+    return descends(query)
 
 
 async def batches(scan: MergedScan) -> list[list[Entry]]:

@@ -133,7 +133,7 @@ def test_each_page_counts_under_the_path_of_its_query_whichever_path_has_the_cur
         driver.commit()
         store, client = "/v1/stores/counts", driver.client
         for path in ("windows", "keys/a/windows"):
-            page = client.get(f"{store}/{path}", params={"limit": 1}).json()
+            page = client.get(f"{store}/{path}", params={"limit": 1, "isolation_level": COMMITTED}).json()
             page = client.get(f"{store}/range", params={"cursor": page["cursor"]}).json()
             client.head(f"{store}/range", params={"cursor": page["cursor"]})
         labels = {"level": COMMITTED, "outcome": "ok"}
