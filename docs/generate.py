@@ -22,12 +22,13 @@ from stateline.cli.main import cli
 from stateline.client.failures import BY_REASON
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
+from stateline.problem_kinds import PROBLEMS
 from stateline.query.kinds import KINDS
 from stateline.query.query_kind import PAGING, QueryKind
 from stateline.server.certificates import Certificates
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.parameters import COMMON, PARAMETERS
-from stateline.server.contract.problems import PROBLEMS, problem_response
+from stateline.server.contract.problems import problem_response
 from stateline.server.main import OPERATIONS
 from stateline.server.queries.operations import STORE
 from stateline.server.state.pipeline_states import PipelineStates
@@ -295,13 +296,13 @@ def reasons() -> str:
     """Every reason of a failed request."""
     found: dict[str, list[str]] = {}
     for kind, problem in PROBLEMS.items():
-        error = kind("")
-        found.setdefault(problem.reason, [str(problem.status), _retry_after(error)]).append(problem.when)
+        cells = [str(problem.status), problem.retried.value, _retry_after(kind(""))]
+        found.setdefault(problem.reason, cells).append(problem.when)
     rows = [
-        (f"[`{reason}`](#{reason.lower()})", status, " ".join(when), f"`{BY_REASON[reason].__name__}`", retry)
-        for reason, (status, retry, *when) in found.items()
+        (f"[`{reason}`](#{reason.lower()})", status, " ".join(when), f"`{BY_REASON[reason].__name__}`", retried, retry)
+        for reason, (status, retried, retry, *when) in found.items()
     ]
-    return _table(("reason", "status", "meaning", "in Python", "`Retry-After`"), rows)
+    return _table(("reason", "status", "meaning", "in Python", "retried by the client", "`Retry-After`"), rows)
 
 
 def _retry_after(error: Exception) -> str:

@@ -27,8 +27,8 @@ from stateline.config.settings import Config
 from stateline.config.sources import PREFIX
 from stateline.deployment.worker_figures import WorkerFigures
 from stateline.dsl.app import App
+from stateline.problem_kinds import PROBLEMS
 from stateline.server.certificates import Certificates
-from stateline.server.contract.problems import PROBLEMS
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.state.pipeline_states import PipelineStates

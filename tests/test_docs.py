@@ -43,10 +43,10 @@ from stateline.log.embedded_file import (
     decode_headers,
     encode_headers,
 )
+from stateline.problem_kinds import PROBLEMS
 from stateline.processing.changelog import position_headers, staged_rows, types_headers
 from stateline.processing.failures import FailureHandler
 from stateline.query.kinds import KINDS
-from stateline.server.contract.problems import PROBLEMS
 from stateline.server.main import OPERATIONS
 from stateline_store import (
     CommitNotice,

@@ -27,7 +27,7 @@
     │       └── PoisonedError            a commit failed half way: reopen the store, then go on
     └── DamagedDataError         what is on disk cannot be trusted; the message says how to rebuild it
 
-The server maps this tree to HTTP in one table (`stateline.server.contract.problems`).
+`stateline.problem_kinds` maps this tree to reasons and HTTP statuses.
 """
 
 from __future__ import annotations

@@ -35,12 +35,13 @@ from stateline.client.results import (
     Version,
     Window,
 )
+from stateline.problem_kinds import PROBLEMS, Retried
 from stateline.serde.plain import FloatSerde, JsonSerde
 from stateline_store import InvalidArgumentError, Position, StatelineError
 
 T = TypeVar("T")
-# Why a change feed ends that can be taken up again where it was.
-_GOES_ON = ("NOT_READY", "NOT_ACTIVE", "NOT_PRESENT", "TOO_MANY_REQUESTS", "TOO_SLOW")
+# A change feed that ends for one of these reasons is asked for again, after the last change.
+_GOES_ON = {row.reason for row in PROBLEMS.values() if row.retried is not Retried.NO} | {"TOO_SLOW"}
 _EXACT, _FLOAT = JsonSerde(), FloatSerde()
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
 _PROBLEM: TypeAdapter[Problem] = TypeAdapter(Problem)

@@ -13,6 +13,7 @@ succeed later.
 from __future__ import annotations
 
 from stateline.client.results import Problem
+from stateline.problem_kinds import row_of
 from stateline_store import RetryLaterError, StatelineError, errors
 
 
@@ -97,17 +98,7 @@ class NotReadyError(RequestError, errors.NotReadyError):
 
 
 BY_REASON: dict[str, type[RequestError]] = {
-    "UNKNOWN_QUERY_TYPE": UnknownQueryTypeError,
-    "INVALID_ARGUMENT": InvalidArgumentError,
-    "NOT_ACCEPTABLE": NotAcceptableError,
-    "UNAUTHENTICATED": UnauthenticatedError,
-    "FORBIDDEN": ForbiddenError,
-    "DOES_NOT_EXIST": DoesNotExistError,
-    "CURSOR_EXPIRED": CursorExpiredError,
-    "NOT_UP_TO_BOUND": NotUpToBoundError,
-    "NOT_PRESENT": NotPresentError,
-    "TOO_MANY_REQUESTS": TooManyRequestsError,
-    "STORE_EXCEPTION": StoreExceptionError,
-    "NOT_ACTIVE": NotActiveError,
-    "NOT_READY": NotReadyError,
+    row_of(kind).reason: kind
+    for kind in RequestError.__subclasses__()
+    if kind not in (UnexpectedAnswerError, GatewayError)
 }

@@ -1,4 +1,4 @@
-"""What is tried again, and when: the one table of `Client`, `AsyncClient` and `lean`. Standard library only.
+"""What is tried again, and when: the rules of `Client`, `AsyncClient` and `lean`. Statuses come from `problem_kinds`.
 
 | what happened                                           | `Client`            | `lean`                             |
 |---------------------------------------------------------|---------------------|------------------------------------|
@@ -27,9 +27,10 @@ import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-PASSING = frozenset({429, 502, 503, 504})
-"""The statuses of what passes by itself."""
-ELSEWHERE = 421
+from stateline.problem_kinds import RETRIED_STATUSES
+
+PASSING = RETRIED_STATUSES | {502, 504}
+"""Statuses after which a read is sent again: those of the table, and a gateway's."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 

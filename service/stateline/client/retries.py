@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stateline.client.failures import RequestError, UnreachableError
-from stateline.client.passing import ELSEWHERE, FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
+from stateline.client.passing import FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
 from stateline.client.requests import Request
+from stateline.problem_kinds import ELSEWHERE_STATUS
 from stateline_store import StatelineError
 
 _LEAST_TIMEOUT_S = 0.1
@@ -61,5 +62,5 @@ class Attempts:
     def _may_pass(self, error: StatelineError, *, several: bool) -> bool:
         if isinstance(error, RequestError):
             status = error.problem.status
-            return status in self._policy.statuses or (several and status == ELSEWHERE)
+            return status in self._policy.statuses or (several and status == ELSEWHERE_STATUS)
         return isinstance(error, UnreachableError)

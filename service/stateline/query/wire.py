@@ -43,28 +43,17 @@ from typing import Any
 
 import orjson
 
+from stateline.problem_kinds import ERROR_CLASSES
 from stateline.query.kinds import CustomQuery
 from stateline.query.values import CopyStatus, Entry, Failure, Outcome, PartitionAnswer, QueryRows, Rest, Terms
 from stateline_store import (
-    CursorExpiredError,
-    DoesNotExistError,
-    ForbiddenError,
     InvalidArgumentError,
     IsolationLevel,
-    NewerFormatError,
-    NotAcceptableError,
-    NotActiveError,
-    NotPresentError,
-    NotReadyError,
-    NotUpToBoundError,
     Order,
     Position,
     PositionBound,
     Query,
     StatelineError,
-    TooManyRequestsError,
-    UnauthenticatedError,
-    UnknownQueryTypeError,
     VersionedRecord,
     Windowed,
     queries,
@@ -75,27 +64,6 @@ LENGTH = struct.Struct(">I")
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _QUERIES: Mapping[str, type[Any]] = {**queries.QUERIES, CustomQuery.__name__: CustomQuery}
 COMMIT_EVENT = {"event": "commit"}
-
-# Errors that keep their meaning on the other side, those that HTTP has a reason for; every other one arrives as a plain
-# StatelineError.
-_ERRORS: dict[str, type[StatelineError]] = {
-    error.__name__: error
-    for error in (
-        CursorExpiredError,
-        DoesNotExistError,
-        ForbiddenError,
-        InvalidArgumentError,
-        NewerFormatError,
-        NotAcceptableError,
-        NotActiveError,
-        NotPresentError,
-        NotReadyError,
-        NotUpToBoundError,
-        TooManyRequestsError,
-        UnauthenticatedError,
-        UnknownQueryTypeError,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +202,7 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
     """What `encode_outcome` wrote; `rest_of` makes the rest of the rows out of a scan's number."""
     try:
         if "error" in value:
-            error = _ERRORS.get(value["error"], StatelineError)(value["detail"])
+            error = ERROR_CLASSES.get(value["error"], StatelineError)(value["detail"])
             position = None if value["position"] is None else Position.from_json(value["position"])
             return Failure(error, position, value.get("owner"))
         rows = decode_rows(value["rows"], rest_of)

@@ -27,7 +27,7 @@ from stateline.client import (
 from stateline.client.answers import Reply
 from stateline.client.failures import BY_REASON
 from stateline.client.passing import retry_after_s
-from stateline.server.contract.problems import PROBLEMS
+from stateline.problem_kinds import PROBLEMS
 from stateline_store import RetryLaterError, StatelineError
 
 PROBLEM = {"content-type": "application/problem+json"}

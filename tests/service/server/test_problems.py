@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from stateline.problem_kinds import PROBLEMS, error_of, problem_of
 from stateline.query.values import Failure
 from stateline.query.wire import decode_outcome, encode_outcome
 from stateline.server.contract.arguments import Arguments
-from stateline.server.contract.problems import PROBLEMS, error_of, problem_of
 from stateline.server.contract.written_arguments import from_body
 from stateline_store import (
     DamagedDataError,

@@ -21,32 +21,15 @@ from socket import gaierror
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from stateline.client.passing import ELSEWHERE, PASSING, Pauses, retry_after_s
+from stateline.client.passing import PASSING, Pauses, retry_after_s
+from stateline.problem_kinds import ELSEWHERE_STATUS, error_of
 from stateline_store.clock import now_ms
-from stateline_store.errors import (
-    ConfigurationError,
-    CursorExpiredError,
-    DoesNotExistError,
-    ForbiddenError,
-    InvalidArgumentError,
-    NotReadyError,
-    StatelineError,
-    UnauthenticatedError,
-    UnknownQueryTypeError,
-)
+from stateline_store.errors import ConfigurationError, NotReadyError, StatelineError
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 # As long as a server needs to be started again; who plans a query with a wrong address is not kept waiting for longer.
 PLANNING_S = 15.0
-_PASSING = PASSING | {ELSEWHERE}
-_REFUSALS: Mapping[int, type[StatelineError]] = {
-    400: UnknownQueryTypeError,
-    401: UnauthenticatedError,
-    403: ForbiddenError,
-    404: DoesNotExistError,
-    410: CursorExpiredError,
-    422: InvalidArgumentError,
-}
+_PASSING = PASSING | {ELSEWHERE_STATUS}
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,1024}=*")  # what the server takes for one
 _SHOWN = 2000  # characters of an answer in a message
 
@@ -208,15 +191,15 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     data = response.read(65536)
     try:
         problem = json.loads(data)
-        detail = str(problem["detail"])[:_SHOWN]
+        reason, detail = str(problem["reason"]), str(problem["detail"])[:_SHOWN]
     except (ValueError, KeyError, TypeError):
-        detail = f"{url} answers with status {response.status} and no reason."
+        reason, detail = "", f"{url} answers with status {response.status} and no reason."
     if response.status in _PASSING:
         asked_s = retry_after_s(response.headers.get("Retry-After", ""), datetime.now(UTC))
         return PassingError(f"{detail} (status {response.status}).", response.status, asked_s or 0.0)
     if response.status == 401:
         detail += " Give the option token_file, or token, or set STATELINE_TOKEN for the driver."
-    return _REFUSALS.get(response.status, StatelineError)(detail)
+    return error_of(reason, detail, response.status)
 
 
 def _given_up(url: str, error: Exception, patience_s: float) -> str:

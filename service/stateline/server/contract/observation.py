@@ -20,7 +20,7 @@ class Observation:
         self.level = ""
         """The isolation level that a query used; empty when the request is none, or was refused before."""
         self.reason = ""
-        """Of the problem that was answered (`problems.PROBLEMS`); empty when there was none."""
+        """Of the problem that was answered (`problem_kinds.PROBLEMS`); empty when there was none."""
         self.route = ""
         """A template, where the handler knows better than the router which it was; empty where it does not."""
         self.rows = 0

@@ -9,10 +9,11 @@ from importlib.metadata import version
 from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.problem_kinds import PROBLEMS, ProblemKind
 from stateline.query.kinds import BY_WORD, INTEGER, KINDS, POSITION_SCHEMA, STRING
 from stateline.serde.registered import json_of_text
 from stateline.server.contract.parameters import PARAMETERS
-from stateline.server.contract.problems import MEDIA_TYPE, PROBLEMS, ProblemKind
+from stateline.server.contract.problems import MEDIA_TYPE
 from stateline_store.layout import STORE_KINDS
 
 _FAILURES = {"type": "object", "additionalProperties": {"type": "object"}}
@@ -193,7 +194,7 @@ def _schemas() -> dict[str, Any]:
         },
         optional=("lag_ms", "lag_records"),
     )
-    schemas["ProblemKind"] = _problem_schema(tuple(PROBLEMS.values()))
+    schemas["Problem"] = _problem_schema(tuple(PROBLEMS.values()))
     return schemas
 
 

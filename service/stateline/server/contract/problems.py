@@ -1,38 +1,22 @@
-"""Failures as `application/problem+json` (RFC 9457). One table says which error has which reason and
-status.
-"""
+"""Answer failures as `application/problem+json` (RFC 9457), by the table of `stateline.problem_kinds`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from stateline.problem_kinds import RETRIED_STATUSES, problem_of
 from stateline.query.values import Failure, Terms
 from stateline.serde.plain import shortened, shown
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.observation import note_reason
-from stateline_store import (
-    CursorExpiredError,
-    DoesNotExistError,
-    ForbiddenError,
-    InvalidArgumentError,
-    NewerFormatError,
-    NotAcceptableError,
-    NotActiveError,
-    NotPresentError,
-    NotReadyError,
-    NotUpToBoundError,
-    StatelineError,
-    TooManyRequestsError,
-    UnauthenticatedError,
-    UnknownQueryTypeError,
-)
+from stateline_store import StatelineError
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST_NAME = 249  # of a topic, as Kafka has it; stores have less
@@ -40,52 +24,6 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's; HTTP has no status for what nobody is to
 CHALLENGE = 'Bearer realm="stateline"'
 """What `WWW-Authenticate` says beside a 401 (RFC 6750)."""
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
-
-
-class ProblemKind(NamedTuple):
-    """One line of the contract's table."""
-
-    reason: str
-    status: int
-    when: str
-
-
-# An error has the line of its nearest class here; whatever else happens is a STORE_EXCEPTION.
-PROBLEMS: dict[type[Exception], ProblemKind] = {
-    UnknownQueryTypeError: ProblemKind("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
-    InvalidArgumentError: ProblemKind(
-        "INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."
-    ),
-    NotAcceptableError: ProblemKind("NOT_ACCEPTABLE", 406, "This query does not have the requested format."),
-    UnauthenticatedError: ProblemKind("UNAUTHENTICATED", 401, "The request has no valid token."),
-    ForbiddenError: ProblemKind("FORBIDDEN", 403, "The token may not do this, or a page of another site asks."),
-    DoesNotExistError: ProblemKind(
-        "DOES_NOT_EXIST", 404, "There is no such store, partition, cursor, snapshot or path."
-    ),
-    CursorExpiredError: ProblemKind(
-        "CURSOR_EXPIRED", 410, "The state behind a cursor, a snapshot or a place in a change feed is gone."
-    ),
-    NotUpToBoundError: ProblemKind(
-        "NOT_UP_TO_BOUND", 412, "The copy was still behind `position_bound` after `wait_ms`."
-    ),
-    NotPresentError: ProblemKind("NOT_PRESENT", 421, "No machine that answers has the partition."),
-    TooManyRequestsError: ProblemKind("TOO_MANY_REQUESTS", 429, "The request reached a limit."),
-    NotActiveError: ProblemKind("NOT_ACTIVE", 503, "Only the owner may answer, and here is no active copy."),
-    NotReadyError: ProblemKind("NOT_READY", 503, "The server starts or stops, or cannot read the state."),
-    NewerFormatError: ProblemKind("NOT_READY", 503, "A newer version of Stateline wrote the state."),
-    Exception: ProblemKind("STORE_EXCEPTION", 500, "Something unexpected failed. See the server's log."),
-}
-
-
-def problem_of(error: Exception) -> ProblemKind:
-    """The line of the table that applies to this error."""
-    return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
-
-
-def error_of(reason: str, detail: str) -> StatelineError:
-    """The error that another server has told of as a problem with this reason."""
-    kinds = {problem.reason: kind for kind, problem in reversed(PROBLEMS.items()) if issubclass(kind, StatelineError)}
-    return kinds.get(reason, StatelineError)(detail)
 
 
 def problem_response(error: Exception, **where: Any) -> Response:
@@ -96,7 +34,7 @@ def problem_response(error: Exception, **where: Any) -> Response:
     """
     deliberate = isinstance(error, StatelineError)
     detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
-    reason, status, _ = problem_of(error)
+    reason, status, *_ = problem_of(error)
     return _response(status, reason, detail, where)
 
 
@@ -157,7 +95,7 @@ async def on_unexpected_error(request: Request, error: Exception) -> Response:
 
 
 def _failure_json(failure: Failure) -> dict[str, Any]:
-    reason, status, _ = problem_of(failure.error)
+    reason, status, *_ = problem_of(failure.error)
     members = {
         "reason": reason,
         "status": status,
@@ -173,7 +111,7 @@ def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
     body["detail"] = without_paths(detail)
     body |= {name: _shown(value) for name, value in where.items() if value is not None}
-    headers = {"Retry-After": _RETRY_AFTER_S} if status in (429, 503) else {}
+    headers = {"Retry-After": _RETRY_AFTER_S} if status in RETRIED_STATUSES else {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = f'{CHALLENGE}, error="invalid_token"'
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)

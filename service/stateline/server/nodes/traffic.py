@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from stateline.problem_kinds import PROBLEMS, problem_of
 from stateline.query.values import Failure, Outcome
-from stateline.server.contract.problems import PROBLEMS, problem_of
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 # What a node that did not answer, or hung up, has said.

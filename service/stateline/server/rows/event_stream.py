@@ -20,9 +20,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stateline.problem_kinds import problem_of
 from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
-from stateline.server.contract.problems import problem_of
 from stateline.server.wire.bounded_protocol import ABORT
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import NotReadyError, StatelineError

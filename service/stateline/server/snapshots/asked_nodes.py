@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from stateline.config.settings import Config
-from stateline.server.contract.problems import error_of
+from stateline.problem_kinds import error_of
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
 from stateline.server.nodes.nodes import Nodes

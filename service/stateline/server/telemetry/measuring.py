@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stateline.problem_kinds import PROBLEMS
 from stateline.processes.tracing import carried_by, is_tracing, span
 from stateline.server.contract import request_id
 from stateline.server.contract.observation import Observation, begin
-from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST, PROBLEMS
+from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.nodes.http_over_link import FROM_NODE
 from stateline.server.nodes.traffic import CANCELLED, Counted
@@ -148,7 +149,7 @@ def _status(outcome: str) -> int:
 
 
 def _outcome(status: int) -> str:
-    """Of an answer that is no problem of `problems.PROBLEMS`."""
+    """Of an answer that is no problem of `problem_kinds.PROBLEMS`."""
     if status < 400:
         return "ok"
     if status == 404:
