@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that the code knows: `python docs/generate.py`.
+"""Write the parts of the documentation that the code knows, and the blocking client: `python docs/generate.py`.
 
 A page has such a part between `<!-- generated: NAME -->` and `<!-- end -->`. The text around it is written by hand.
 `--check` writes nothing. It names the stale pages, and exits with 1 if there are any.
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
+from sync_client import blocking_modules
 from typer.main import get_command
 
 from stateline.cli.main import cli
@@ -326,15 +327,18 @@ def _parts() -> dict[str, Callable[[], str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the stale pages. With `--check` only name them. Return 1 if the check finds any, or a part is nowhere."""
+    """Write the stale files, or only name them (`--check`). Return 1 if the check finds any, or a part is nowhere."""
     parts, stale, used = _parts(), list[Path](), set[str]()
+    new = dict(blocking_modules())
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         used |= {found[0] for found in _PART.findall(text)}
-        if (new := _PART.sub(lambda found: f"{found[1]}{found[2]}\n{parts[found[1]]()}\n\n", text)) != text:
+        new[path] = _PART.sub(lambda found: f"{found[1]}{found[2]}\n{parts[found[1]]()}\n\n", text)
+    for path, text in new.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(DOCS.parent))
             if "--check" not in arguments:
-                path.write_text(new, encoding="utf-8")
+                path.write_text(text, encoding="utf-8")
     if missing := parts.keys() - used:
         print(f"No page has these parts: {', '.join(sorted(missing))}. Add `<!-- generated: … -->`.", file=sys.stderr)
     if stale and "--check" in arguments:

@@ -8,9 +8,8 @@
 
 Needs httpx, pydantic and orjson, and pyarrow only where Arrow is read; `lean` needs none of them.
 
-`async_client` is written by hand and not made from `client` with unasync: requests, answers, pages, retries and the
-feed are shared, so that about 150 lines are left twice, most of them one call each. A step that generates and a check
-that it was taken would cost more than they do, and reading Arrow beside an event loop is no translation anyway.
+`client` and `sync_transport` are generated from `async_client` and `async_transport`: change those, then run
+`python docs/generate.py`.
 """
 
 from __future__ import annotations

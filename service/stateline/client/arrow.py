@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stateline.client.failures import UnreachableError
@@ -52,3 +53,22 @@ class BatchReader:
             return None
         except pa.ArrowInvalid as error:
             raise UnreachableError(f"The Arrow stream is broken off: {error} Read it again.") from error
+
+
+def batches(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a stream."""
+    reader = BatchReader(lambda: next(chunks, b""))
+    while (batch := reader.next_batch()) is not None:
+        yield batch
+
+
+async def async_batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the record batches of a stream. pyarrow reads in a thread, which waits for the event loop's next chunk."""
+    loop = asyncio.get_running_loop()
+
+    async def next_chunk() -> bytes:
+        return await anext(chunks, b"")
+
+    reader = BatchReader(lambda: asyncio.run_coroutine_threadsafe(next_chunk(), loop).result())
+    while (batch := await asyncio.to_thread(reader.next_batch)) is not None:
+        yield batch

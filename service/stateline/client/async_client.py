@@ -1,10 +1,10 @@
-"""`AsyncClient`: the stores of a server for asyncio, method by method as in `client`, which says what each returns."""
+"""`AsyncClient`: the stores of a server for asyncio. `client` is generated from this module."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
 import httpx
 
 from stateline.client import answers, requests
-from stateline.client.arrow import BatchReader
+from stateline.client.arrow import async_batches
+from stateline.client.async_transport import AsyncTransport
 from stateline.client.failures import CursorExpiredError, DoesNotExistError
 from stateline.client.feed import Change
 from stateline.client.nodes import Nodes
@@ -40,7 +41,7 @@ from stateline.client.routing import Affinity
 from stateline.client.session import Session
 from stateline.client.store_calls import Call, PagedCall, StoreCalls
 from stateline.client.terms import TermArguments, Terms
-from stateline.client.transport import AsyncTransport, Server
+from stateline.client.transport import Server
 from stateline_store import Position, StatelineError
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     async def stores(self) -> tuple[StoreDetails, ...]:
         """Every store."""
-        return (await self._transport.ask(Call(requests.STORES, answers.STORES))).stores
+        answer = await self._transport.ask(Call(requests.STORES, answers.STORES))
+        return answer.stores
 
     async def topology(self) -> Topology:
         """What the application consists of."""
@@ -105,7 +107,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     async def instances(self) -> tuple[Instance, ...]:
         """Who runs what."""
-        return (await self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))).instances
+        answer = await self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))
+        return answer.instances
 
     async def nodes(self) -> Nodes:
         """Which nodes there are, which tasks each has, and who owns which partition."""
@@ -123,7 +126,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         self, stores: Sequence[str], *, ttl_s: int | None = None, pin: str | None = None
     ) -> AsyncSnapshot:
         """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
-        until it is released, as at the end of a `with` block.
+        until it is released, as at the end of its `async with` block.
 
         Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends. Unless there is a
         `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
@@ -139,7 +142,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     async def snapshots(self) -> tuple[SnapshotDetails, ...]:
         """Every snapshot that there is."""
-        return (await self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS))).snapshots
+        answer = await self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS))
+        return answer.snapshots
 
 
 class AsyncScan(Generic[E]):
@@ -177,7 +181,7 @@ class AsyncScan(Generic[E]):
         left = self._call.paged.limit
         async with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
             self._calls.saw_stream(incoming.headers)
-            async for whole in _batches(incoming.chunks):
+            async for whole in async_batches(incoming.chunks):
                 batch, left = self._call.cut(whole, left)
                 yield batch
                 if left == 0:
@@ -188,8 +192,8 @@ class AsyncStore:
     """The queries of one store, for tasks of one event loop.
 
     `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
-    `allow_partial`) win over those of
-    the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
+    `allow_partial`) win over those of the store and the client. A query that
+    this kind of store cannot answer raises `UnknownQueryTypeError`.
     """
 
     def __init__(self, transport: AsyncTransport, calls: StoreCalls) -> None:
@@ -284,8 +288,9 @@ class AsyncStore:
 
 
 class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
-    """A consistent cut that the server keeps until `details.expires_at`; the end of an `async with` block releases
-    it.
+    """A consistent cut that the server keeps until `details.expires_at`, for tasks of one event loop.
+
+    If it is the context of `async with`, the end of the block releases it.
     """
 
     def __init__(self, transport: AsyncTransport, details: SnapshotDetails, affinity: Affinity) -> None:
@@ -325,7 +330,7 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
         async with self._transport.stream(
             self._rows(store, partition, arguments), self._kept_at(store, partition)
         ) as incoming:
-            async for batch in _batches(incoming.chunks):
+            async for batch in async_batches(incoming.chunks):
                 yield batch
 
     def _kept_at(self, store: str, partition: int) -> Affinity:
@@ -336,15 +341,3 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
 
     def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
         return requests.snapshot_rows(self.details.id, store, partition, given)
-
-
-async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[pa.RecordBatch]:
-    """pyarrow reads a stream in a thread, which asks the event loop for the next chunk and waits for it."""
-    loop = asyncio.get_running_loop()
-
-    async def next_chunk() -> bytes:
-        return await anext(chunks, b"")
-
-    reader = BatchReader(lambda: asyncio.run_coroutine_threadsafe(next_chunk(), loop).result())
-    while (batch := await asyncio.to_thread(reader.next_batch)) is not None:
-        yield batch

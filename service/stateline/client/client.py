@@ -1,10 +1,11 @@
-"""`Client`: the stores of a server, asked from threads that wait. `async_client` is the same for asyncio."""
+# Generated from async_client.py: change that file, then run `python docs/generate.py`.
+"""`Client`: the stores of a server for threads. `async_client` is the same for asyncio."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
 import httpx
 
 from stateline.client import answers, requests
-from stateline.client.arrow import BatchReader
+from stateline.client.arrow import batches
 from stateline.client.failures import CursorExpiredError, DoesNotExistError
 from stateline.client.feed import Change
 from stateline.client.nodes import Nodes
@@ -39,8 +40,9 @@ from stateline.client.retries import NEVER, Retries
 from stateline.client.routing import Affinity
 from stateline.client.session import Session
 from stateline.client.store_calls import Call, PagedCall, StoreCalls
+from stateline.client.sync_transport import Transport
 from stateline.client.terms import TermArguments, Terms
-from stateline.client.transport import Server, Transport
+from stateline.client.transport import Server
 from stateline_store import Position, StatelineError
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ E = TypeVar("E")
 
 
 class Client(AbstractContextManager["Client"]):
-    """A server and its stores. Thread-safe; close it, or use it as a context manager.
+    """A server and its stores, thread-safe; close it, or use it as a context manager.
 
     Every method raises a `RequestError` for what the server refuses and `UnreachableError` when none answers, after
     the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
@@ -97,7 +99,8 @@ class Client(AbstractContextManager["Client"]):
 
     def stores(self) -> tuple[StoreDetails, ...]:
         """Every store."""
-        return self._transport.ask(Call(requests.STORES, answers.STORES)).stores
+        answer = self._transport.ask(Call(requests.STORES, answers.STORES))
+        return answer.stores
 
     def topology(self) -> Topology:
         """What the application consists of."""
@@ -105,7 +108,8 @@ class Client(AbstractContextManager["Client"]):
 
     def instances(self) -> tuple[Instance, ...]:
         """Who runs what."""
-        return self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES)).instances
+        answer = self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))
+        return answer.instances
 
     def nodes(self) -> Nodes:
         """Which nodes there are, which tasks each has, and who owns which partition."""
@@ -121,7 +125,7 @@ class Client(AbstractContextManager["Client"]):
 
     def snapshot(self, stores: Sequence[str], *, ttl_s: int | None = None, pin: str | None = None) -> Snapshot:
         """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
-        until it is released, as at the end of a `with` block.
+        until it is released, as at the end of its `with` block.
 
         Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends. Unless there is a
         `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
@@ -137,7 +141,8 @@ class Client(AbstractContextManager["Client"]):
 
     def snapshots(self) -> tuple[SnapshotDetails, ...]:
         """Every snapshot that there is."""
-        return self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS)).snapshots
+        answer = self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS))
+        return answer.snapshots
 
 
 class Scan(Generic[E]):
@@ -174,7 +179,7 @@ class Scan(Generic[E]):
         left = self._call.paged.limit
         with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
             self._calls.saw_stream(incoming.headers)
-            for whole in _batches(incoming.chunks):
+            for whole in batches(incoming.chunks):
                 batch, left = self._call.cut(whole, left)
                 yield batch
                 if left == 0:
@@ -182,11 +187,11 @@ class Scan(Generic[E]):
 
 
 class Store:
-    """The queries of one store. Thread-safe.
+    """The queries of one store, thread-safe.
 
     `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
-    `allow_partial`) win over those of
-    the store and the client. A query that this kind of store cannot answer raises `UnknownQueryTypeError`.
+    `allow_partial`) win over those of the store and the client. A query that
+    this kind of store cannot answer raises `UnknownQueryTypeError`.
     """
 
     def __init__(self, transport: Transport, calls: StoreCalls) -> None:
@@ -280,8 +285,9 @@ class Store:
 
 
 class Snapshot(AbstractContextManager["Snapshot"]):
-    """A consistent cut that the server keeps until `details.expires_at`. Thread-safe; the end of a `with` block
-    releases it.
+    """A consistent cut that the server keeps until `details.expires_at`, thread-safe.
+
+    If it is the context of `with`, the end of the block releases it.
     """
 
     def __init__(self, transport: Transport, details: SnapshotDetails, affinity: Affinity) -> None:
@@ -321,7 +327,7 @@ class Snapshot(AbstractContextManager["Snapshot"]):
         with self._transport.stream(
             self._rows(store, partition, arguments), self._kept_at(store, partition)
         ) as incoming:
-            yield from _batches(incoming.chunks)
+            yield from batches(incoming.chunks)
 
     def _kept_at(self, store: str, partition: int) -> Affinity:
         part = self.details.stores.get(store, {}).get(partition)
@@ -331,9 +337,3 @@ class Snapshot(AbstractContextManager["Snapshot"]):
 
     def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
         return requests.snapshot_rows(self.details.id, store, partition, given)
-
-
-def _batches(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
-    reader = BatchReader(lambda: next(chunks, b""))
-    while (batch := reader.next_batch()) is not None:
-        yield batch

@@ -1,30 +1,24 @@
-"""How requests travel: one attempt after the other over httpx, whole answers and streams, blocking or not.
+"""What both clients send over httpx, and what they read from its responses.
 
-The only module, with its two classes, that sends anything. Whom to is decided in `routing`.
+`async_transport` sends. `sync_transport` is generated from it. `routing` decides which server is asked.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import httpx
 
 from stateline.client import requests
-from stateline.client.answers import NODES, Reply, failure_of
+from stateline.client.answers import Reply
 from stateline.client.failures import UnreachableError
-from stateline.client.nodes import Nodes
 from stateline.client.requests import Request
 from stateline.client.retries import Attempts, Retries
-from stateline.client.routing import LOOK_TIMEOUT_S, OWNER_TIMEOUT_S, Affinity, MapRequest, Route, Routing
-from stateline.client.store_calls import Call
-from stateline_store import InvalidArgumentError, StatelineError
+from stateline.client.routing import LOOK_TIMEOUT_S, OWNER_TIMEOUT_S, MapRequest, Route, Routing
+from stateline_store import InvalidArgumentError
 
-T = TypeVar("T")
 C = TypeVar("C")
 CONNECT_TIMEOUT_S = 5.0
 _NODE_CONNECT_TIMEOUT_S = 1.0  # of a node that the client was not given: there are others to ask
@@ -106,161 +100,15 @@ class Incoming(Generic[C]):
     chunks: C
 
 
-class Transport:
-    """Sends from whichever thread calls; httpx's pool is shared. Closes `http` unless it was given."""
-
-    def __init__(self, server: Server, http: httpx.Client | None) -> None:
-        self.server = server
-        self.routing = server.routing()
-        self._owned = http is None
-        self._http = httpx.Client() if http is None else http
-
-    def ask(self, call: Call[T], retries: Retries | None = None, affinity: Affinity | None = None) -> T:
-        """The answer. Raises the failure of the last attempt."""
-        attempts = Attempts(retries or self.server.retries, call.request.wait_ms)
-        route = Route(self.routing, call.request, attempts, affinity)
-        while True:
-            self._look(route)
-            try:
-                answer = call.reader.read(self._reply(self.server.attempt(call.request, route, attempts)))
-            except StatelineError as error:
-                pause_s = route.pause_s(error)
-                if pause_s is None:
-                    raise
-            else:
-                route.answered(answer)
-                return answer
-            time.sleep(pause_s)
-
-    @contextmanager
-    def stream(self, request: Request, affinity: Affinity | None = None) -> Iterator[Incoming[Iterator[bytes]]]:
-        """An answer as it arrives; the connection is closed with the block. One attempt of each server."""
-        route = Route(self.routing, request, Attempts(self.server.retries), affinity)
-        with ExitStack() as stack:
-            while True:
-                self._look(route)
-                try:
-                    incoming = stack.enter_context(self._opened(self.server.stream(request, route)))
-                    break
-                except StatelineError as error:
-                    if not route.goes_elsewhere(error):
-                        raise
-            route.answered()
-            yield incoming
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._owned:
-            self._http.close()
-
-    @contextmanager
-    def _opened(self, arguments: dict[str, Any]) -> Iterator[Incoming[Iterator[bytes]]]:
-        with _unreachable(arguments), self._http.stream(**arguments) as response:
-            if not response.is_success:
-                raise failure_of(_reply(response, response.read()))
-            yield Incoming(response.headers, response.iter_bytes())
-
-    def _look(self, route: Route) -> None:
-        while (look := route.look()) is not None:
-            found: Nodes | None = None
-            try:
-                found = NODES.read(self._reply(self.server.look(look)))
-            except StatelineError:
-                pass  # it is not asked for a while
-            finally:
-                self.routing.looked(look, found)
-
-    def _reply(self, arguments: dict[str, Any]) -> Reply:
-        with _unreachable(arguments):
-            response = self._http.request(**arguments)
-            return _reply(response, response.content)
-
-
-class AsyncTransport:
-    """The same for asyncio; for tasks of one event loop."""
-
-    def __init__(self, server: Server, http: httpx.AsyncClient | None) -> None:
-        self.server = server
-        self.routing = server.routing()
-        self._owned = http is None
-        self._http = httpx.AsyncClient() if http is None else http
-
-    async def ask(self, call: Call[T], retries: Retries | None = None, affinity: Affinity | None = None) -> T:
-        """The answer. Raises the failure of the last attempt."""
-        attempts = Attempts(retries or self.server.retries, call.request.wait_ms)
-        route = Route(self.routing, call.request, attempts, affinity)
-        while True:
-            await self._look(route)
-            try:
-                answer = call.reader.read(await self._reply(self.server.attempt(call.request, route, attempts)))
-            except StatelineError as error:
-                pause_s = route.pause_s(error)
-                if pause_s is None:
-                    raise
-            else:
-                route.answered(answer)
-                return answer
-            await asyncio.sleep(pause_s)
-
-    @asynccontextmanager
-    async def stream(
-        self, request: Request, affinity: Affinity | None = None
-    ) -> AsyncIterator[Incoming[AsyncIterator[bytes]]]:
-        """An answer as it arrives; the connection is closed with the block. One attempt of each server."""
-        route = Route(self.routing, request, Attempts(self.server.retries), affinity)
-        async with AsyncExitStack() as stack:
-            while True:
-                await self._look(route)
-                try:
-                    incoming = await stack.enter_async_context(self._opened(self.server.stream(request, route)))
-                    break
-                except StatelineError as error:
-                    if not route.goes_elsewhere(error):
-                        raise
-            route.answered()
-            yield incoming
-
-    async def close(self) -> None:
-        """Close the connections."""
-        if self._owned:
-            await self._http.aclose()
-
-    @asynccontextmanager
-    async def _opened(self, arguments: dict[str, Any]) -> AsyncIterator[Incoming[AsyncIterator[bytes]]]:
-        with _unreachable(arguments):
-            async with self._http.stream(**arguments) as response:
-                if not response.is_success:
-                    raise failure_of(_reply(response, await response.aread()))
-                yield Incoming(response.headers, response.aiter_bytes())
-
-    async def _look(self, route: Route) -> None:
-        while (look := route.look()) is not None:
-            found: Nodes | None = None
-            try:
-                found = NODES.read(await self._reply(self.server.look(look)))
-            except StatelineError:
-                pass  # it is not asked for a while
-            finally:
-                self.routing.looked(look, found)
-
-    async def _reply(self, arguments: dict[str, Any]) -> Reply:
-        with _unreachable(arguments):
-            response = await self._http.request(**arguments)
-            return _reply(response, response.content)
-
-
-def _reply(response: httpx.Response, content: bytes) -> Reply:
+def reply_of(response: httpx.Response, content: bytes) -> Reply:
+    """Return what readers of answers take."""
     headers: Mapping[str, str] = response.headers  # httpx finds them in any case
     return Reply(response.status_code, headers, content)
 
 
-@contextmanager
-def _unreachable(arguments: dict[str, Any]) -> Iterator[None]:
-    """What httpx says of a connection, as an error of ours."""
-    try:
-        yield
-    except httpx.RequestError as error:
-        why = str(error).rstrip(".") or type(error).__name__
-        whom = httpx.URL(arguments["url"]).copy_with(raw_path=b"").__str__().rstrip("/")
-        sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-        raise UnreachableError(f"{whom} does not answer: {why}. Is the server running there?", sent=sent) from error
+def unreachable(arguments: dict[str, Any], error: httpx.RequestError) -> UnreachableError:
+    """Return the error of a request that got no answer."""
+    why = str(error).rstrip(".") or type(error).__name__
+    whom = httpx.URL(arguments["url"]).copy_with(raw_path=b"").__str__().rstrip("/")
+    sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+    return UnreachableError(f"{whom} does not answer: {why}. Is the server running there?", sent=sent)

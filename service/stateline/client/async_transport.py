@@ -1,0 +1,101 @@
+"""Send requests with httpx for asyncio: one attempt after the other, for whole answers and for streams.
+
+`sync_transport` is generated from this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import httpx
+
+from stateline.client.answers import NODES, Reply, failure_of
+from stateline.client.nodes import Nodes
+from stateline.client.requests import Request
+from stateline.client.retries import Attempts, Retries
+from stateline.client.routing import Affinity, Route
+from stateline.client.store_calls import Call
+from stateline.client.transport import Incoming, Server, reply_of, unreachable
+from stateline_store import StatelineError
+
+T = TypeVar("T")
+
+
+class AsyncTransport:
+    """Sends requests, for tasks of one event loop. Closes `http` unless it was given."""
+
+    def __init__(self, server: Server, http: httpx.AsyncClient | None) -> None:
+        self.server = server
+        self.routing = server.routing()
+        self._owned = http is None
+        self._http = httpx.AsyncClient() if http is None else http
+
+    async def ask(self, call: Call[T], retries: Retries | None = None, affinity: Affinity | None = None) -> T:
+        """The answer. Raises the failure of the last attempt."""
+        attempts = Attempts(retries or self.server.retries, call.request.wait_ms)
+        route = Route(self.routing, call.request, attempts, affinity)
+        while True:
+            await self._look(route)
+            try:
+                answer = call.reader.read(await self._reply(self.server.attempt(call.request, route, attempts)))
+            except StatelineError as error:
+                pause_s = route.pause_s(error)
+                if pause_s is None:
+                    raise
+            else:
+                route.answered(answer)
+                return answer
+            await asyncio.sleep(pause_s)
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, affinity: Affinity | None = None
+    ) -> AsyncIterator[Incoming[AsyncIterator[bytes]]]:
+        """An answer as it arrives; the connection is closed with the block. One attempt of each server."""
+        route = Route(self.routing, request, Attempts(self.server.retries), affinity)
+        async with AsyncExitStack() as stack:
+            while True:
+                await self._look(route)
+                try:
+                    incoming = await stack.enter_async_context(self._opened(self.server.stream(request, route)))
+                    break
+                except StatelineError as error:
+                    if not route.goes_elsewhere(error):
+                        raise
+            route.answered()
+            yield incoming
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._owned:
+            await self._http.aclose()
+
+    @asynccontextmanager
+    async def _opened(self, arguments: dict[str, Any]) -> AsyncIterator[Incoming[AsyncIterator[bytes]]]:
+        try:
+            async with self._http.stream(**arguments) as response:
+                if not response.is_success:
+                    raise failure_of(reply_of(response, await response.aread()))
+                yield Incoming(response.headers, response.aiter_bytes())
+        except httpx.RequestError as error:
+            raise unreachable(arguments, error) from error
+
+    async def _look(self, route: Route) -> None:
+        while (look := route.look()) is not None:
+            found: Nodes | None = None
+            try:
+                found = NODES.read(await self._reply(self.server.look(look)))
+            except StatelineError:
+                pass  # it is not asked for a while
+            finally:
+                self.routing.looked(look, found)
+
+    async def _reply(self, arguments: dict[str, Any]) -> Reply:
+        try:
+            response = await self._http.request(**arguments)
+        except httpx.RequestError as error:
+            raise unreachable(arguments, error) from error
+        return reply_of(response, response.content)
