@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stateline.log.interface import Admin
-from stateline.processing.event_times import zoned_time_ms
+from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, TopicPartition
 from stateline_store.clock import now_ms
@@ -53,7 +53,7 @@ def place_of(option: str, text: str) -> LogPlace:
     if (ago := _AGO.fullmatch(text)) is not None:
         return LogPlace(time_ms=now_ms() - int(ago[1]) * _UNIT_MS[ago[2]])
     try:
-        return LogPlace(time_ms=zoned_time_ms(text))
+        return LogPlace(time_ms=epoch_ms(iso_time(text)))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{option} {shown(text)}: {_ACCEPTED}") from error
 

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import orjson
 
 from stateline.log.interface import Headers
-from stateline.processing.event_times import zoned_time_ms
 from stateline.processing.record_members import members_of
+from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import Serde, holds_large_integer, load_exactly, shown
 from stateline.serde.registered import innermost
 from stateline_store import InvalidArgumentError
@@ -90,7 +90,7 @@ def read_timestamp(given: Any) -> int:
     """Milliseconds since the epoch. Raises `InvalidArgumentError` for what is neither a number of them nor ISO 8601."""
     try:
         digits = isinstance(given, str) and given.isascii() and given.isdigit()
-        at = int(given) if digits else zoned_time_ms(given) if isinstance(given, str) else given
+        at = int(given) if digits else epoch_ms(iso_time(given)) if isinstance(given, str) else given
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"timestamp: {error}.") from error
     except ValueError as error:  # more digits than Python reads

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stateline.cli.help import FLAGS, PlainHelp
+from stateline.serde.iso_times import iso_time
 from stateline_store.errors import ConfigurationError, DoesNotExistError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -181,12 +182,11 @@ def expiry(text: str, now: datetime) -> datetime:
     if found := _DURATION.fullmatch(text):
         return (now + int(found[1]) * _UNITS[found[2]]).replace(microsecond=0)
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
+        when = iso_time(text, UTC).astimezone(UTC)
+    except (InvalidArgumentError, OverflowError) as error:
         raise InvalidArgumentError(
             f"--expires {text!r} is no time: write 30m, 12h, 90d or 8w, or a time as in 2027-01-31T12:00Z."
         ) from error
-    when = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
     if when <= now:
         raise InvalidArgumentError(f"--expires {text!r} is over already.")
     return when

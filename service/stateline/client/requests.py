@@ -7,7 +7,6 @@ the same.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,6 +17,7 @@ from uuid import UUID
 import orjson
 
 from stateline.client.terms import GivenPosition, TermArguments, Terms, parameter_text, position_of
+from stateline.serde.iso_times import epoch_ms
 from stateline.serde.plain import FloatSerde, JsonSerde, shown
 from stateline_store import InvalidArgumentError
 
@@ -375,4 +375,4 @@ def _time(name: str, time: Time | None) -> int | None:
         return time
     if time.tzinfo is None:
         raise InvalidArgumentError(f"{name}={time.isoformat()} has no time zone: give it one, or milliseconds.")
-    return math.floor(time.timestamp() * 1000)
+    return epoch_ms(time)

@@ -19,7 +19,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,7 @@ from stateline.model.topic import Topic
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler, Raised, reading_of
 from stateline.processing.reading import typed
+from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, TopicPartition
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
@@ -40,7 +41,6 @@ PARTITION_TIME = TopicPartition("$partition-time", 0)
 
 _SOURCE = operator.itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
 _ABSENT = object()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EventTimes:
@@ -185,7 +185,7 @@ def _asked(
     if not isinstance(value, str):
         return _milliseconds(value, "it is")
     try:
-        return _milliseconds(zoned_time_ms(value), f"{shown(value)} is")
+        return _milliseconds(epoch_ms(iso_time(value)), f"{shown(value)} is")
     except InvalidArgumentError as error:
         return None, str(error)
 
@@ -202,15 +202,3 @@ def _milliseconds(said: Any, how: str) -> tuple[int, str] | tuple[None, str]:
     if not 0 <= at <= MAX_TIMESTAMP_MS:
         return None, f"{how} {at}, and milliseconds since 1970 are 0 to {MAX_TIMESTAMP_MS}"
     return at, ""
-
-
-def zoned_time_ms(text: str) -> int:
-    """Milliseconds since the epoch of ISO 8601 text with a zone, the rest of one cut off; negative before 1970. Raises
-    `InvalidArgumentError`, which shows the text, for what is none."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{shown(text)} is neither a number nor a time of ISO 8601") from error
-    if at.tzinfo is None:
-        raise InvalidArgumentError(f"{shown(text)} has no zone: write Z, or +02:00, behind it")
-    return (at - _EPOCH) // timedelta(milliseconds=1)

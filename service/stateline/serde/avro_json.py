@@ -10,6 +10,7 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from stateline.serde.iso_times import iso_time
 from stateline.serde.plain import shown
 from stateline.serde.schema_registry import import_extra
 from stateline_store import InvalidArgumentError
@@ -91,18 +92,11 @@ def _read(read: Callable[[str], Any], text: str, what: str) -> Any:
         raise InvalidArgumentError(f"{shown(text)} is no {what}: {error}.") from error
 
 
-def _zoned(text: str) -> datetime:
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
-        raise ValueError("it has no zone")
-    return at
-
-
 _COMPLEX = ("record", "error", "enum", "fixed", "array", "map")
 _LOGICAL: Mapping[str, Callable[[str], Any]] = {
     "decimal": Decimal,
-    "timestamp-millis": _zoned,
-    "timestamp-micros": _zoned,
+    "timestamp-millis": iso_time,
+    "timestamp-micros": iso_time,
     "local-timestamp-millis": datetime.fromisoformat,
     "local-timestamp-micros": datetime.fromisoformat,
     "date": date.fromisoformat,

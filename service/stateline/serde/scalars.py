@@ -8,15 +8,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from stateline.serde.iso_times import EPOCH, MILLISECOND, epoch_ms, iso_time
 from stateline.serde.plain import IntegerSerde, shown
 from stateline_store import InvalidArgumentError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _INT64 = IntegerSerde("int64", 8)
 
 
@@ -76,12 +75,12 @@ class DatetimeSerde:
             raise InvalidArgumentError(
                 f"{shown(value)} has no zone, so it is no point in time: give one, as in datetime.now(UTC)."
             )
-        return _INT64.serialize((value - _EPOCH) // _MILLISECOND)
+        return _INT64.serialize(epoch_ms(value))
 
     def deserialize(self, data: bytes) -> datetime:
         at_ms = _INT64.deserialize(data)
         try:
-            return _EPOCH + at_ms * _MILLISECOND
+            return EPOCH + at_ms * MILLISECOND
         except OverflowError as error:
             raise InvalidArgumentError(f"{at_ms} milliseconds are no time of the years 1 to 9999.") from error
 
@@ -92,7 +91,7 @@ class DatetimeSerde:
         if text.removeprefix("-").isdigit():
             return self._of_number(_INT64.parse_text(text))
         try:
-            return self.serialize(datetime.fromisoformat(text))
+            return self.serialize(iso_time(text))
         except ValueError as error:
             raise InvalidArgumentError(
                 f"{shown(text)} is neither a time of ISO 8601 with a zone nor milliseconds since 1970."

@@ -164,7 +164,10 @@ def test_a_time_is_after_a_while_or_at_an_instant(text: str, when: str) -> None:
     assert expiry(text, NOW).isoformat() == when
 
 
-@pytest.mark.parametrize("text", ["", "soon", "90", "1.5d", "-1d", "90 d", "9999999999d", "2027-13-01", "2026-11-21"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "90", "1.5d", "-1d", "90 d", "9999999999d", "2027-13-01", "2026-11-21", "9999-12-31T23:59-14:00"],
+)
 def test_what_is_no_time_to_come_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^--expires "):
         expiry(text, NOW)

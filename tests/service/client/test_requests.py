@@ -177,6 +177,8 @@ def test_a_time_is_milliseconds_or_a_datetime_with_its_zone() -> None:
     assert sent.key("s", "k", Terms(), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)).target.endswith("as_of=-1000")
     with pytest.raises(InvalidArgumentError, match="time zone"):
         sent.parts_of_every_key("s", "windows", Terms(), {"time_from": datetime(2026, 1, 1)})
+    far = sent.key("s", "k", Terms(), datetime(2038, 9, 24, 5, 50, 31, 391_000, tzinfo=UTC)).target
+    assert far.endswith("as_of=2168920231391")
     early = sent.parts_of_every_key("s", "windows", Terms(), {"time_from": 20_260_101}).page(None)
     assert "from=020260101" in early.target, "not what the server takes for a date"
     assert sent.key("s", "k", Terms(), 20_260_101_000_000).target.endswith("as_of=020260101000000")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Literal
 
+from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline_store import InvalidArgumentError
 
 Kind = Literal["earliest", "latest", "offset", "time", "shift"]
@@ -74,12 +75,11 @@ def _time_ms(text: str) -> int:
     if text.isdecimal():
         return int(text)
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
+        return epoch_ms(iso_time(text, UTC))
+    except InvalidArgumentError:
         raise InvalidArgumentError(
             f"--to-datetime {text[:60]!r} is no time: write 2026-11-26T09:30:00Z, or milliseconds since the epoch."
         ) from None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _duration_ms(text: str) -> int:

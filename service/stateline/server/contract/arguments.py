@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from typing import Any
 
 import orjson
 from starlette.requests import Request
 
 from stateline.model.record_size import MAX_KEY_BYTES
+from stateline.serde.iso_times import EPOCH, MILLISECOND, epoch_ms, iso_time
 from stateline.serde.key_text import key_of_text
 from stateline.serde.plain import Serde, shortened, shown
 from stateline.server.contract.written_arguments import Argument, from_query_string, json_text, parsed_json
@@ -32,7 +33,6 @@ _BARE_DATE = re.compile(r"[1-9]\d{7}(?:\d{6})?", re.ASCII)
 _NO_SEPARATOR = re.compile(r"\d{9,}", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{20,}", re.ASCII)
 _FORGOTTEN_PLUS = re.compile(r"(?<=:\d\d) (?=\d\d:?\d\d$)|(?<=\.\d{3}) (?=\d\d:?\d\d$)", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNBOUNDED = PositionBound()
 
 
@@ -220,7 +220,7 @@ class Arguments:
 
 
 def _year_of(time_ms: int) -> int:
-    return (_EPOCH + timedelta(milliseconds=time_ms)).year
+    return (EPOCH + time_ms * MILLISECOND).year
 
 
 def _iso_time(text: str) -> int | None:
@@ -229,10 +229,9 @@ def _iso_time(text: str) -> int | None:
         return None
     try:
         # A query string's + is a space: who forgot to write %2B is understood, for no time has a space before its zone.
-        time = datetime.fromisoformat(_FORGOTTEN_PLUS.sub("+", text))
+        return epoch_ms(iso_time(_FORGOTTEN_PLUS.sub("+", text), UTC))
     except ValueError:
         return None
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _key_of(name: str, argument: Argument, serde: Serde, *, as_text: bool) -> bytes:

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from stateline.deployment.json_files import publish
 from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
+from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.spark.sink.written import BatchResult
 from stateline.spark.sources.frames import SKIPPED
 from stateline_store import DamagedDataError, RetryLaterError
@@ -210,7 +210,7 @@ def _batch(p: StreamingQueryProgress, written: BatchResult) -> dict[str, Any]:
         "dead_lettered": written.dead_lettered,
         "lag": sum(lag.values()) if lag else None,
         "lag_by_topic": lag,
-        "watermark_ms": int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else None,
+        "watermark_ms": epoch_ms(iso_time(watermark)) if watermark else None,
         "steps_ms": steps,
         "batch_at_ms": now_ms(),
     }

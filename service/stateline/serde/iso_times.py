@@ -1,0 +1,34 @@
+"""Read times: ISO 8601 text as a `datetime`, and a `datetime` as milliseconds since the epoch.
+
+Data must name the zone of a time: fields of records, keys, values, lines of files. Options of commands and parameters
+of queries may leave it out. They pass `UTC` as the default zone.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from stateline.serde.plain import shown
+from stateline_store import InvalidArgumentError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def iso_time(text: str, default_zone: tzinfo | None = None) -> datetime:
+    """Return the time of ISO 8601 text.
+
+    Raise `InvalidArgumentError`, which shows the text, for other text, and for text without a zone or default.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{shown(text)} is neither a number nor a time of ISO 8601") from error
+    if at.tzinfo is None and default_zone is None:
+        raise InvalidArgumentError(f"{shown(text)} has no zone: write Z, or +02:00, behind it")
+    return at if at.tzinfo else at.replace(tzinfo=default_zone)
+
+
+def epoch_ms(at: datetime) -> int:
+    """Return exact milliseconds since the epoch, negative before it. Smaller units are cut off."""
+    return (at - EPOCH) // MILLISECOND
