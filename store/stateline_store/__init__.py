@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from stateline_store.timestamped_key_value import *
     from stateline_store.timestamped_rows import TimestampedWindowedIterator as TimestampedWindowedIterator
     from stateline_store.timestamped_rows import TimestampedWindowIterator as TimestampedWindowIterator
-    from stateline_store.timestamped_session_store import *
-    from stateline_store.timestamped_window_store import *
     from stateline_store.transaction_buffer import TransactionBuffer as TransactionBuffer
     from stateline_store.transactional_store import *
     from stateline_store.versioned_reads import *
@@ -88,20 +86,18 @@ _NAMES = {  # what is public in which module
     "secondary": "SecondaryReader",
     "segments": "Segments",
     "session_reads": "SessionReads",
-    "session_store": "SessionStore",
+    "session_store": "SessionStore TimestampedSessionStore",
     "state_store": "Change IsolationLevel StateStore StoreContext",
     "store_schema": "StoreSchema",
     "expiring_key_value": "ExpiringKeyValueStore",
     "timestamped_key_value": "TimestampedKeyValueStore",
     "timestamped_rows": "TimestampedWindowedIterator TimestampedWindowIterator",
-    "timestamped_session_store": "TimestampedSessionStore",
-    "timestamped_window_store": "TimestampedWindowStore",
     "transaction_buffer": "TransactionBuffer",
     "transactional_store": "TransactionalStore",
     "versioned_reads": "VersionedReads VersionedRecord",
     "versioned_store": "NOT_PUT VersionedStore",
     "window_reads": "WindowedIterator WindowIterator WindowReads window_end_ms",
-    "window_store": "WindowStore",
+    "window_store": "TimestampedWindowStore WindowStore",
     "windowed_keys": "Windowed",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -16,10 +16,10 @@ from typing import ClassVar, TypeAlias
 from stateline_store.errors import DamagedDataError
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
-from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.scan import KeyRange, Scan, StoreIterator
 from stateline_store.segments import PREFIX, Segments
 from stateline_store.state_store import StoreContext
-from stateline_store.timestamped_rows import join
+from stateline_store.timestamped_rows import Key, join, values_of
 from stateline_store.transactional_store import TransactionalStore
 from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
@@ -139,6 +139,10 @@ class SegmentedStore(TransactionalStore):
             first = pack(live)
             rows = {key: value for key, value in rows.items() if key >= first}
         return rows, newest
+
+    def _values_of(self, rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:
+        """The same rows without the timestamps that stored values of a timestamped store begin with."""
+        return values_of(rows) if self.timestamped else rows
 
     def _is_too_late(self, at_ms: int) -> bool:
         """Whether a row of this time has expired with its segment."""

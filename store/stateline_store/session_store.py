@@ -1,4 +1,4 @@
-"""SessionStore: aggregates by key and session, kept for a retention time, persistent or in memory.
+"""Keep aggregates by key and session, for a retention time, persistent or in memory.
 
 Semantics are those of Kafka Streams' `RocksDBSessionStore` and `AbstractRocksDBSegmentedBytesStore`, for every engine
 and isolation level. Row key (on disk and in changelogs: never change): ``key ‖ end:i64 ‖ start:i64``.
@@ -11,9 +11,17 @@ from typing import ClassVar
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.layout import StoreKind
+from stateline_store.scan import ValueAndTimestamp
 from stateline_store.segmented_store import RowPackers, SegmentedStore
 from stateline_store.session_reads import SessionReads
 from stateline_store.state_store import IsolationLevel, StoreContext
+from stateline_store.timestamped_rows import (
+    UNKNOWN_TIMESTAMP,
+    TimestampedWindowedIterator,
+    checked_join,
+    split,
+    with_timestamps,
+)
 from stateline_store.window_reads import WindowedIterator
 from stateline_store.windowed_keys import SESSION_SUFFIX, Windowed
 
@@ -44,19 +52,19 @@ class SessionStore(SegmentedStore):
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
         """(session, aggregate) of all sessions of a key, by end, then start; a snapshot, staged over committed."""
-        return self._seen_reads().fetch(key, reverse=reverse)
+        return self._values_of(self._seen_reads().fetch(key, reverse=reverse))
 
     def fetch_keys(self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False) -> WindowedIterator:
         """(session, aggregate) of the keys from `key_from` to `key_to`, both included, None open: segment by segment of
         their ends, in the order of row keys within one. `key_from` above `key_to` gives none and logs a warning."""
-        return self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse)
+        return self._values_of(self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse))
 
     def find_sessions(
         self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
     ) -> WindowedIterator:
         """As `fetch`, of the sessions that end at `earliest_end` or later and start at `latest_start` or earlier: those
         to merge with a record, when these are its time less the gap and its time plus the gap."""
-        return self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse)
+        return self._values_of(self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse))
 
     def find_sessions_of_keys(
         self,
@@ -69,15 +77,16 @@ class SessionStore(SegmentedStore):
     ) -> WindowedIterator:
         """As `fetch_keys`, of the sessions that `find_sessions` would find."""
         reads = self._seen_reads()
-        return reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
+        found = reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
+        return self._values_of(found)
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
         """As `fetch_keys`, of the sessions of every key that end from `earliest_end` to `latest_end`, both included."""
-        return self._seen_reads().find_sessions_ended(earliest_end, latest_end, reverse=reverse)
+        return self._values_of(self._seen_reads().find_sessions_ended(earliest_end, latest_end, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """As `fetch_keys`, of every key."""
-        return self._seen_reads().all(reverse=reverse)
+        return self._values_of(self._seen_reads().all(reverse=reverse))
 
     def put(self, session: Windowed, aggregate: bytes | None) -> None:
         """Stage the aggregate of a session; None removes it.
@@ -114,3 +123,64 @@ class SessionStore(SegmentedStore):
         if self._engine is None or self._failure is not None:
             self._open()
         return self._own
+
+
+class TimestampedSessionStore(SessionStore):
+    """A SessionStore with a timestamp (milliseconds since the epoch) beside each aggregate (KIP-258).
+
+    The methods of SessionStore work on the aggregates alone; `put` stores timestamp -1, unknown. Stored value (on disk:
+    never change): ``timestamp:i64 BE ‖ aggregate``.
+    """
+
+    timestamped: ClassVar[bool] = True
+
+    def put(self, session: Windowed, aggregate: bytes | None) -> None:
+        self.put_with_timestamp(session, aggregate, UNKNOWN_TIMESTAMP)
+
+    def put_with_timestamp(self, session: Windowed, aggregate: bytes | None, timestamp: int) -> None:
+        """Stage as `put`, with the timestamp of the record that brought the aggregate."""
+        stored = checked_join(aggregate, timestamp)
+        SessionStore.put(self, session, stored)  # `super()` takes a tenth of the time of a put
+
+    def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
+        stored = super().fetch_session(key, start_ms, end_ms)
+        return None if stored is None else stored[8:]
+
+    def fetch_session_with_timestamp(self, key: bytes, start_ms: int, end_ms: int) -> ValueAndTimestamp | None:
+        """Return what `fetch_session` returns, with the timestamp."""
+        stored = super().fetch_session(key, start_ms, end_ms)
+        return None if stored is None else split(stored)
+
+    def fetch_with_timestamp(self, key: bytes, *, reverse: bool = False) -> TimestampedWindowedIterator:
+        """Return the rows of `fetch` as (session, (aggregate, timestamp))."""
+        return with_timestamps(self._seen_reads().fetch(key, reverse=reverse))
+
+    def fetch_keys_with_timestamp(
+        self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False
+    ) -> TimestampedWindowedIterator:
+        """Return the rows of `fetch_keys` as (session, (aggregate, timestamp))."""
+        return with_timestamps(self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse))
+
+    def find_sessions_with_timestamp(
+        self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
+    ) -> TimestampedWindowedIterator:
+        """Return the rows of `find_sessions` as (session, (aggregate, timestamp))."""
+        return with_timestamps(self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse))
+
+    def find_sessions_of_keys_with_timestamp(
+        self,
+        key_from: bytes | None,
+        key_to: bytes | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        reverse: bool = False,
+    ) -> TimestampedWindowedIterator:
+        """Return the rows of `find_sessions_of_keys` as (session, (aggregate, timestamp))."""
+        reads = self._seen_reads()
+        found = reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
+        return with_timestamps(found)
+
+    def all_with_timestamp(self, *, reverse: bool = False) -> TimestampedWindowedIterator:
+        """Return the rows of `all` as (session, (aggregate, timestamp))."""
+        return with_timestamps(self._seen_reads().all(reverse=reverse))

@@ -32,9 +32,8 @@ from stateline_store import (
     TransactionalStore,
 )
 from stateline_store.session_store import SessionStore
-from stateline_store.timestamped_window_store import TimestampedWindowStore
 from stateline_store.versioned_store import VersionedStore
-from stateline_store.window_store import WindowStore
+from stateline_store.window_store import TimestampedWindowStore, WindowStore
 from stateline_store.windowed_keys import Windowed
 
 History: TypeAlias = dict[str, Any]
