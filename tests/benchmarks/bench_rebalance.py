@@ -86,7 +86,7 @@ def noted(pauses: Pauses) -> Iterator[None]:
 
 def count(worker: Worker) -> int:
     """How many tasks take records."""
-    return len(worker._tasks.running)
+    return len(worker.tasks.running)
 
 
 def one_round(broker: KafkaBroker, number: int, *, kept: bool) -> list[float]:
@@ -108,7 +108,7 @@ def one_round(broker: KafkaBroker, number: int, *, kept: bool) -> list[float]:
                 eventually(
                     lambda: len(pauses.seconds) == PARTITIONS and count(two) == PARTITIONS // 2, "both have a half"
                 )
-                stayed = [pauses.seconds[task] for task in one._tasks.all]
+                stayed = [pauses.seconds[task] for task in one.tasks.all]
     return stayed
 
 

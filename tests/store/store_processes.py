@@ -19,8 +19,8 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import Tuning
+from support.rocksdb import database_of
 
 KEYS = [b"k%02d" % i for i in range(20)]
 COMMIT, DATA = TopicPartition("input", 0), TopicPartition("input", 1)
@@ -76,10 +76,7 @@ def write_everything(task: Path, seed: int, commits: int) -> None:
         data = write_commit(store, n, data, rnd)
         chance = rnd.random()
         if chance < 0.01:
-            engine = store._engine
-            assert isinstance(engine, RocksDBEngine)
-            engine._db.compact_range(None, None) if chance < 0.003 else engine._db.flush()
-            del engine
+            database_of(store).compact_range(None, None) if chance < 0.003 else database_of(store).flush()
         elif chance < 0.013:
             store.close()
             store.init(context)

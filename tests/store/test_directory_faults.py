@@ -27,9 +27,9 @@ from stateline_store import (
     clean,
     settle_places,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import Tuning
 from support.processes.small_disk import fill, free, new_small_disk, read_only
+from support.rocksdb import offsets_of
 from support.run.patience import HANGING_S
 
 SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -264,10 +264,7 @@ def test_a_newer_format_is_refused_and_other_stores_are_not_touched(tmp_path: Pa
     for task in ("0_0", "0_1"):
         make_store(directory, task)
     store = open_store(directory)
-    engine = store._engine
-    assert isinstance(engine, RocksDBEngine)
-    engine._offsets[b"format_version"] = struct.pack(">I", 2)
-    del engine
+    offsets_of(store)[b"format_version"] = struct.pack(">I", 2)
     store.close()
     before = {path: path.read_bytes() for path in directory.task("0_1").rglob("*") if path.is_file()}
     with pytest.raises(CallerError, match=r"0_0/rocksdb/s has format version 2.*run the newer version"):

@@ -34,6 +34,7 @@ from stateline_store.format_upgrade import (
 )
 from stateline_store.layout import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
+from support.rocksdb import offsets_of
 
 TIMESTAMPED = Layout("key_value", timestamped=True)
 STEPS = ["upgrade:plain-withdrawn", "upgrade:plain-moved", "upgrade:notice-removed", "upgrade:plain-deleted"]
@@ -174,7 +175,7 @@ def test_values_with_timestamps_under_the_plain_name_are_refused(task: Path) -> 
 
 def test_a_newer_format_is_refused(task: Path) -> None:
     engine = RocksDBEngine(store_path(task, "s", timestamped=False))
-    engine._offsets[b"format_version"] = (9).to_bytes(4, "big")
+    offsets_of(engine)[b"format_version"] = (9).to_bytes(4, "big")
     engine.close()
     with pytest.raises(CallerError, match="format version 9"):
         check_plain_files(task, "s", TIMESTAMPED)

@@ -40,6 +40,7 @@ from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_rows import read_commit
 from stateline_store.segments import PREFIX, present
 from stateline_store.windowed_keys import session_key, split_window_key, window_key
+from support.rocksdb import database_of
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
 MINUTE = 60_000
@@ -374,7 +375,7 @@ def flushing(store: KeyValueStore, times: int, monkeypatch: pytest.MonkeyPatch) 
         if next(left, None) is not None:
             store.put(b"Ada", b"moved")
             store.commit({})
-            store._engine._db.flush()  # type: ignore[union-attr]  # no store flushes on demand
+            database_of(store).flush()  # no store flushes on demand
         return read_commit(offsets, directory)
 
     monkeypatch.setattr(offline_store, "read_commit", after_a_flush)

@@ -37,9 +37,9 @@ from stateline_store import (
     queries,
     store_path,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
 from store.query_oracles import KINDS, RETENTION, Put, materialized, oracle_of, random_query, write
 from store.query_processes import INPUT, commit_puts
+from support.rocksdb import database_of
 from support.run.length import long_or_short
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -140,9 +140,9 @@ def everything_changes(store: TransactionalStore, kind: str, reader: Reader) -> 
         store.commit({}, position=Position.of({INPUT: number}))
         if isinstance(reader, SecondaryReader):
             reader.refresh()
-        if isinstance(store._engine, RocksDBEngine):
-            store._engine._db.flush()
-            store._engine._db.compact_range(None, None)
+        if store.persistent:
+            database_of(store).flush()
+            database_of(store).compact_range(None, None)
     store.commit({}, position=Position.of({INPUT: 99}))
     if isinstance(reader, SecondaryReader):
         reader.refresh()

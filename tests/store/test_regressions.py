@@ -209,6 +209,7 @@ import os, signal, sys
 from pathlib import Path
 from stateline_store import StoreContext, TopicPartition
 from store.query_oracles import KINDS, RETENTION, Put, write
+from support.rocksdb import database_of
 
 kind, task, flushed = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "True"
 store = KINDS[kind](True)
@@ -217,7 +218,7 @@ for number, late in enumerate([0, -60_000, -90_000]):  # ms: two are in older se
     write(store, Put(b"key%d" % number, b"value", 2 * RETENTION + late, 0, number))
     store.commit({TopicPartition("changelog", 0): number})
     if flushed and number < 2:
-        store._engine._db.flush()
+        database_of(store).flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

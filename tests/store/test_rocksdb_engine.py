@@ -33,6 +33,7 @@ from stateline_store.engine import Commit
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.rocksdb_options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK_BYTES
+from support.rocksdb import database_of, offsets_of, write_to
 from support.run.patience import HANGING_S
 
 CHANGELOG = TopicPartition("my-topic", 3)
@@ -55,7 +56,7 @@ def test_the_offsets_column_family_holds_the_documented_rows(tmp_path: Path) -> 
     engine = RocksDBEngine(tmp_path / "db")
     position = Position({"in": {3: 5}})
     engine.write({b"k": b"v"}, Commit(7, 1234, position, {CHANGELOG: -2}))
-    rows = dict(engine._db.get_column_family("offsets").items())
+    rows = dict(database_of(engine).get_column_family("offsets").items())
     assert rows == {
         b"my-topic-3": struct.pack(">q", -2),
         b"position": position.encode(),
@@ -65,7 +66,7 @@ def test_the_offsets_column_family_holds_the_documented_rows(tmp_path: Path) -> 
         b"layout": b'{"kind": "key_value", "retain_duplicates": false, "segment_interval_ms": null, '
         b'"timestamped": false}',
     }
-    assert dict(engine._db.items()) == {b"k": b"v"}
+    assert dict(database_of(engine).items()) == {b"k": b"v"}
     engine.close()
 
 
@@ -79,10 +80,7 @@ def test_a_commit_keeps_the_offsets_that_it_does_not_move(tmp_path: Path) -> Non
 
 
 def test_a_newer_format_is_refused_by_its_number(store: KeyValueStore, context: StoreContext) -> None:
-    engine = store._engine
-    assert isinstance(engine, RocksDBEngine)
-    engine._offsets[b"format_version"] = struct.pack(">I", 9)
-    del engine
+    offsets_of(store)[b"format_version"] = struct.pack(">I", 9)
     store.close()
     with pytest.raises(CallerError, match=r"format version 9.*up to 1"):
         store.init(context)
@@ -121,12 +119,9 @@ def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueS
     store.commit({CHANGELOG: 1})
     reader, scan = store.reader(IsolationLevel.READ_COMMITTED), store.all()
     store.put(b"lost", b"1")
-    engine = store._engine
-    assert isinstance(engine, RocksDBEngine)
-    failing: Any = FailingDatabase(engine._db, "IO error: No space left on device: While appending to file")
-    engine._writes._db = failing
+    failing: Any = FailingDatabase(database_of(store), "IO error: No space left on device: While appending to file")
+    write_to(store, failing)
     del failing
-    del engine
     with pytest.raises(PoisonedError, match="No space left on device"):
         store.commit({CHANGELOG: 2})
     for call in (
@@ -151,8 +146,8 @@ def test_a_failed_commit_poisons_the_store_until_it_is_reopened(store: KeyValueS
 
 def test_a_failed_forget_poisons_the_store_until_it_is_reopened(store: KeyValueStore, context: StoreContext) -> None:
     store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
-    failing: Any = FailingDatabase(store._engine._db, "IO error: No space left on device")  # type: ignore[union-attr]
-    store._engine._writes._db = failing  # type: ignore[union-attr]
+    failing: Any = FailingDatabase(database_of(store), "IO error: No space left on device")
+    write_to(store, failing)
     del failing
     with pytest.raises(PoisonedError, match="No space left on device"):
         store.forget("gone")
@@ -175,8 +170,8 @@ def test_commits_and_forgetting_a_topic_are_synced_if_that_is_set(tmp_path: Path
             synced.append(arguments[1].sync)
             self._db.write(*arguments)
 
-    watched: Any = Watched(store._engine._db, "")  # type: ignore[union-attr]
-    store._engine._writes._db = watched  # type: ignore[union-attr]
+    watched: Any = Watched(database_of(store), "")
+    write_to(store, watched)
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 1}, position=Position({"gone": {0: 7}}))
     store.forget("gone")
@@ -293,10 +288,7 @@ def test_a_wipe_mends_a_damaged_store(store: KeyValueStore, context: StoreContex
 
 
 def test_an_unknown_column_family_is_refused(store: KeyValueStore, context: StoreContext) -> None:
-    engine = store._engine
-    assert isinstance(engine, RocksDBEngine)
-    engine._db.create_column_family("future", primary_options(DEFAULT_TUNING)).close()
-    del engine
+    database_of(store).create_column_family("future", primary_options(DEFAULT_TUNING)).close()
     store.close()
     with pytest.raises(CallerError, match="column families"):
         store.init(context)
@@ -350,7 +342,7 @@ def test_a_scan_does_not_cross_the_deleted_rows_beside_its_range(
     store.put_all([(key, None) for key in deleted])
     store.commit({})
     if flushed:
-        store._engine._db.flush()  # type: ignore[union-attr]
+        database_of(store).flush()
     for lower, upper, expected in (
         (b"b-one", b"b-one", 1),
         (b"c-1", b"c-2", 2),
@@ -379,7 +371,7 @@ def test_rocksdb_reads_the_end_of_a_range_from_the_very_bytes_that_were_given(tm
     engine.write({b"%d" % number: b"" for number in range(10)}, Commit(1, 1))
     options, end = ReadOptions(), bytes(bytearray(b"8,"))
     options.set_iterate_upper_bound(end)
-    rows = engine._db.items(read_opt=options)
+    rows = database_of(engine).items(read_opt=options)
     del options
     ctypes.memmove(id(end) + bytes.__basicsize__ - 1, b"3", 1)
     assert [key for key, _ in rows] == [b"0", b"1", b"2", b"3"]

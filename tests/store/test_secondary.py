@@ -28,6 +28,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb_secondary import RocksDBSecondary
 from store import store_processes as programs
+from support.rocksdb import database_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
@@ -119,9 +120,7 @@ def test_a_flush_between_two_refreshes_hides_nothing(store: KeyValueStore, reade
         reader.refresh()
         store.put(b"k", b"new%d" % n)
         store.commit({})
-        engine = store._engine
-        engine._db.flush()  # type: ignore[union-attr]  # a flush is RocksDB's own affair, and made here by hand
-        del engine
+        database_of(store).flush()  # a flush is RocksDB's own affair, and made here by hand
         if n % 2:
             store.commit({INPUT: n})  # offsets alone
         reader.refresh()

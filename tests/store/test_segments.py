@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline_store import InvalidArgumentError, KeyRange, KeyValueStore, Segments, StoreContext, StoreIterator
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    KeyRange,
+    KeyValueStore,
+    Segments,
+    StoreContext,
+    StoreIterator,
+)
 from stateline_store.keyed_scans import end_of_keys
 from stateline_store.segments import PREFIX, SegmentRange, existing, present, scan_segments
 
@@ -57,7 +65,7 @@ def test_only_a_segment_that_has_just_died_is_removed() -> None:
 
 
 def test_segments_are_scanned_in_order_of_time_and_of_keys_within_each(store: KeyValueStore) -> None:
-    reader = store._own_reader()
+    reader = store.reader(IsolationLevel.READ_UNCOMMITTED)
     assert found(scan_segments(reader, range(9))) == b"1a 1b 1c 2a 2b 2c 3a 3b 3c"
     assert found(scan_segments(reader, range(1, 3), reverse=True)) == b"2c 2b 2a 1c 1b 1a"
     assert found(scan_segments(reader, range(2, 4), b"b")) == b"2b 2c 3b 3c"
@@ -66,7 +74,7 @@ def test_segments_are_scanned_in_order_of_time_and_of_keys_within_each(store: Ke
 
 
 def test_all_segments_are_seen_at_the_moment_the_scan_is_made(store: KeyValueStore) -> None:
-    scan = scan_segments(store._own_reader(), range(1, 4))
+    scan = scan_segments(store.reader(IsolationLevel.READ_UNCOMMITTED), range(1, 4))
     first = next(scan)
     store.put(PREFIX.pack(3) + b"a", None)
     store.put(PREFIX.pack(2) + b"d", b"new")
@@ -94,7 +102,7 @@ def sparse(request: pytest.FixtureRequest, context: StoreContext) -> Iterator[Ke
 def test_many_segments_are_read_as_each_of_them_would_be(
     sparse: KeyValueStore, start: bytes, stop: bytes | None, reverse: bool
 ) -> None:
-    reader = sparse._own_reader()
+    reader = sparse.reader(IsolationLevel.READ_UNCOMMITTED)
     rows = [(PREFIX.unpack_from(key)[0], key[8:], value) for key, value in sparse.all(reverse=reverse)]
     for segments in (range(100_001), range(1, 70_000), range(70_001, 80_000), range(4, 99_999)):
         expected = [
@@ -106,7 +114,7 @@ def test_many_segments_are_read_as_each_of_them_would_be(
 
 
 def test_segments_that_do_not_exist_are_not_visited(sparse: KeyValueStore) -> None:
-    reader, visited = sparse._own_reader(), []
+    reader, visited = sparse.reader(IsolationLevel.READ_UNCOMMITTED), []
 
     def visit(keys: SegmentRange, segment: int) -> tuple[bytes, bytes]:
         visited.append(segment)
@@ -120,9 +128,10 @@ def test_segments_that_do_not_exist_are_not_visited(sparse: KeyValueStore) -> No
 
 
 def test_the_segments_that_exist_are_found(sparse: KeyValueStore) -> None:
-    assert list(existing(sparse._own_reader().scan, range(1, 99_999))) == [3, 4, 5, 70_000]
-    assert list(existing(sparse._own_reader().scan, range(5, 7))) == [5, 6]  # few are not looked for
-    assert list(present(sparse._own_reader().scan)) == [0, 3, 4, 5, 70_000, 99_999, -1]
+    scan = sparse.reader(IsolationLevel.READ_UNCOMMITTED).scan
+    assert list(existing(scan, range(1, 99_999))) == [3, 4, 5, 70_000]
+    assert list(existing(scan, range(5, 7))) == [5, 6]  # few are not looked for
+    assert list(present(scan)) == [0, 3, 4, 5, 70_000, 99_999, -1]
 
 
 @given(upper=KEYS, keys=st.lists(KEYS, max_size=10), times=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3))

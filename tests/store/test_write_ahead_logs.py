@@ -27,6 +27,7 @@ from stateline_store.rocksdb_options import Tuning
 from stateline_store.scan import EVERY_KEY
 from stateline_store.state_store import StoreContext
 from stateline_store.write_ahead_logs import find_damage, refuse_holes
+from support.rocksdb import database_of, engine_of, offsets_of
 
 INPUT, CHANGELOG = TopicPartition("input", 0), TopicPartition("changelog", 0)
 SMALL = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -91,10 +92,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for attempt in range(5000):
         commit(store, history, rnd)
         if len(history) % 40 == 0 and request.param != "a memtable switch":  # as when a store is closed
-            engine = store._engine
-            assert isinstance(engine, RocksDBEngine)
-            (engine._db if request.param == "default flushed" else engine._offsets).flush()
-            del engine
+            (database_of(store) if request.param == "default flushed" else offsets_of(store)).flush()
             for _ in range(3):
                 commit(store, history, rnd)
         if len(history) > 40 and len(list((base / "0_0" / "rocksdb" / "s").glob("*.log"))) == 2:
@@ -293,9 +291,8 @@ def test_nothing_is_changed_in_a_store_of_another_format_or_kind(
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever the stub says
     store = opened(task)
     commit(store, history, random.Random(0))
-    engine = store._engine
-    assert isinstance(engine, RocksDBEngine)
-    engine._db.put(b"in no log", b"", options)
+    engine = engine_of(store)
+    database_of(engine).put(b"in no log", b"", options)
     engine._mark([(b"format_version", version.to_bytes(4, "big"))])
     copy = Copy(tmp_path / "copy" / "0_0", history)
     copied_live(store, task, copy.task)
@@ -334,12 +331,11 @@ def test_nothing_is_missed_in_sound_logs(tmp_path: Path, caplog: pytest.LogCaptu
         for _ in range(rnd.choice((0, 1, 5, 30))):
             commit(store, history, rnd)
         what = rnd.choice(("nothing", "flush one", "flush the other", "compact", "reopen", "kill", "cut"))
-        engine = store._engine
-        assert isinstance(engine, RocksDBEngine)
+        engine = engine_of(store)
         if what.startswith("flush"):
-            (engine._db if what == "flush one" else engine._offsets).flush()
+            (database_of(engine) if what == "flush one" else offsets_of(engine)).flush()
         elif what == "compact":
-            engine._db.compact_range(None, None)
+            database_of(engine).compact_range(None, None)
         with contextlib.suppress(RetryLaterError):  # it was flushed just then
             refuse_holes(engine.directory)
         del engine

@@ -63,7 +63,7 @@ def test_who_waits_hears_of_each_worker_that_has_handed_over_and_of_one_that_has
     with closing(configured_log(config)) as log:
         create(log, {"in": 2})
         with running(app, config, log) as worker:
-            eventually(lambda: len(worker._tasks.running) == 2, "it has both tasks")
+            eventually(lambda: len(worker.tasks.running) == 2, "it has both tasks")
             with monkeypatch.context() as patched:
                 patched.setattr(DeploymentFiles, "is_to_drain", lambda _: False)
                 with pytest.raises(RetryLaterError, match=r"worker-0 has not handed over within 0\.5 s"):
@@ -72,8 +72,8 @@ def test_who_waits_hears_of_each_worker_that_has_handed_over_and_of_one_that_has
             for _ in range(2):
                 drain_node(config, told.append, HANGING_S)
             assert told == ["worker-0", "worker-0"], "one that has nothing any more has handed over"
-            assert not worker._tasks.all
+            assert not worker.tasks.all
         with running(app, config, log) as worker:
-            eventually(lambda: len(worker._tasks.running) == 2, "started anew it takes them again")
+            eventually(lambda: len(worker.tasks.running) == 2, "started anew it takes them again")
     with pytest.raises(DoesNotExistError, match="nothing is to be drained"):
         drain_node(config, told.append, 0.5)

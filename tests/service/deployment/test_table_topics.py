@@ -111,7 +111,7 @@ def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_m
         cut = {TopicPartition(table, 0): 3, TopicPartition(static, 0): 1}
         admin.delete_records(cut)
         with running(app, configured(app, tmp_path / "state"), log) as worker:
-            eventually(lambda: bool(worker._tasks.running), "it runs")
+            eventually(lambda: bool(worker.tasks.running), "it runs")
         lost, deletes = sorted(warnings(caplog, table), key=lambda text: "deletes old" in text)
         assert f"{table}-0 begins at offset 3" in lost
         assert f"{table}-1" not in lost

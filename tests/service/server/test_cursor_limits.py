@@ -18,11 +18,11 @@ import pytest
 from stateline.query.open_scan import OpenScan
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
-from stateline_store.rocksdb_engine import RocksDBEngine
 from support.http.paging import EndlessScan, entries, follow, good, pages, refused
 from support.processes.open_files import open_files
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.rocksdb import database_of
 
 EXPIRED = (410, "CURSOR_EXPIRED")
 VALUE_BYTES = 10_000
@@ -47,10 +47,10 @@ def rewrite(worker: OwningWorker, seed: str) -> None:
 def flush(worker: OwningWorker, *, compact: bool) -> None:
     """Write files; what they replace is deleted when `compact`."""
     for store in worker.stores.values():
-        if isinstance(store._engine, RocksDBEngine):
-            worker.run(store._engine._db.flush)
+        if store.persistent:
+            worker.run(database_of(store).flush)
             if compact:
-                worker.run(partial(store._engine._db.compact_range, None, None))
+                worker.run(partial(database_of(store).compact_range, None, None))
 
 
 def begun(here: Here, store: str = "aircraft", **params: Any) -> Any:

@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stateline_store.rocksdb_engine import RocksDBEngine
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
 from support.processes.open_files import open_files
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.rocksdb import database_of
 from support.run.patience import HANGING_S
 
 
@@ -160,10 +160,10 @@ def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Pat
 
     def flush(*, compact: bool) -> None:
         for store in worker.stores.values():
-            if isinstance(store._engine, RocksDBEngine):
-                worker.run(store._engine._db.flush)
+            if store.persistent:
+                worker.run(database_of(store).flush)
                 if compact:
-                    worker.run(partial(store._engine._db.compact_range, None, None))
+                    worker.run(partial(database_of(store).compact_range, None, None))
 
     with served_here(tmp_path) as here:
         rewrite("a")

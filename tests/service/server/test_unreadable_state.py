@@ -15,6 +15,7 @@ from stateline_store import Layout
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 from support.processes.served_here import http_server
+from support.rocksdb import offsets_of
 
 UNCOMMITTED = {"isolation_level": "read_uncommitted"}
 LEVEL = "default.state.isolation.level=read_committed"
@@ -91,7 +92,7 @@ def test_a_store_of_a_newer_format_or_another_kind_is_not_answered_from(
     directory = worker.application / "0_1" / "rocksdb" / "aircraft-v2"
     worker.close()
     engine = RocksDBEngine(directory, layout=Layout("key_value", timestamped=True))
-    engine._offsets[row] = value
+    offsets_of(engine)[row] = value
     engine.close()
     with http_server(tmp_path, LEVEL) as client:
         for path in ("range", "count"):

@@ -331,8 +331,18 @@ class Worker:
 
     @property
     def tasks(self) -> Tasks:
-        """Those that it has now."""
+        """Its tasks."""
         return self._tasks
+
+    @property
+    def group(self) -> WorkerMembership:
+        """Its membership in the consumer group."""
+        return self._group
+
+    @property
+    def standbys(self) -> StandbyAssignment:
+        """Its copies of other workers' tasks."""
+        return self._standbys
 
     @property
     def global_stores(self) -> Mapping[str, TransactionalStore]:

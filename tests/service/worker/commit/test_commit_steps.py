@@ -103,7 +103,7 @@ def test_a_commit_of_several_stores_is_announced_when_all_of_them_have_made_it(
     announce, worker = TransactionalStore.announce_commit, place.worker(app, config)
 
     def looked_at(store: TransactionalStore) -> None:
-        for task in worker._tasks.all.values():
+        for task in worker.tasks.all.values():
             made = [
                 each.position(IsolationLevel.READ_COMMITTED) for _, each in task.stores.transactional if each.is_open
             ]
@@ -300,7 +300,7 @@ def test_what_restores_is_not_counted_as_what_a_commit_would_free(
     worker, looks = place.worker(app, config), list[tuple[TaskState, int, int]]()
 
     def restored() -> bool:
-        looks.extend((t.state, t.staged_bytes, worker._tasks.staged_bytes()) for t in worker._tasks.all.values())
+        looks.extend((t.state, t.staged_bytes, worker.tasks.staged_bytes()) for t in worker.tasks.all.values())
         return worker.read_up_to(IN) == 60
 
     worker.reach(restored)

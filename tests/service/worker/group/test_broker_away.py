@@ -213,12 +213,12 @@ def test_who_gives_partitions_back_waits_for_the_log_once_and_not_with_every_cal
                 return False
             own_broker.pause()
             began_s = time.monotonic()
-            worker._group.suspended([topic])
+            worker.group.suspended([topic])
             took_s.append(time.monotonic() - began_s)
             own_broker.go_on()
-            assert worker._tasks.all == {}
+            assert worker.tasks.all == {}
             return True
 
         worker.reach(gave_back)
-        assert isinstance(worker._group.failed, LogUnavailableError | InDoubtError)
+        assert isinstance(worker.group.failed, LogUnavailableError | InDoubtError)
     assert took_s[0] < 15.0

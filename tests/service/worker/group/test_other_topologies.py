@@ -59,7 +59,7 @@ class Scene:
 
 
 def has_tasks(worker: Worker) -> bool:
-    return bool(worker._tasks.all)
+    return bool(worker.tasks.all)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_worker_of_another_topology_waits_until_all_of_the_first_one_have_left
             produce(scene.log, scene.topic, RECORDS)
             scene.counted("one", 2, more=False)
             assert (has_tasks(one), has_tasks(two)) == (True, False)
-        eventually(lambda: len(two._tasks.running) == PARTITIONS, "it goes on with everything")
+        eventually(lambda: len(two.tasks.running) == PARTITIONS, "it goes on with everything")
         produce(scene.log, scene.topic, RECORDS)
         scene.counted("two", 3, more=True)
 
@@ -93,7 +93,7 @@ def test_so_it_is_when_the_topic_was_deleted_in_which_they_say_it(
     monkeypatch.setattr(joining, "_TOPIC_INTERVAL_S", 0.2)
     with ExitStack() as stack:
         one = scene.started("one", stack, more=False)
-        eventually(lambda: len(one._tasks.running) == PARTITIONS, "one has all tasks")
+        eventually(lambda: len(one.tasks.running) == PARTITIONS, "one has all tasks")
         with closing(scene.log.admin()) as admin:
             admin.delete_topics([nodes_partition(scene.name).topic])
             eventually(lambda: nodes_topic_id(scene.name, admin) is None, "it is deleted")
@@ -117,4 +117,4 @@ def test_of_two_that_begin_at_once_one_alone_gets_to_work(scene: Scene, monkeypa
     with ExitStack() as stack:
         workers = [scene.started("one", stack, more=False), scene.started("two", stack, more=True)]
         eventually(lambda: let_in == {"one", "two"}, "both were in the group")
-        eventually(lambda: sorted(len(worker._tasks.running) for worker in workers) == [0, PARTITIONS], "one has all")
+        eventually(lambda: sorted(len(worker.tasks.running) for worker in workers) == [0, PARTITIONS], "one has all")

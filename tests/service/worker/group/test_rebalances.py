@@ -29,7 +29,7 @@ RECORDS = entries([f"k{n}" for n in range(40)])
 
 
 def runs(worker: Worker, count: int) -> Callable[[], bool]:
-    return lambda: [str(task.state) for task in [*worker._tasks.all.values()]] == ["running"] * count
+    return lambda: [str(task.state) for task in [*worker.tasks.all.values()]] == ["running"] * count
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -58,11 +58,11 @@ def test_what_stays_with_a_worker_is_not_closed_when_others_come_and_go(
             counted(1)
             with running(app, config, log, "two") as two:
                 eventually(lambda: runs(one, 2)() and runs(two, 2)(), "each has two tasks")
-                assert sorted(closed) == sorted(map(str, two._tasks.all))
+                assert sorted(closed) == sorted(map(str, two.tasks.all))
                 assert sorted(suspended) == ["0_0", "0_1", "0_2", "0_3"]
                 counted(2)
                 closed.clear()
-                left = sorted(map(str, two._tasks.all))
+                left = sorted(map(str, two.tasks.all))
             eventually(runs(one, PARTITIONS), "one has all tasks again")
             assert sorted(closed) == left, "those of the worker that has left, and no other"
             counted(3)
@@ -111,9 +111,9 @@ def while_running(
     worker = place.worker(app, place.config(app, **settings))
 
     def acted() -> bool:
-        if not worker._tasks.running or worker.read_up_to(IN) < count:
+        if not worker.tasks.running or worker.read_up_to(IN) < count:
             return False
-        worker._commits.commit(worker._group.consumer)
+        worker._commits.commit(worker.group.consumer)
         act(worker)
         return True
 
@@ -121,7 +121,7 @@ def while_running(
 
 
 def the_task(worker: Worker) -> Task:
-    (task,) = worker._tasks.all.values()
+    (task,) = worker.tasks.all.values()
     return task
 
 
@@ -130,19 +130,19 @@ def test_a_suspended_task_answers_as_a_standby_and_goes_on_as_it_was_when_nobody
         before = the_task(worker)
         kept_elsewhere = list[TopicPartition]()
         worker._manager._forget = kept_elsewhere.append
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         assert kept_elsewhere == [IN]
-        worker._group.consumer.seek(IN, 0)  # as a log that forgets where it was read up to
-        hosted = worker._tasks.hosted("counts", 0)
+        worker.group.consumer.seek(IN, 0)  # as a log that forgets where it was read up to
+        hosted = worker.tasks.hosted("counts", 0)
         assert hosted is not None
         assert hosted.state is StoreState.STANDBY, "the group may give it to somebody else"
         assert str(before.state) == "suspended"
-        assert worker._tasks.running == []
-        worker._group.assigned([IN])
+        assert worker.tasks.running == []
+        worker.group.assigned([IN])
         assert the_task(worker) is before
         assert str(before.state) == "running"
         assert before.processing.next_offsets == {IN: 3}
-        assert worker._group.consumer.next_offset(IN) in (None, 3)
+        assert worker.group.consumer.next_offset(IN) in (None, 3)
         worker.turn()
         assert before.processing.next_offsets == {IN: 3}
 
@@ -156,14 +156,14 @@ def test_a_suspended_task_answers_as_a_standby_and_goes_on_as_it_was_when_nobody
 def test_a_suspended_task_whose_changelog_has_grown_since_is_opened_anew(place: Place) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         with closing(place.log.producer()) as producer:
             epoch = place.admin.log_end(TopicPartition(CHANGELOG, 0))
             producer.produce(CHANGELOG, b"a", b"77", timestamp_ms=1, headers=owner_headers(epoch))
             producer.flush()
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
         assert the_task(worker) is not before
-        while not worker._tasks.running:
+        while not worker.tasks.running:
             worker.turn()
         assert (
             dict(the_task(worker).stores.transactional)["counts"].reader(IsolationLevel.READ_COMMITTED).get(b"a")
@@ -178,9 +178,9 @@ def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(pla
     def act(worker: Watched) -> None:
         before = the_task(worker)
         place.send(entries("abc"))
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         place.write("UPDATE group_offsets SET next_offset = 5")
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))
@@ -196,8 +196,8 @@ def test_a_task_in_memory_is_kept_too(place: Place) -> None:
         if worker.read_up_to(IN) < 3 or the_task(worker).processing.dirty:
             return False
         before = the_task(worker)
-        worker._group.suspended([IN])
-        worker._group.assigned([IN])
+        worker.group.suspended([IN])
+        worker.group.assigned([IN])
         assert the_task(worker) is before
         return True
 
@@ -208,15 +208,15 @@ def test_a_task_in_memory_is_kept_too(place: Place) -> None:
 def test_a_suspended_task_in_memory_says_how_much_of_its_changelog_it_has(place: Place, guarantee: str) -> None:
     def act(worker: Watched) -> None:
         (newest,) = [record.offset for record in read_all(place.log, CHANGELOG, 1)][-1:]
-        active = worker._tasks.hosted("counts", 0)
+        active = worker.tasks.hosted("counts", 0)
         assert active is not None
         assert (active.state, active.offset) == (StoreState.ACTIVE, None)
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         for store, offset in (("counts", newest), ("newest", 2)):
-            hosted = worker._tasks.hosted(store, 0)
+            hosted = worker.tasks.hosted(store, 0)
             assert hosted is not None
             assert (hosted.state, hosted.offset) == (StoreState.STANDBY, offset)
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
 
     place.send(entries("abc"))
     while_running(place, 3, act, counting(persistent=False, table=True), processing__guarantee=guarantee)
@@ -224,11 +224,11 @@ def test_a_suspended_task_in_memory_says_how_much_of_its_changelog_it_has(place:
 
 def test_a_suspended_task_that_has_nothing_says_so(place: Place) -> None:
     def act(worker: Watched) -> None:
-        worker._group.suspended([IN])
-        hosted = worker._tasks.hosted("counts", 0)
+        worker.group.suspended([IN])
+        hosted = worker.tasks.hosted("counts", 0)
         assert hosted is not None
         assert (hosted.state, hosted.offset) == (StoreState.STANDBY, -1)
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
 
     while_running(place, 0, act, counting(persistent=False))
 
@@ -244,11 +244,11 @@ def test_a_suspended_task_whose_commit_failed_is_closed(place: Place, monkeypatc
             worker.turn()
         with monkeypatch.context() as patch:
             patch.setattr(worker._committer, "commit", fail)
-            worker._group.suspended([IN])
-        assert worker._group.failed is not None
+            worker.group.suspended([IN])
+        assert worker.group.failed is not None
         assert before.state is TaskState.CLOSED
-        worker._group.failed = None
-        worker._group.assigned([])
+        worker.group.failed = None
+        worker.group.assigned([])
 
     place.send(entries("abc"))
     while_running(place, 3, act, commit__interval__ms=NEVER_MS)
@@ -258,9 +258,9 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
     """It took over where the changelog ended, and had not written yet when the task came back."""
 
     def act(worker: Watched) -> None:
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         other = place.admin.log_end(TopicPartition(CHANGELOG, 0))
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
         count(worker, 6)
         with closing(place.log.producer()) as producer:
             headers = (*position_headers(Position.of({IN: 3})), *owner_headers(other))
@@ -272,7 +272,7 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
         place.send(entries("abc"))
         while worker.read_up_to(IN) < next_offset:
             worker.turn()
-        worker._commits.commit(worker._group.consumer)
+        worker._commits.commit(worker.group.consumer)
 
     place.send(entries("abc"))
     while_running(place, 3, act)
@@ -287,15 +287,15 @@ def test_who_had_a_task_while_it_was_suspended_and_writes_late_is_a_former_owner
 def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Place, topic: str) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         rename(place, topic)
         if topic == CHANGELOG:  # it has not what the store has
             with pytest.raises(TopologyError, match=CHANGELOG):
-                worker._group.assigned([IN])
+                worker.group.assigned([IN])
             assert before.state is TaskState.CLOSED
             worker._manager.drop_all()
             return
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))
@@ -305,10 +305,10 @@ def test_a_suspended_task_of_a_topic_that_was_made_anew_is_opened_anew(place: Pl
 def test_a_suspended_task_that_went_to_another_worker_is_closed(place: Place) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._group.suspended([IN])
-        worker._group.assigned([])
+        worker.group.suspended([IN])
+        worker.group.assigned([])
         assert before.state is TaskState.CLOSED
-        assert worker._tasks.all == {}
+        assert worker.tasks.all == {}
 
     place.send(entries("abc"))
     while_running(place, 3, act)
@@ -319,13 +319,13 @@ def test_a_task_that_stays_suspended_is_closed_for_who_may_wait_for_it(
 ) -> None:
     def act(worker: Watched) -> None:
         before = the_task(worker)
-        worker._group.suspended([IN])
+        worker.group.suspended([IN])
         worker._manager.open_waiting()
-        assert worker._tasks.hosted("counts", 0) is not None
+        assert worker.tasks.hosted("counts", 0) is not None
         monkeypatch.setattr(task_manager, "_SUSPENDED_PATIENCE_S", -1.0)
         worker._manager.open_waiting()
         assert before.state is TaskState.CLOSED
-        worker._group.assigned([IN])
+        worker.group.assigned([IN])
         assert the_task(worker) is not before
 
     place.send(entries("abc"))

@@ -414,8 +414,8 @@ def test_a_join_keeps_the_order_of_time_after_a_rebalance_that_took_nothing_from
     def rebalanced() -> bool:
         if not worker.tasks.running:
             return False
-        worker._group.suspended([ROWS, TABLE])
-        worker._group.assigned([ROWS, TABLE])
+        worker.group.suspended([ROWS, TABLE])
+        worker.group.assigned([ROWS, TABLE])
         place.send([(b"k", b"t%d" % n, 2 * n) for n in range(50)], "table")
         place.send([(b"k", b"r%d" % n, 2 * n + 1) for n in range(50)], "rows")
         worker.until = lambda: len(read_all(place.log, "out", 1)) == 50

@@ -246,7 +246,7 @@ def test_the_byte_limit_forces_commits_long_before_the_interval(
     learn = SlicePace.learn
 
     def learned(pace: SlicePace, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
-        slices.append((records, worker._tasks.staged_bytes() - growth_bytes))
+        slices.append((records, worker.tasks.staged_bytes() - growth_bytes))
         learn(pace, records, size_bytes, seconds, growth_bytes)
 
     monkeypatch.setattr(SlicePace, "learn", learned)

@@ -69,7 +69,7 @@ class Scene:
         worker, found = Watched(self.app, self.config, self.log, instance="one"), Rows()
 
         def is_committed() -> bool:
-            for task in worker._tasks.running:
+            for task in worker.tasks.running:
                 if task.processing.committed_next_offsets[TopicPartition(self.topic, 0)] >= next_offset:
                     found.update({name: rows_of(store) for name, store in task.stores.transactional})
             return bool(found)
@@ -206,7 +206,7 @@ def test_a_table_of_windows_written_in_transactions_keeps_its_rows_when_its_topi
         worker, found = Watched(scene.app, scene.config, scene.log, instance="one"), Rows()
 
         def is_committed() -> bool:
-            for task in worker._tasks.running:
+            for task in worker.tasks.running:
                 for name, store in task.stores.transactional:
                     if len(rows := rows_of(store)) == count:
                         found[name] = rows

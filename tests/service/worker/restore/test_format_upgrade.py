@@ -145,7 +145,7 @@ def test_offline_the_timestamped_files_are_made_from_the_changelog_and_then_the_
     worker, found = place.worker(app(kind, timestamped=True), config), set[tuple[TaskState, bool]]()
 
     def upgraded() -> bool:
-        found.update((task.state, files(config, timestamped=False).exists()) for task in worker._tasks.all.values())
+        found.update((task.state, files(config, timestamped=False).exists()) for task in worker.tasks.all.values())
         return worker.read_up_to(IN) == 30
 
     worker.reach(upgraded)
@@ -188,7 +188,7 @@ def test_in_place_the_plain_files_serve_while_timestamped_ones_are_built_for_the
     worker, views = place.worker(timestamped, config), list[dict[bytes, bytes]]()
 
     def seen() -> bool:
-        (store,) = (store for task in worker._tasks.all.values() for _, store in task.stores.transactional)
+        (store,) = (store for task in worker.tasks.all.values() for _, store in task.stores.transactional)
         with store.reader(IsolationLevel.READ_COMMITTED).scan(EVERY_KEY) as rows:
             views.append(dict(rows))
         return True

@@ -98,9 +98,9 @@ class Scene:
         count = len(app.topology().subtopologies)
 
         def is_through() -> bool:
-            tasks = worker._tasks.running
+            tasks = worker.tasks.running
             read = max((t.processing.committed_next_offsets.get(source, 0) for t in tasks), default=0)
-            is_idle = not worker._has_work and not worker._tasks.dirty() and all(map(self._has_all, tasks))
+            is_idle = not worker._has_work and not worker.tasks.dirty() and all(map(self._has_all, tasks))
             return len(tasks) == count and (read >= to if to is not None else is_idle and read == self.sent)
 
         worker.reach(is_through)

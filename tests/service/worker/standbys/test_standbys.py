@@ -155,9 +155,9 @@ def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
     """Whether it runs so many tasks, and follows so many that have all."""
 
     def looks() -> bool:
-        states = [str(task.state) for task in [*worker._tasks.all.values()]]
-        caught_up = len(worker._standbys._followed.caught_up())
-        return states == ["running"] * running and caught_up == standby == len(worker._standbys.tasks)
+        states = [str(task.state) for task in [*worker.tasks.all.values()]]
+        caught_up = len(worker.standbys._followed.caught_up())
+        return states == ["running"] * running and caught_up == standby == len(worker.standbys.tasks)
 
     return looks
 
@@ -208,7 +208,7 @@ def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_a
         found = list[tuple[StoreState, bool, int]]()
 
         def note() -> None:
-            hosted = two._tasks.hosted("counts", number)
+            hosted = two.tasks.hosted("counts", number)
             assert hosted is not None
             offset = -1 if hosted.offset is None else hosted.offset - at
             reached = hosted.store.position(IsolationLevel.READ_COMMITTED).get(group.topic, number)
@@ -326,11 +326,11 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
     with group.worker("one", "one-a") as a, group.worker("two") as two:
         eventually(lambda: has(a, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
         with group.worker("one", "one-b") as b:
-            eventually(lambda: len(a._tasks.running) + len(b._tasks.running) + len(two._tasks.running) == 4, "all run")
-            eventually(lambda: bool(b._tasks.running), "the third one has some")
-            own = {task.id for task in (*a._tasks.running, *b._tasks.running)}
+            eventually(lambda: len(a.tasks.running) + len(b.tasks.running) + len(two.tasks.running) == 4, "all run")
+            eventually(lambda: bool(b.tasks.running), "the third one has some")
+            own = {task.id for task in (*a.tasks.running, *b.tasks.running)}
             eventually(
-                lambda: own.isdisjoint(t.id for t in (*a._standbys.tasks, *b._standbys.tasks)),
+                lambda: own.isdisjoint(t.id for t in (*a.standbys.tasks, *b.standbys.tasks)),
                 "no directory has a task twice",
             )
             group.send()
@@ -350,8 +350,8 @@ def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_
         }
 
         def is_settled() -> bool:
-            every = [(each._standbys._wanted, each._standbys._followed.caught_up()) for each in there.values()]
-            running = [len(each._tasks.running) for each in there.values()]
+            every = [(each.standbys._wanted, each.standbys._followed.caught_up()) for each in there.values()]
+            running = [len(each.tasks.running) for each in there.values()]
             copies = sum(len(wanted) for wanted, _ in every)
             return running == [1, 1, 1, 1, 0] and copies == 2 * PARTITIONS and all(w == had for w, had in every)
 
@@ -409,7 +409,7 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
         group.send()
         eventually(lambda: "The disk is full" in caplog.text, "it meets the full disk")
         for worker in (one, two):
-            node, own = "one" if worker is one else "two", [task.id.partition for task in worker._tasks.running]
+            node, own = "one" if worker is one else "two", [task.id.partition for task in worker.tasks.running]
             eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
             eventually(lambda node=node: lack_s(group, node, 2.5), "it says for how long what it follows lacks some")  # type: ignore[misc]
         is_full.clear()
@@ -473,7 +473,7 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
-        followed = [*one._standbys.tasks, *two._standbys.tasks]
+        followed = [*one.standbys.tasks, *two.standbys.tasks]
         is_away.set()
         for _ in range(6):
             assert refused.acquire(timeout=HANGING_S)
@@ -482,7 +482,7 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
-        assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
+        assert [*one.standbys.tasks, *two.standbys.tasks] == followed, "none was opened anew"
 
 
 def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads_on(
@@ -503,15 +503,15 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
-        followed = [*one._standbys.tasks, *two._standbys.tasks]
-        readers += [one._standbys._followed, two._standbys._followed]
+        followed = [*one.standbys.tasks, *two.standbys.tasks]
+        readers += [one.standbys._followed, two.standbys._followed]
         group.send()
         eventually(lambda: len(failed) == 4, "four have failed")
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "they say that they have caught up")
-        assert [*one._standbys.tasks, *two._standbys.tasks] == followed, "none was opened anew"
+        assert [*one.standbys.tasks, *two.standbys.tasks] == followed, "none was opened anew"
         assert len({*failed}) == 4, "each but once"
 
 
@@ -558,7 +558,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     with group.worker("one") as one:
         with group.worker("two") as two:
             eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
-            followed = {task.id.partition for task in two._standbys.tasks}
+            followed = {task.id.partition for task in two.standbys.tasks}
         places = [TopicPartition(changelog, n) for n in followed]
         with closing(group.log.admin()) as admin:
             for _ in range(2):
@@ -651,7 +651,7 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
                 group.send()
                 for worker in (one, two):
                     node = "one" if worker is one else "two"
-                    own = [task.id.partition for task in worker._tasks.running]
+                    own = [task.id.partition for task in worker.tasks.running]
                     eventually(lambda node=node, own=own: all(group.has(node, n) for n in own), "what it owns goes on")  # type: ignore[misc]
             delete_records(group.servers, admin, ends)  # what is left has every key
         is_held.clear()

@@ -42,6 +42,7 @@ from stateline_store import (
 from stateline_store.rocksdb_engine import RocksDBEngine
 from support.processes.owned import Owned
 from support.processes.running_worker import create
+from support.rocksdb import offsets_of
 
 MINUTE = timedelta(minutes=1)
 KEYS: dict[str, Any] = {"key": serdes.string}
@@ -143,7 +144,7 @@ def test_an_older_database_and_one_without_a_commit_take_the_types_that_are_decl
         pass  # a first start that met a record of another type, as it may be
     written(tmp_path, keyed())
     engine = RocksDBEngine(tmp_path / "rocksdb" / "s")
-    del engine._offsets[b"types"]
+    del offsets_of(engine)[b"types"]
     engine.close()
     with opened(tmp_path, keyed()):
         pass

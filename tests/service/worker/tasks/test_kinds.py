@@ -131,7 +131,7 @@ class Scene:
         shutil.rmtree(self.config.state_dir)
 
     def _is_at_end(self, worker: Watched) -> bool:
-        if not any(task.state is TaskState.RUNNING for task in worker._tasks.all.values()):
+        if not any(task.state is TaskState.RUNNING for task in worker.tasks.all.values()):
             return False
         positions = [store.position(COMMITTED).get(self.topic, 0) for store in hosted(worker).values()]
         return all((-1 if offset is None else offset) + 1 >= self.end for offset in positions)
@@ -158,7 +158,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def hosted(worker: Watched) -> dict[str, TransactionalStore]:
-    (task,) = worker._tasks.all.values()
+    (task,) = worker.tasks.all.values()
     return dict(task.stores.transactional)
 
 

@@ -70,7 +70,7 @@ def counting_in(definition: Any) -> App:
 
 
 def own(worker: Watched) -> OwnStore:
-    (task,) = worker._tasks.all.values()
+    (task,) = worker.tasks.all.values()
     store = task.stores.by_name["own"]
     assert isinstance(store, OwnStore)
     return store
@@ -81,7 +81,7 @@ def work(place: Place, app: App, config: Config, next_offset: int, look: Callabl
     worker = place.worker(app, config)
 
     def done() -> bool:
-        running = any(task.state is TaskState.RUNNING for task in worker._tasks.all.values())
+        running = any(task.state is TaskState.RUNNING for task in worker.tasks.all.values())
         if not running or place.admin.committed("app", [IN]) != {IN: next_offset}:
             return False
         look(worker)
@@ -286,7 +286,7 @@ def test_a_store_in_memory_is_restored_at_every_start(place: Place, guarantee: s
         found: list[str | None] = []
 
         def look(worker: Watched, found: list[str | None] = found) -> None:
-            (task,) = worker._tasks.all.values()
+            (task,) = worker.tasks.all.values()
             store = task.stores.by_name["own"]
             assert isinstance(store, InMemory)
             found.append(store.get("a"))

@@ -146,7 +146,7 @@ def test_a_stale_task_of_nobody_is_deleted_after_the_delay_and_the_worker_s_own_
             age(place.task(1))
 
             def cleaned() -> bool:
-                own = {task.id.partition for task in worker._tasks.all.values()}
+                own = {task.id.partition for task in worker.tasks.all.values()}
                 assert all(holds_rows(place.task(partition)) for partition in own)
                 return len(own) == 1 and not holds_rows(place.task(1 - min(own)))
 

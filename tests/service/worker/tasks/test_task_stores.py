@@ -30,6 +30,7 @@ from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkp
 from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.task_id import TaskId
 from support.apps.own_stores import OwnStore
+from support.rocksdb import database_of
 
 CHANGELOG = TopicPartition("app-s-changelog", 0)
 SORTS = [(transactional, manages) for transactional in (True, False) for manages in (True, False)]
@@ -85,7 +86,7 @@ def write_rows(directory: Path, rows: Mapping[bytes, bytes], offsets: Mapping[To
     if not offsets:
         engine = RocksDBEngine(directory / "rocksdb" / "s")
         for key, value in rows.items():
-            engine._db[key] = value
+            database_of(engine)[key] = value
         engine.close()
         return
     store = KeyValueStore("s")
@@ -375,6 +376,6 @@ def test_a_store_of_the_applications_own_closes_on_the_thread_that_opened_it(
         lambda record, kept: kept.put(record.key, record.value)
     )
     worker = place.worker(app, place.config(app))
-    worker.reach(lambda: len(worker._tasks.running) == 4)
+    worker.reach(lambda: len(worker.tasks.running) == 4)
     assert threads == {get_ident()}
     place.close()
