@@ -22,7 +22,7 @@ from stateline.cli.record_json import read_record
 from stateline.config.loading import load_config
 from stateline.dsl.app import App as DeclaredApp
 from stateline.log import open_log
-from stateline.model.event_time import _POLICIES
+from stateline.model.event_time import POLICIES
 from support.processes.running_worker import Stores, create, eventually, running
 from test_docs import blocks, document, plain, rows
 
@@ -40,7 +40,7 @@ def declared() -> dict[str, Any]:
 
 def test_the_policies_are_those_of_the_code() -> None:
     named = [plain(row[0]).split()[0].strip('`"') for row in rows(TEXT, "a record with an invalid time:\n")]
-    assert named == list(_POLICIES)
+    assert named == list(POLICIES)
 
 
 def test_the_applications_that_it_shows_go_by_the_records_own_times(tmp_path: Path) -> None:

@@ -82,10 +82,10 @@ def _is_intact(block: bytes, at: int) -> bool:
     end = at + _HEADER_BYTES + length + (4 if kind in _RECYCLED else 0)
     masked = (int.from_bytes(block[at : at + _CHECKSUM_BYTES], "little") - 0xA282EAD8) & 0xFFFFFFFF
     wanted = (masked >> 17 | masked << 15) & 0xFFFFFFFF
-    return end <= len(block) and _crc32c(block[at + _HEADER_BYTES - 1 : end]) == wanted
+    return end <= len(block) and crc32c(block[at + _HEADER_BYTES - 1 : end]) == wanted
 
 
-def _crc32c(content: bytes) -> int:
+def crc32c(content: bytes) -> int:
     """CRC-32C (RFC 3720, appendix B.4); zlib has another polynomial."""
     crc = 0xFFFFFFFF
     for byte in content:

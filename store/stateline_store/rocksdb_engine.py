@@ -94,7 +94,7 @@ class RocksDBEngine:
         refuses.
         """
         self.directory = directory
-        self._cache = RowCache()
+        self.cache = RowCache()
         self._sources: weakref.WeakSet[ChunkSource] = weakref.WeakSet()
         self._closed = False
         self._failure: str | None = None
@@ -119,7 +119,7 @@ class RocksDBEngine:
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            known = self._cache.get(key)
+            known = self.cache.get(key)
             if known is not UNKNOWN:
                 return known
             value: bytes | None = self._db.get(key)
@@ -127,12 +127,12 @@ class RocksDBEngine:
             if not isinstance(key, bytes):
                 raise no_key(key) from error
             raise self._refusal() or translated(error, self.directory) from error
-        self._cache.read(key, value)
+        self.cache.read(key, value)
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            known = self._cache.get_many(keys)
+            known = self.cache.get_many(keys)
             unknown = [key for key, value in zip(keys, known, strict=True) if value is UNKNOWN]
             values: list[bytes | None] = self._db.get([*unknown]) if unknown else []  # type: ignore[assignment]  # a list gives a list
         except Exception as error:
@@ -140,7 +140,7 @@ class RocksDBEngine:
                 raise no_key(wrong[0]) from error
             raise self._refusal() or translated(error, self.directory) from error
         if unknown:
-            self._cache.keep(dict(zip(unknown, values, strict=True)))
+            self.cache.keep(dict(zip(unknown, values, strict=True)))
         read = iter(values)
         return [next(read) if value is UNKNOWN else value for value in known]
 
@@ -163,14 +163,14 @@ class RocksDBEngine:
         try:
             self._writes.commit(rows, commit, expired, sync=sync)
             if expired is None:
-                self._cache.committed(rows)
+                self.cache.committed(rows)
                 known = True
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
             self._poison(error)
             raise self._refusal() or translated(error, self.directory) from translated(error, self.directory)
         finally:
             if not known:  # an interruption, too, may come between
-                self._cache.clear()
+                self.cache.clear()
 
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
         """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
@@ -180,7 +180,7 @@ class RocksDBEngine:
         except Exception as error:
             raise translated(error, self.directory) from error
         finally:
-            self._cache.clear()
+            self.cache.clear()
         self.layout = layout
 
     @property
@@ -222,7 +222,7 @@ class RocksDBEngine:
         if self._closed:
             return
         self._closed = True
-        self._cache.clear()
+        self.cache.clear()
         for source in list(self._sources):
             source.cut_off()  # a live iterator would keep the database, and its LOCK, open
         # Handles keep the database open as well, so they go too.

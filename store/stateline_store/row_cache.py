@@ -38,31 +38,31 @@ class RowCache:
     """One database's. It is right as long as all that is written is told (`committed`, `clear`). Used on the thread
     that has made it."""
 
-    __slots__ = ("__weakref__", "_asked", "_older", "_younger", "older_bytes", "younger_bytes")
+    __slots__ = ("__weakref__", "_asked", "older", "older_bytes", "younger", "younger_bytes")
 
     def __init__(self) -> None:
         self._asked = 0  # since the last commit
-        self._younger: dict[bytes, bytes | None] = {}
-        self._older: dict[bytes, bytes | None] = {}
+        self.younger: dict[bytes, bytes | None] = {}
+        self.older: dict[bytes, bytes | None] = {}
         self.younger_bytes = self.older_bytes = 0
         """Of keys, values and what Python takes for each of them, at most: an overwritten row counts twice."""
-        _shared.caches.add(self)
+        shared.caches.add(self)
 
     def get(self, key: bytes) -> Known:
         """What is known of this key."""
         self._asked += 1
-        rows = self._younger
-        return rows[key] if key in rows else self._older.get(key, UNKNOWN)
+        rows = self.younger
+        return rows[key] if key in rows else self.older.get(key, UNKNOWN)
 
     def get_many(self, keys: Sequence[bytes]) -> list[Known]:
         """What is known of each of them."""
         self._asked += len(keys)
-        rows, older = self._younger, self._older
+        rows, older = self.younger, self.older
         return [rows[key] if key in rows else older.get(key, UNKNOWN) for key in keys]
 
     def read(self, key: bytes, value: bytes | None) -> None:
         """The database has this row."""
-        self._younger[key] = value
+        self.younger[key] = value
         self._grown(row_bytes(key, value))
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -71,7 +71,7 @@ class RowCache:
         if size_bytes > ROW_CACHE_BYTES // 8:
             self.clear()
         else:
-            self._younger.update(rows)
+            self.younger.update(rows)
             self._grown(size_bytes)
 
     def committed(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -84,24 +84,24 @@ class RowCache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._younger, self._older = {}, {}
+        self.younger, self.older = {}, {}
         self.younger_bytes = self.older_bytes = 0
 
     def grow_older(self) -> None:
         """The older generation is forgotten, and the younger one takes its place."""
-        self._older, self.older_bytes = self._younger, self.younger_bytes
-        self._younger, self.younger_bytes = {}, 0
+        self.older, self.older_bytes = self.younger, self.younger_bytes
+        self.younger, self.younger_bytes = {}, 0
 
     def forget_older(self) -> None:
         """The older generation is forgotten."""
-        self._older, self.older_bytes = {}, 0
+        self.older, self.older_bytes = {}, 0
 
     def _grown(self, by_bytes: int) -> None:
         self.younger_bytes += by_bytes
-        _shared.grown_bytes += by_bytes
-        if _shared.grown_bytes >= _LOOK_BYTES:
-            _shared.grown_bytes = 0
-            _shared.stay_within(ROW_CACHE_BYTES)
+        shared.grown_bytes += by_bytes
+        if shared.grown_bytes >= _LOOK_BYTES:
+            shared.grown_bytes = 0
+            shared.stay_within(ROW_CACHE_BYTES)
 
 
 class _Shared(threading.local):
@@ -125,4 +125,4 @@ class _Shared(threading.local):
             lessen(cache)
 
 
-_shared = _Shared()
+shared = _Shared()

@@ -28,8 +28,8 @@ def engine(tmp_path: Path) -> Iterator[RocksDBEngine]:
 
 @pytest.fixture(autouse=True)
 def no_other_caches() -> None:
-    row_cache._shared.caches.clear()
-    row_cache._shared.grown_bytes = 0
+    row_cache.shared.caches.clear()
+    row_cache.shared.grown_bytes = 0
 
 
 def commit(number: int) -> Commit:
@@ -79,7 +79,7 @@ def held(*caches: RowCache) -> int:
     return sum(
         ENTRY_OVERHEAD + len(key) + len(value or b"")
         for cache in caches
-        for generation in (cache._younger, cache._older)
+        for generation in (cache.younger, cache.older)
         for key, value in generation.items()
     )
 
@@ -87,15 +87,15 @@ def held(*caches: RowCache) -> int:
 def test_of_rows_that_are_only_written_nothing_is_kept(engine: RocksDBEngine) -> None:
     engine.get(b"00")
     engine.write(rows(0, 50), commit(1))
-    assert held(engine._cache) == 0
+    assert held(engine.cache) == 0
 
 
 def test_of_rows_that_are_written_and_asked_for_all_are_kept(engine: RocksDBEngine) -> None:
     for number in range(1, 4):
         engine.get_many(list(rows(0, 20)))
         engine.write(rows(10, 50), commit(number))
-    assert engine._cache.get(b"49") == b"abc"
-    assert len(engine._cache._younger) == 50
+    assert engine.cache.get(b"49") == b"abc"
+    assert len(engine.cache.younger) == 50
 
 
 def test_what_all_have_stays_within_the_budget_whatever_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +165,6 @@ def test_a_write_that_is_interrupted_once_it_is_on_disk_is_read_from_there(
 def test_the_caches_of_other_threads_are_their_own(engine: RocksDBEngine) -> None:
     engine.get(b"00")
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: len(row_cache._shared.caches)).result() == 0
-        assert pool.submit(lambda: RowCache() in row_cache._shared.caches).result()
-    assert list(row_cache._shared.caches) == [engine._cache]
+        assert pool.submit(lambda: len(row_cache.shared.caches)).result() == 0
+        assert pool.submit(lambda: RowCache() in row_cache.shared.caches).result()
+    assert list(row_cache.shared.caches) == [engine.cache]

@@ -18,7 +18,7 @@ from stateline_store import DamagedDataError, KeyValueStore, RetryLaterError, Se
 from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.errors import NewerFormatError, StatelineError, TopologyError
 from stateline_store.layout import Layout
-from stateline_store.log_records import _crc32c, read_records
+from stateline_store.log_records import crc32c, read_records
 from stateline_store.manifest import manifest_path, read_manifest
 from stateline_store.offline_store import OfflineStore
 from stateline_store.position import Position, TopicPartition
@@ -311,7 +311,7 @@ def test_records_of_a_newer_rocksdb_are_no_hole_for_the_owner_and_no_answer_for_
     copy = live.again(tmp_path / "0_0")
     length = ends(copy.logs[0])[-2]
     type_and_rest = bytes((130, 1, 2, 3))
-    checksum = _crc32c(type_and_rest)
+    checksum = crc32c(type_and_rest)
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
     content = copy.logs[0].read_bytes()[:length]
     copy.logs[0].write_bytes(content + masked.to_bytes(4, "little") + b"\x03\x00" + type_and_rest)

@@ -28,7 +28,7 @@ Extractor: TypeAlias = Callable[[Any, int], Any]
 
 # Of which a value is a mapping, or has attributes, of these names.
 _WITH_FIELDS = (AvroSerde, JsonSchemaSerde, MsgpackSerde, ModelSerde)
-_POLICIES: tuple[OnInvalid, ...] = get_args(OnInvalid)
+POLICIES: tuple[OnInvalid, ...] = get_args(OnInvalid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
     Raises `InvalidArgumentError` for another policy, a policy without `timestamp`, or a name that is no field's;
     `TopologyError` for a field of a value that is not JSON, and for a function that cannot be called so.
     """
-    policy = next((each for each in _POLICIES if each == on_invalid), None)
+    policy = next((each for each in POLICIES if each == on_invalid), None)
     if on_invalid is not None and policy is None:
         raise InvalidArgumentError(
-            f"Topic {topic!r}: on_invalid_timestamp={on_invalid!r}: use one of {', '.join(_POLICIES)}."
+            f"Topic {topic!r}: on_invalid_timestamp={on_invalid!r}: use one of {', '.join(POLICIES)}."
         )
     if source is None:
         if policy is not None:

@@ -66,27 +66,27 @@ class OpenScans(Generic[ScanT]):
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._kept: dict[int, KeptScan[ScanT]] = {}
+        self.kept: dict[int, KeptScan[ScanT]] = {}
         self._counts: Counter[Place] = Counter()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def keep(self, client: object, place: Place, scan: ScanT, pinned: Pinned | None = None) -> int:
         """Own this scan from now on; the number that this client knows it by."""
         number = next(self._numbers)
-        self._kept[number] = KeptScan(client, place, scan, pinned)
+        self.kept[number] = KeptScan(client, place, scan, pinned)
         self._counts[place] += 1
         if self._counts[place] > MAX_OPEN_SCANS:
-            self._make_room([each for each, kept in self._kept.items() if kept.place == place])
-        while pinned is not None and self.pinned_bytes > MAX_PINNED_BYTES and len(self._kept) > 1:
-            self._make_room([each for each, kept in self._kept.items() if kept.pinned is not None])
+            self._make_room([each for each, kept in self.kept.items() if kept.place == place])
+        while pinned is not None and self.pinned_bytes > MAX_PINNED_BYTES and len(self.kept) > 1:
+            self._make_room([each for each, kept in self.kept.items() if kept.pinned is not None])
         return number
 
     @property
     def pinned_bytes(self) -> int:
         """About how much of what was staged at some time is kept for scans."""
-        pins = (kept.pinned for kept in self._kept.values() if kept.pinned is not None)
+        pins = (kept.pinned for kept in self.kept.values() if kept.pinned is not None)
         return sum({id(pinned.version): pinned.size_bytes for pinned in pins}.values())
 
     def used(self, client: object, number: int) -> KeptScan[ScanT]:
@@ -94,7 +94,7 @@ class OpenScans(Generic[ScanT]):
         kept = self._of(client, number)
         if kept is None:
             raise CursorExpiredError("The scan is not kept any more. Start over, without the cursor.")
-        self._kept[number] = self._kept.pop(number)
+        self.kept[number] = self.kept.pop(number)
         kept.wanted_at_s = time.monotonic()
         return kept
 
@@ -120,38 +120,38 @@ class OpenScans(Generic[ScanT]):
 
     def drop_all(self, client: object) -> None:
         """This client is gone."""
-        for number in [number for number, kept in self._kept.items() if kept.client is client]:
+        for number in [number for number, kept in self.kept.items() if kept.client is client]:
             self._drop(number)
 
     def expire(self, unused_s: float) -> None:
         """Let go of what nobody has wanted for so long."""
         since_s = time.monotonic() - unused_s
-        for number in [number for number, kept in self._kept.items() if kept.wanted_at_s < since_s]:
+        for number in [number for number, kept in self.kept.items() if kept.wanted_at_s < since_s]:
             self._drop(number)
 
     def pinning(self) -> list[Pinning]:
         """Each of them; a client has as many as of the partition of which it has the most."""
-        places = Counter((id(kept.client), kept.place) for kept in self._kept.values())
+        places = Counter((id(kept.client), kept.place) for kept in self.kept.values())
         most: dict[int, int] = {}
         for (client, _), count in places.items():
             most[client] = max(count, most.get(client, 0))
         return [
             Pinning(most[id(kept.client)], kept.opened_at_s, partial(self._drop, number))
-            for number, kept in self._kept.items()
+            for number, kept in self.kept.items()
         ]
 
     def _of(self, client: object, number: object) -> KeptScan[ScanT] | None:
-        kept = self._kept.get(number) if isinstance(number, int) else None
+        kept = self.kept.get(number) if isinstance(number, int) else None
         return kept if kept is not None and kept.client is client else None
 
     def _make_room(self, numbers: list[int]) -> None:
         """Drop one of these."""
-        clients = {number: id(self._kept[number].client) for number in numbers}
+        clients = {number: id(self.kept[number].client) for number in numbers}
         ((most, _),) = Counter(clients.values()).most_common(1)
         self._drop(next(number for number, client in clients.items() if client == most))
 
     def _drop(self, number: int) -> None:
-        kept = self._kept.pop(number)
+        kept = self.kept.pop(number)
         self._counts[kept.place] -= 1
         if not self._counts[kept.place]:
             del self._counts[kept.place]

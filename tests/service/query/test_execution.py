@@ -18,7 +18,7 @@ from stateline.query.kinds import check_answered, sort_key
 from stateline.query.open_scan import MAX_CHUNKS, OpenScan
 from stateline.query.values import CopyStatus, Entry, Failure, PartitionAnswer, QueryRows, Terms, served_by
 from stateline.serde.partitioner import home_partition
-from stateline.server.routing.query_routing import _has_entries
+from stateline.server.routing.query_routing import has_entries
 from stateline_store import (
     CountQuery,
     IsolationLevel,
@@ -228,7 +228,7 @@ def test_a_scan_of_one_key_has_entries_also_when_many_rows_come_before_them(tmp_
         answer = execute(query, sessions.reader(UNCOMMITTED), sessions.stored_schema, 0, terms, ACTIVE)
         assert isinstance(answer, PartitionAnswer)
         assert rows(answer) == []
-        assert asyncio.run(_has_entries(answer, 9)) is bool(found)
+        assert asyncio.run(has_entries(answer, 9)) is bool(found)
         assert rows(answer) == found
     sessions.close()
 

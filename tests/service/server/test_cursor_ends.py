@@ -126,7 +126,7 @@ def test_the_cursor_that_was_used_longest_ago_makes_room(here: Here, worker: Own
     for cursor in (used, begun[2], newest):
         pages(here.client, good(follow(here.client, cursor)))
     assert pins(here) == 0
-    wait_until(lambda: len(worker.socket._scans) == 0)
+    wait_until(lambda: len(worker.socket.scans) == 0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -147,25 +147,25 @@ def test_head_opens_nothing_and_answers_as_get(here: Here, worker: OwningWorker)
     rows = Rows(worker, "head-")
     here.serving.cursors.close()
     page = first(here.client, rows, limit=5)
-    before = set(here.serving.cursors._open)
+    before = set(here.serving.cursors.open)
     asked = ["prefix=head-&limit=5", "prefix=head-&isolation_level=read_uncommitted", f"cursor={page['cursor']}"]
     refusals = ["limit=0", "cursor=none", 'position_bound={"flights":{"0":99999}}', "partition=7", "as_of=1"]
     for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
         for path in (f"range?{text}" for text in asked + refusals):
             url, headers = f"/v1/stores/aircraft/{path}", {"Accept": accept}
             heads = [here.client.head(url, headers=headers) for _ in range(3)]
-            assert set(here.serving.cursors._open) == before
+            assert set(here.serving.cursors.open) == before
             assert pins(here) > 0
             said = here.client.get(url, headers=headers)
-            for name in set(here.serving.cursors._open) - before:
-                here.serving.cursors._close(name)
+            for name in set(here.serving.cursors.open) - before:
+                here.serving.cursors.end(name)
             names = {"content-type", "stateline-position", "stateline-isolation-level", "allow"}
             for head in heads:
                 assert (head.status_code, head.content) == (said.status_code, b""), (url, said.text)
                 assert {n: head.headers.get(n) for n in names} == {n: said.headers.get(n) for n in names}, url
     windows = "/v1/stores/aircraft/windows"
     assert here.client.head(windows).status_code == here.client.get(windows).status_code == 400
-    wait_until(lambda: len(worker.socket._scans) == 0)
+    wait_until(lambda: len(worker.socket.scans) == 0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -176,14 +176,14 @@ def test_a_cursor_is_gone_when_its_lease_is_over(state_dir: Path, worker: Owning
         cursor = first(here.client, rows, store, level, limit=5)["cursor"]
         wait_until(lambda: len(here.serving.cursors) == 0)
         assert refused(follow(here.client, cursor, store)) == EXPIRED
-        wait_until(lambda: len(worker.socket._scans) == 0)
+        wait_until(lambda: len(worker.socket.scans) == 0)
 
 
 def test_each_page_renews_the_lease(state_dir: Path, worker: OwningWorker) -> None:
     rows = Rows(worker, "renewed-")
     with served_here(state_dir, "server.cursor.ttl.ms=60000") as here:
         page = first(here.client, rows, limit=5)
-        (cursor,) = here.serving.cursors._open.values()
+        (cursor,) = here.serving.cursors.open.values()
         cursor.used_at_s -= 59
         page = good(follow(here.client, page["cursor"]))
         here.serving.cursors.expire()
@@ -221,4 +221,4 @@ def test_a_cursor_is_gone_after_a_restart_of_the_server(state_dir: Path, worker:
     with http_server(state_dir, LEVEL) as client:
         wait_until(lambda: ready(client))
         assert [refused(follow(client, cursor)) for cursor in cursors] == [EXPIRED, EXPIRED]
-    wait_until(lambda: len(worker.socket._scans) == 0)
+    wait_until(lambda: len(worker.socket.scans) == 0)

@@ -87,7 +87,7 @@ def test_cursors_that_keep_too_much_on_disk_end_and_the_first_that_was_opened_be
     rewrite(worker, "a")
     flush(worker, compact=False)
     with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
-        here.serving.cursors._looked_at_s = time.monotonic()  # it has not looked before, and would at once
+        here.serving.cursors.looked_at_s = time.monotonic()  # it has not looked before, and would at once
         old = begun(here)
         replaced(worker)
         rewrite(worker, "e")  # what is opened now is of files that are there
@@ -95,7 +95,7 @@ def test_cursors_that_keep_too_much_on_disk_end_and_the_first_that_was_opened_be
         assert deleted_and_open() > MOST
         used = good(follow(here.client, old["cursor"]))  # most recently, and yet it is the one that keeps files
         assert cursors.held_on_disk(worker.application) == deleted_and_open()
-        here.serving.cursors._looked_at_s = -math.inf
+        here.serving.cursors.looked_at_s = -math.inf
         monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
         wait_until(lambda: len(here.serving.cursors) == 1)
         assert refused(follow(here.client, used["cursor"])) == EXPIRED
@@ -112,13 +112,13 @@ def test_files_that_an_idle_reader_keeps_end_no_cursor(
     rewrite(worker, "a")
     flush(worker, compact=False)
     with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
-        here.serving.cursors._looked_at_s = time.monotonic()  # it has not looked before, and would at once
+        here.serving.cursors.looked_at_s = time.monotonic()  # it has not looked before, and would at once
         good(here.client.get("/v1/stores/aircraft/count"))
         cursor = begun(here, "blobs")["cursor"]
         replaced(worker)  # and nobody asks
         assert deleted_and_open() > MOST
         monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
-        here.serving.cursors._looked_at_s = -math.inf
+        here.serving.cursors.looked_at_s = -math.inf
         wait_until(lambda: deleted_and_open() <= MOST or len(here.serving.cursors) == 0)
         assert (
             len(entries(pages(here.client, good(follow(here.client, cursor, "blobs")), "blobs", limit=100)))
@@ -137,7 +137,7 @@ def test_cursors_of_who_has_fewer_outlive_what_others_keep_on_disk() -> None:
             await kept.begin(cursor)
         for _ in range(9):
             kept.expire()
-        return [(each.caller, each.opened_at_s) for each in kept._open.values()]
+        return [(each.caller, each.opened_at_s) for each in kept.open.values()]
 
     assert asyncio.run(run()) == [("few", 0), ("few", 3), ("many", 4), ("many", 5)]
 
@@ -156,7 +156,7 @@ def test_what_is_kept_on_disk_for_an_instant_ends_no_cursor() -> None:
             found.append(on_disk or 0)
             if on_disk is None:
                 kept.close()  # read to their ends
-            kept._looked_at_s = -math.inf
+            kept.looked_at_s = -math.inf
             kept.expire()
             open_after.append(len(kept))
         return open_after
@@ -173,12 +173,12 @@ def test_cursors_that_keep_too_much_in_memory_end_and_the_longest_unused_before_
         asked: dict[str, Any] = {"isolation_level": level, "limit": 10}
         first = begun(here, **asked)
         each = here.serving.cursors.held_bytes
-        held = sum(len(cursor.scan._left) + sum(len(p.entries) for p in cursor.scan._parts)
-                   for cursor in here.serving.cursors._open.values())  # fmt: skip
+        held = sum(len(cursor.scan.left) + sum(len(p.entries) for p in cursor.scan.parts)
+                   for cursor in here.serving.cursors.open.values())  # fmt: skip
         assert held > 0, "each partition was asked for a whole page"
         assert each > (held + 10) * VALUE_BYTES, "what was given last counts: it may be asked for again"
-        ahead = sum(part.rest.held_bytes for cursor in here.serving.cursors._open.values()
-                    for part in cursor.scan._parts if isinstance(part.rest, OpenScan))  # fmt: skip
+        ahead = sum(part.rest.held_bytes for cursor in here.serving.cursors.open.values()
+                    for part in cursor.scan.parts if isinstance(part.rest, OpenScan))  # fmt: skip
         assert each < (held + 10) * VALUE_BYTES * 1.1 + ahead
         monkeypatch.setattr(cursors, "MAX_HELD_BYTES", 3 * each)
         others = [begun(here, **asked) for _ in range(2)]

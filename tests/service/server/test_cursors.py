@@ -26,7 +26,7 @@ def here(state_dir: Path, worker: OwningWorker) -> Iterator[Here]:
 
 
 def test_nothing_is_pinned_before(here: Here, worker: OwningWorker) -> None:
-    assert (len(here.serving.cursors), len(worker.socket._scans), pins(here)) == (0, 0, 0)
+    assert (len(here.serving.cursors), len(worker.socket.scans), pins(here)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

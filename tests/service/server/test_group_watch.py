@@ -83,13 +83,13 @@ def test_a_query_waits_for_one_answer_of_a_slow_kafka_and_not_a_fixed_time(
     class Slow(GroupWatch):
         def _ask(self, sources: Collection[TopicPartition]) -> GroupState | None:
             look = super()._ask(sources)
-            time.sleep(0.4 * group_watch._ALONE_MS / 1000)
+            time.sleep(0.4 * group_watch.ALONE_MS / 1000)
             members = (other,) if has_others else ()
             return look and look._replace(members=members, committed_by={TopicPartition("in", 0): "another-directory"})
 
         def _ask_ends(self, changelogs: Collection[TopicPartition]) -> Ends:
             ends = super()._ask_ends(changelogs)
-            time.sleep(1.2 * group_watch._ALONE_MS / 1000)
+            time.sleep(1.2 * group_watch.ALONE_MS / 1000)
             return ends
 
     async def settled(watch: GroupWatch) -> None:

@@ -23,7 +23,7 @@ from stateline.server.guard.tokens import hash_of, new_token
 from stateline.server.main import create_app
 from stateline.server.queries.point_reads import LATER
 from stateline.server.state.worker_connection import POINT_TIMEOUT_S
-from stateline.server.wire.http_protocol import _AT_ONCE
+from stateline.server.wire.http_protocol import AT_ONCE
 from stateline_store import StoreState
 from support.processes.query_server import TOPIC, OwningWorker, make_app, wait_until
 from support.processes.served_here import http_server
@@ -213,7 +213,7 @@ def test_whatever_the_worker_does_each_read_says_what_the_routes_say(tmp_path: P
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(server: httpx.Client) -> None:
-    paths = ["keys/N1", "range?limit=1", "keys/N2", "keys/absent", "keys/%4E1", "keys/a.b-c_d~"] * (3 * _AT_ONCE)
+    paths = ["keys/N1", "range?limit=1", "keys/N2", "keys/absent", "keys/%4E1", "keys/a.b-c_d~"] * (3 * AT_ONCE)
     sent = b"".join(f"GET /v1/stores/aircraft/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths)
     with socket.create_connection((server.base_url.host, server.base_url.port or 0), timeout=HANGING_S) as connection:
         connection.sendall(sent)

@@ -121,9 +121,9 @@ def test_what_another_node_wants_no_more_is_closed_and_what_it_wants_still_is_ke
             asked.serving.cursors.expire()
             assert len(asked.scans) == 2, "their lease is not over"
             asked.serving.cursors._ttl_s = 0.0
-            for scan in asked.scans._kept.values():
+            for scan in asked.scans.kept.values():
                 scan.wanted_at_s = float("inf")
-            before = list(asked.scans._kept.values())
+            before = list(asked.scans.kept.values())
             there.hold()
             await until(lambda: any(scan.wanted_at_s != float("inf") for scan in before))
             for scan in before:  # the silent one has said nothing for long
@@ -162,7 +162,7 @@ def test_on_a_full_disk_scans_of_a_node_that_has_more_end_before_cursors_of_here
             kept.of_nodes.keep(node, ("s", partition), EndlessScan())
         for _ in range(9):
             kept.expire()
-        assert (len(kept), [scan.place[1] for scan in kept.of_nodes._kept.values()]) == (2, [0, 0, 1])
+        assert (len(kept), [scan.place[1] for scan in kept.of_nodes.kept.values()]) == (2, [0, 0, 1])
 
     asyncio.run(test())
 

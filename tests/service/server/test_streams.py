@@ -74,7 +74,7 @@ def shown(rows: dict[str, Any]) -> list[Json]:
 
 def is_at_rest(here: Here, worker: OwningWorker) -> bool:
     """Whether neither the server nor the worker keeps a scan."""
-    return len(here.serving.cursors) == 0 and len(worker.socket._scans) == 0
+    return len(here.serving.cursors) == 0 and len(worker.socket.scans) == 0
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -244,7 +244,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
     leaving = SlowClient(here, media_type, level)
     assert leaving.read(1000)
     if level == "read_uncommitted":
-        assert len(worker.socket._scans) > 0
+        assert len(worker.socket.scans) > 0
     leaving.leave()
     wait_until(lambda: is_at_rest(here, worker))
     assert here.client.get("/v1/stores/aircraft/count").status_code == 200

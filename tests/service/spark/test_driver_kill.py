@@ -21,7 +21,7 @@ import pytest
 from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.process import _descendants, kill_jvm
+from stateline.spark.drivers.process import descendants, kill_jvm
 from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
@@ -172,5 +172,5 @@ def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: Embedd
 def test_a_stop_in_the_instant_in_which_a_process_has_no_number_yet_is_a_stop_too() -> None:
     left = subprocess.Popen.__new__(subprocess.Popen)
     left.args, left.pid = ["spark-submit"], None  # type: ignore[assignment]  # as `Popen` has it before it has forked
-    kill_jvm(spare=_descendants())
+    kill_jvm(spare=descendants())
     assert left.pid is None

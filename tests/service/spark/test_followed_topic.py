@@ -218,7 +218,7 @@ def test_a_file_of_which_tombstones_may_be_missed_is_read_anew(bench: Bench, dis
     put(bench, topic, {b"a": b"1"})
     read = reader(bench, topic)
     read.rows()
-    long_ago = time.time() - 2 * newest_files._OLDEST_S
+    long_ago = time.time() - 2 * newest_files.OLDEST_S
     os.utime(files(disk)[0], (long_ago, long_ago))
     assert read.rows() == {b"a": b"1"}
     assert read.read_records == 2

@@ -100,5 +100,5 @@ def entries(answers: list[Json]) -> list[Json]:
 
 def pins(here: Here) -> int:
     """How many scans of the server have not let go of their state."""
-    cursors = here.serving.cursors._open.values()
-    return sum(part.rest is not None for cursor in cursors for part in cursor.scan._parts)
+    cursors = here.serving.cursors.open.values()
+    return sum(part.rest is not None for cursor in cursors for part in cursor.scan.parts)

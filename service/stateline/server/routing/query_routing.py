@@ -96,7 +96,7 @@ class QueryRouting:
         if other is None or failures_of(outcomes):
             return outcomes
         for answer in answers_of(outcomes).values():
-            if await _has_entries(answer, terms.limit):
+            if await has_entries(answer, terms.limit):
                 return outcomes
         return await self.scan(store, terms, other, partitions)
 
@@ -177,7 +177,7 @@ class QueryRouting:
             return await self._ask(store, terms, dict.fromkeys(partitions, query), None)
         outcomes = await self._ask(store, terms, {home: query}, None)
         outcome = outcomes[home]
-        if isinstance(outcome, Failure) or await _has_entries(outcome, terms.limit):
+        if isinstance(outcome, Failure) or await has_entries(outcome, terms.limit):
             return outcomes
         others: dict[int, Query[Any]] = {p: query for p in partitions if p != home}
         return outcomes | (await self._ask(store, terms, others, None) if others else {})
@@ -198,7 +198,7 @@ def _of_stopped(store: ServedStore, terms: Terms, why: str, outcome: Outcome) ->
     return replace(outcome, error=NotReadyError(why))
 
 
-async def _has_entries(answer: PartitionAnswer, limit: int) -> bool:
+async def has_entries(answer: PartitionAnswer, limit: int) -> bool:
     """Whether there are any. A scan that has looked at many rows in vain is read on to find out."""
     while not answer.rows.entries and answer.rows.rest is not None:
         rows = await answer.rows.rest.more(limit)

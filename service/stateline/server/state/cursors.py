@@ -108,26 +108,26 @@ class Cursors:
         self._most = most
         self._most_bytes = most_bytes
         self._on_disk, self._catch_up = on_disk, catch_up
-        self._looked_at_s = -math.inf
+        self.looked_at_s = -math.inf
         self._was_over = False  # whether the last look found more on disk than may be
         self.process = secrets.token_bytes(8)
-        self._open: dict[bytes, Cursor] = {}
+        self.open: dict[bytes, Cursor] = {}
         self.of_nodes: OpenScans[Rest] = OpenScans()
         """What cursors and streams of other nodes have not read to its end."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     @property
     def oldest_age_s(self) -> float:
         """How long the oldest state has been pinned; 0 without one."""
         now_s = time.monotonic()
-        return max((now_s - cursor.opened_at_s for cursor in self._open.values()), default=0.0)
+        return max((now_s - cursor.opened_at_s for cursor in self.open.values()), default=0.0)
 
     @property
     def held_bytes(self) -> int:
         """About how much memory the entries of all cursors take."""
-        return sum(cursor.held_bytes for cursor in self._open.values())
+        return sum(cursor.held_bytes for cursor in self.open.values())
 
     async def begin(self, cursor: Cursor) -> Page:
         """The first page. The cursor is kept when there is more, and closed otherwise."""
@@ -138,7 +138,7 @@ class Cursors:
             cursor.scan.close()
             raise
         if page.cursor is not None:
-            self._open[name] = cursor
+            self.open[name] = cursor
             self._make_room(name)
         return page
 
@@ -149,7 +149,7 @@ class Cursors:
     def check(self, token: CursorToken, store: ServedStore) -> Cursor:
         """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
         page, `InvalidArgumentError` when it is of another store."""
-        cursor = self._open.get(token.cursor)
+        cursor = self.open.get(token.cursor)
         if cursor is None or token.process != self.process:
             raise CursorExpiredError("This cursor has expired, or was read to its end. Start over without it.")
         if cursor.store.name != store.name:
@@ -170,7 +170,7 @@ class Cursors:
             try:
                 page = await self._next(token.cursor, cursor)
             except BaseException:  # what was read of the page is lost: the next would go on behind it
-                self._close(token.cursor)
+                self.end(token.cursor)
                 raise
         if page.cursor is None:
             cursor.scan.close()  # its last page may be asked for again, until the lease is over
@@ -187,30 +187,30 @@ class Cursors:
         """
         self.of_nodes.expire(max(self._ttl_s, _LEAST_LEASE_S))
         since_s = time.monotonic() - self._ttl_s
-        for name in [name for name, each in self._open.items() if each.used_at_s < since_s and not each.lock.locked()]:
-            self._close(name)
+        for name in [name for name, each in self.open.items() if each.used_at_s < since_s and not each.lock.locked()]:
+            self.end(name)
         pinning = self._pinning() + self.of_nodes.pinning()
         if not pinning:
             self._was_over = False
-        elif time.monotonic() - self._looked_at_s >= _LOOK_INTERVAL_S:
+        elif time.monotonic() - self.looked_at_s >= _LOOK_INTERVAL_S:
             was_over, self._was_over = self._was_over, not self._is_within_disk()
             if not self._was_over:
-                self._looked_at_s = time.monotonic()
+                self.looked_at_s = time.monotonic()
             elif was_over:
                 self._was_over = False
                 min(pinning, key=lambda each: (-each.of_owner, each.since_s)).close()
 
     def _pinning(self) -> list[Pinning]:
-        pinning = {name: each for name, each in self._open.items() if not each.is_read}
+        pinning = {name: each for name, each in self.open.items() if not each.is_read}
         counts = Counter(each.caller for each in pinning.values())
         return [
-            Pinning(counts[each.caller], each.opened_at_s, partial(self._close, name)) for name, each in pinning.items()
+            Pinning(counts[each.caller], each.opened_at_s, partial(self.end, name)) for name, each in pinning.items()
         ]
 
     def close(self) -> None:
         """Close them all."""
-        for name in list(self._open):
-            self._close(name)
+        for name in list(self.open):
+            self.end(name)
 
     async def _next(self, name: bytes, cursor: Cursor) -> Page:
         entries = await cursor.scan.page(cursor.limit)
@@ -227,18 +227,18 @@ class Cursors:
 
     def _make_room(self, newest: bytes) -> None:
         """Until all that is left is within the limits, or this one alone."""
-        while len(self._open) > max(1, self._most):
-            self._close(self._dispensable(newest, lambda cursor: 1))
-        while self.held_bytes > MAX_HELD_BYTES and len(self._open) > 1:
-            self._close(self._dispensable(newest, lambda cursor: cursor.held_bytes))
+        while len(self.open) > max(1, self._most):
+            self.end(self._dispensable(newest, lambda cursor: 1))
+        while self.held_bytes > MAX_HELD_BYTES and len(self.open) > 1:
+            self.end(self._dispensable(newest, lambda cursor: cursor.held_bytes))
 
     def _dispensable(self, newest: bytes, size_of: Callable[[Cursor], int]) -> bytes:
         """Of the caller who has the most, so that nobody loses a cursor to one who has more, the one that was used
         longest ago; never the newest."""
         sizes: Counter[str] = Counter()
-        for cursor in self._open.values():
+        for cursor in self.open.values():
             sizes[cursor.caller] += size_of(cursor)
-        others = {name: cursor for name, cursor in self._open.items() if name != newest}
+        others = {name: cursor for name, cursor in self.open.items() if name != newest}
         return min(others, key=lambda name: (-sizes[others[name].caller], others[name].used_at_s))
 
     def _is_within_disk(self) -> bool:
@@ -247,8 +247,9 @@ class Cursors:
         self._catch_up()
         return self._on_disk() <= self._most_bytes
 
-    def _close(self, name: bytes) -> None:
-        cursor = self._open.pop(name, None)
+    def end(self, name: bytes) -> None:
+        """Close the cursor of this name, if it is open."""
+        cursor = self.open.pop(name, None)
         if cursor is not None:
             cursor.scan.close()
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _ALERT_INTERVAL_S, _CALM_INTERVAL_S = 0.5, 5.0
 # So long the answer counts that nobody else is there. A worker that joins elsewhere has to be given the task, to open
 # it and to commit meanwhile.
-_ALONE_MS = 250
+ALONE_MS = 250
 # And that of how long a changelog is, which is asked again and again for a while after somebody wanted to know.
 _FRESH_MS, _WANTED_MS = 3_000, 5_000
 # What takes longer is not fresh any more: who has the tasks is asked again first.
@@ -205,7 +205,7 @@ class GroupWatch:
     @property
     def _is_settled(self) -> bool:
         look = self._look
-        if look is not None and boot_ms() - look.at_ms <= _ALONE_MS and look.at_ms >= self._since_ms:
+        if look is not None and boot_ms() - look.at_ms <= ALONE_MS and look.at_ms >= self._since_ms:
             return True
         return self.is_unanswered
 
@@ -228,10 +228,10 @@ class GroupWatch:
         if look is None or look.at_ms < self._since_ms:
             return False
         if self._has_others(look):
-            return ends is not None and ends.at_ms >= at_ms - _ALONE_MS
+            return ends is not None and ends.at_ms >= at_ms - ALONE_MS
         if not self._is_settled:
             return False
-        return not self._elsewhere or (ends is not None and ends.at_ms >= max(at_ms - _ALONE_MS, self._alone_since_ms))
+        return not self._elsewhere or (ends is not None and ends.at_ms >= max(at_ms - ALONE_MS, self._alone_since_ms))
 
     def was_elsewhere(self, sources: Collection[TopicPartition]) -> bool:
         """Whether a worker of another directory has gone on with what is read of these, or may have, as far as is known

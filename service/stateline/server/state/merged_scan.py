@@ -62,11 +62,11 @@ class MergedScan:
     """
 
     def __init__(self, query: ScanQuery, answers: Mapping[int, PartitionAnswer], limit: int) -> None:
-        self._parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
+        self.parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
         self._ahead = limit
         self._reverse = descends(query)
         self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()})
-        self._left: list[Entry] = []
+        self.left: list[Entry] = []
         self._closed = self._has_merged = False
 
     async def page(self, limit: int, most_bytes: int | None = None) -> list[Entry]:
@@ -77,16 +77,16 @@ class MergedScan:
         page: list[Entry] = []
         size = 0
         while len(page) < limit and size < most_bytes and await self.has_more():
-            taken, taken_bytes = up_to_bytes(self._left[: limit - len(page)], most_bytes - size)
-            self._left = self._left[len(taken) :]
+            taken, taken_bytes = up_to_bytes(self.left[: limit - len(page)], most_bytes - size)
+            self.left = self.left[len(taken) :]
             page += taken
             size += taken_bytes
         return page
 
     async def count(self) -> int:
         """How many entries are left. Reads them all, and puts none in order."""
-        found, self._left = len(self._left), []
-        for part in self._parts:
+        found, self.left = len(self.left), []
+        for part in self.parts:
             while part.entries or part.rest is not None:
                 found += len(part.entries)
                 part.entries = []
@@ -97,18 +97,18 @@ class MergedScan:
 
     async def has_more(self) -> bool:
         """Whether there are entries that were not given; it may read some."""
-        if self._left:
+        if self.left:
             return True
         has_read = False
-        for part in self._parts:
+        for part in self.parts:
             if await part.fill(self._ahead):
                 has_read = True
                 await let_others_in()
-        if self._has_merged and not has_read and any(part.entries for part in self._parts):
+        if self._has_merged and not has_read and any(part.entries for part in self.parts):
             await let_others_in()
         self._require_open()
-        self._left, self._has_merged = self._merged(), True
-        return bool(self._left)
+        self.left, self._has_merged = self._merged(), True
+        return bool(self.left)
 
     def _require_open(self) -> None:
         if self._closed:  # what is left of it would look like its end
@@ -117,7 +117,7 @@ class MergedScan:
 
     def _merged(self) -> list[Entry]:
         """The next entries that can be put in order without reading on; none at the end."""
-        live = [part for part in self._parts if part.entries]
+        live = [part for part in self.parts if part.entries]
         if len(live) <= 1 or self._key is None:
             return _taken(live[0], _MERGED_AT_ONCE) if live else []
         share = max(1, _MERGED_AT_ONCE // len(live))
@@ -137,12 +137,12 @@ class MergedScan:
     @property
     def held_bytes(self) -> int:
         """About how much memory the entries take that were read and not given."""
-        return memory_of(self._left) + sum(part.held_bytes for part in self._parts)
+        return memory_of(self.left) + sum(part.held_bytes for part in self.parts)
 
     def close(self) -> None:
         """Let go of the state; a second call does nothing. Whoever reads on meets a `CursorExpiredError`."""
-        self._closed, self._left = True, []
-        for part in self._parts:
+        self._closed, self.left = True, []
+        for part in self.parts:
             part.entries = []
             rest, part.rest = part.rest, None
             if rest is not None:

@@ -25,7 +25,7 @@ from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
 # Answers at once to what arrived together: a client that sends thousands of requests ahead keeps nobody waiting.
-_AT_ONCE = 16
+AT_ONCE = 16
 
 # A first line that means the same to every parser.
 _PLAIN_LINE = re.compile(rb"GET (/v1/stores/[\w.~:@-]+/keys/[\w.~:@-]+)\??((?<=\?)[\w.~:@&=,%+-]*|) HTTP/1\.1\r\n")
@@ -99,7 +99,7 @@ class ProblemProtocol(BoundedProtocol):
             return
         if self._sent_again and not self._is_last and self._answer_again(data):
             return
-        self._left = _AT_ONCE
+        self._left = AT_ONCE
         try:
             super().data_received(data)
         finally:

@@ -109,7 +109,7 @@ def _interruptible(stopping: Stopping) -> Iterator[None]:
 
     Its JVM is killed: left in the middle of its start it would never end.
     """
-    armed, others = threading.current_thread() is threading.main_thread(), _descendants()
+    armed, others = threading.current_thread() is threading.main_thread(), descendants()
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal armed
@@ -154,7 +154,7 @@ def kill_descendants(spare: Collection[int] = ()) -> set[int]:
     """Kill all that this process has started, and what these have, but `spare`; which these were. For handlers of
     signals, too: it asks Linux alone, and waits for nothing."""
     started: set[int] = set()
-    while new := set(_descendants()).difference(started, spare):
+    while new := set(descendants()).difference(started, spare):
         for pid in new:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)  # spark-submit is a script: it would start another process meanwhile
@@ -165,7 +165,7 @@ def kill_descendants(spare: Collection[int] = ()) -> set[int]:
     return started
 
 
-def _descendants() -> list[int]:
+def descendants() -> list[int]:
     """Processes that this one has started, and those that they have; none where the system does not tell."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,6 +1,6 @@
 """Entries of one key in order, of which a change costs as much whether a few are kept or a hundred thousand.
 
-An entry is two numbers, by which they are in order, and a text. Up to `_LEAF` of them are one row of a `ValueState`, so
+An entry is two numbers, by which they are in order, and a text. Up to `LEAF` of them are one row of a `ValueState`, so
 that most keys cost one read and one write. More are in **leaves**, rows of a `MapState` of as many each, and the
 `ValueState` has the first entry's numbers of each leaf: a change reads and writes that index and one leaf.
 
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 
 from stateline.spark.operators import state_requests
 
-_LEAF = 128  # entries
+LEAF = 128  # entries
 _COLUMNS = "first array<bigint>, second array<bigint>, text array<string>"
 _LAST = 1 << 64  # beyond each number
 
@@ -91,9 +91,9 @@ class SortedEntries:
         number = max(bisect_right(self._leaves, entry[:2], key=_first_of_leaf) - 1, 0)
         entries = self._changing(number)
         insort_right(entries, entry, key=_place)
-        if len(entries) > _LEAF:
+        if len(entries) > LEAF:
             # What comes in order fills leaves; what comes in between leaves room on both sides.
-            half = _LEAF if entries[-1] is entry else _LEAF // 2
+            half = LEAF if entries[-1] is entry else LEAF // 2
             self._leaves.insert(number + 1, _Leaf(self._next_number, entries[half][:2], entries[half:], True))
             self._next_number += 1
             del entries[half:]

@@ -29,7 +29,7 @@ Changes = Callable[[int], Iterable[list[Record]]]
 
 _KEPT = 2
 # A log removes tombstones after `delete.retention.ms`, a day: who has not looked for so long does not see them.
-_OLDEST_S = 3600.0
+OLDEST_S = 3600.0
 _ROWS_PER_BATCH, _BYTES_PER_BATCH = 50_000, 32 * 1024 * 1024
 _CHANGES_AT_ONCE, _BYTES_AT_ONCE = 200_000, 64 * 1024 * 1024  # in memory as Python's objects
 
@@ -86,7 +86,7 @@ def _newest_file(folder: Path, span: BatchSpan) -> tuple[int, list[pa.RecordBatc
     """The last file that does not go beyond the span, with its offset; 0 and nothing when there is none."""
     for offset, path in sorted(_files(folder, span.partition), reverse=True):
         with suppress(pa.ArrowInvalid, OSError):
-            if offset <= span.end and time.time() - path.stat().st_mtime < _OLDEST_S:
+            if offset <= span.end and time.time() - path.stat().st_mtime < OLDEST_S:
                 batches = _read(path)
                 if offset == span.end:
                     os.utime(path)  # it holds as of now

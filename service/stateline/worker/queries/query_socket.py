@@ -100,7 +100,7 @@ class QuerySocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._clients: dict[int, QueryConnection] = {}
         self._waiting = WaitingQueries(self._queries, self._answer)
-        self._scans: OpenScans[OpenScan] = OpenScans()
+        self.scans: OpenScans[OpenScan] = OpenScans()
         self._had_server = False
         self._backlog = False  # whole requests were left in connections when the last call ended
 
@@ -253,7 +253,7 @@ class QuerySocket:
             case "more":
                 self._queue(client, {"id": number, **self._more(client, message)}, message.get("scan"))
             case "drop":
-                self._scans.drop(client, message.get("scan"))
+                self.scans.drop(client, message.get("scan"))
             case "subscribe":
                 client.subscribed = self._had_server = True
                 self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
@@ -283,7 +283,7 @@ class QuerySocket:
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         place = (request.terms.store, request.partition)
         scan = (
-            self._scans.keep(client, place, rest, self._queries.pinned(request)) if isinstance(rest, OpenScan) else None
+            self.scans.keep(client, place, rest, self._queries.pinned(request)) if isinstance(rest, OpenScan) else None
         )
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
 
@@ -302,17 +302,17 @@ class QuerySocket:
             return {"outcome": encode_outcome(Failure(StatelineError(f"Reading on failed: {error}")))}
 
     def _read_on(self, client: QueryConnection, number: int, limit: int) -> QueryRows:
-        scan = self._scans.used(client, number).scan
+        scan = self.scans.used(client, number).scan
         try:
             rows = scan.rows(max(1, limit))
         except StoreClosedError as error:
-            self._scans.drop(client, number)
+            self.scans.drop(client, number)
             raise CursorExpiredError("The worker closed the store of this scan. Start over.") from error
         except BaseException:
-            self._scans.drop(client, number)
+            self.scans.drop(client, number)
             raise
         if rows.rest is None:
-            self._scans.drop(client, number)
+            self.scans.drop(client, number)
         return rows
 
     def _queue(self, client: QueryConnection, message: Message, scan: object = None) -> None:
@@ -320,7 +320,7 @@ class QuerySocket:
         try:
             client.queue(frame(message))
         except InvalidArgumentError as error:
-            self._scans.drop(client, scan)  # who asked does not learn its number, or goes on behind what was lost
+            self.scans.drop(client, scan)  # who asked does not learn its number, or goes on behind what was lost
             client.queue(frame({"id": message["id"], "error": str(error)}))
         self._send(client)
 
@@ -344,7 +344,7 @@ class QuerySocket:
         if client.closed:
             return
         client.closed = True
-        self._scans.drop_all(client)
+        self.scans.drop_all(client)
         self._selector.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()

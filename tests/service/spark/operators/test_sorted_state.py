@@ -66,7 +66,7 @@ class Steps(TimedProcessor):
 def test_entries_are_found_in_order_whatever_was_put_and_removed_in_which_micro_batch(
     batches: list[list[Step]],
 ) -> None:
-    sorted_state._LEAF, kept = 3, sorted_state._LEAF
+    sorted_state.LEAF, kept = 3, sorted_state.LEAF
     try:
         tester = TwsTester(Steps())
         tester.handle.setGroupingKey("k")
@@ -88,7 +88,7 @@ def test_entries_are_found_in_order_whatever_was_put_and_removed_in_which_micro_
             assert state.root.get() is None
             assert list(state.leaves.keys()) == []
     finally:
-        sorted_state._LEAF = kept
+        sorted_state.LEAF = kept
 
 
 def test_many_entries_stay_in_sparks_state_in_order_long_ones_too(bench: OperatorBench) -> None:

@@ -565,7 +565,7 @@ def test_a_scan_is_read_on_by_its_number_from_the_state_that_it_began_with(
         letters.delete(b"d")
         letters.commit({})
         assert given(client.ask(more(3, number))) == [b"d", b"e", b"k"]
-        assert len(served._scans) == 0, "what was read to its end is not kept"
+        assert len(served.scans) == 0, "what was read to its end is not kept"
         letters.put(b"d", b"v")
         letters.delete(b"bb")
         letters.commit({})
@@ -582,7 +582,7 @@ def test_a_scan_that_is_dropped_is_gone(client: Client, letters: KeyValueStore, 
     number = begun(client)
     client.send(frame({"id": 2, "type": "drop", "scan": number}))
     assert isinstance(error(client.ask(more(3, number))), CursorExpiredError)
-    assert len(served._scans) == 0
+    assert len(served.scans) == 0
 
 
 def test_the_scans_of_a_client_are_its_own_and_go_with_it(
@@ -593,7 +593,7 @@ def test_the_scans_of_a_client_are_its_own_and_go_with_it(
     other.send(frame({"id": 2, "type": "drop", "scan": number}))
     assert isinstance(error(other.ask(more(3, number))), CursorExpiredError)
     other.socket.close()
-    while len(served._scans) > 1:
+    while len(served.scans) > 1:
         served.serve_pending()
     assert isinstance(error(client.ask(more(4, theirs))), CursorExpiredError)
     assert given(client.ask(more(5, number, limit=1))) == [b"b"]
@@ -629,7 +629,7 @@ def test_scans_that_keep_too_much_of_what_was_staged_make_room_and_each_version_
     letters.put(b"k", b"v")
     monkeypatch.setattr(open_scans, "MAX_PINNED_BYTES", letters.approximate_num_uncommitted_bytes * 3)
     same = [begun(client) for _ in range(5)]
-    assert served._scans.pinned_bytes == letters.approximate_num_uncommitted_bytes
+    assert served.scans.pinned_bytes == letters.approximate_num_uncommitted_bytes
     letters.put(b"l", b"v")  # what is staged has grown to two rows, beside the version of one
     begun(client)
     assert [given(client.ask(more(2, number, limit=1))) for number in same] == [[b"b"]] * 5
@@ -653,7 +653,7 @@ def test_a_query_may_scan_more_partitions_than_scans_are_kept_of_one(
     assert [given(client.ask(more(9, number, limit=1))) for number in numbers] == [[b"b"]] * 5
     for number in numbers:
         client.ask(more(9, number))
-    assert len(served._scans) == 0
+    assert len(served.scans) == 0
     client.socket.close()
     served.close()
 
@@ -666,7 +666,7 @@ def test_a_scan_whose_entries_fit_no_frame_is_not_kept(
     monkeypatch.setattr("stateline.query.wire.MAX_FRAME_BYTES", 500)
     assert "larger" in client.ask(more(2, number, limit=1))["error"]
     assert "larger" in client.ask(scan(3, limit=2))["error"]
-    assert len(served._scans) == 0
+    assert len(served.scans) == 0
 
 
 def test_a_scan_of_a_store_that_was_closed_is_expired(
@@ -675,7 +675,7 @@ def test_a_scan_of_a_store_that_was_closed_is_expired(
     number = begun(client)
     letters.close()
     assert isinstance(error(client.ask(more(2, number))), CursorExpiredError)
-    assert len(served._scans) == 0
+    assert len(served.scans) == 0
 
 
 @pytest.mark.parametrize("given", [{}, {"scan": "x", "limit": 1}, {"scan": 1}, {"scan": None, "limit": 1}])
