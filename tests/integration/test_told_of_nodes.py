@@ -224,7 +224,7 @@ def at_once(machine: Machine) -> dict[str, dict[str, Any]]:
     """All nodes as this one tells, when nobody has asked it for long how far copies are."""
     group = machine.server.serving.group
     assert group is not None
-    group._ends, group._ends_wanted_until_ms = None, 0
+    group.ends, group.ends_wanted_until_ms = None, 0
     nodes: dict[str, dict[str, Any]] = machine.get("/v1/nodes").json()["nodes"]
     return nodes
 

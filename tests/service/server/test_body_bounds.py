@@ -53,8 +53,8 @@ def test_what_stands_in_strings_counts_as_nothing_wherever_the_text_is_cut(piece
     nested = {text: [text, {}, [], [text], {text: 1.5, "": None}] for text in TRICKY}
     for value in (nested, TRICKY, {}, [], "[,]", [[1, [2]], "\\"]):
         for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
-            assert 0 <= taken(text, pieces)._values <= values_in(value)
-            assert taken(text, pieces)._depth == 0, "a bracket in a string was taken for one"
+            assert 0 <= taken(text, pieces).values <= values_in(value)
+            assert taken(text, pieces).depth == 0, "a bracket in a string was taken for one"
 
 
 def test_a_body_of_as_many_values_as_may_be_is_read_and_one_more_is_not() -> None:

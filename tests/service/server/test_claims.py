@@ -31,13 +31,13 @@ class Scene:
         self.claims.forget()
 
     def shows(self, *members: GroupMember, at_ms: int | None = None) -> None:
-        self.watch._take(GroupState(boot_ms() if at_ms is None else at_ms, members, {}))
+        self.watch.take(GroupState(boot_ms() if at_ms is None else at_ms, members, {}))
 
     def owners(self, since_ms: int = 0) -> set[str]:
         return {node for node in (*self.directories, "rogue") if self.claims.counts("0_0", node, since_ms)}
 
     def kafka_is_silent(self) -> None:
-        self.watch._unanswered_since_ms = boot_ms() - 10_000
+        self.watch.unanswered_since_ms = boot_ms() - 10_000
 
 
 def member(instance: str | None, client: str = "c", *, has: bool = True) -> GroupMember:

@@ -119,7 +119,7 @@ def test_every_start_counts_and_one_that_ended_is_missed(tmp_path: Path) -> None
     assert lives(later) == {"stateline_workers": 0, "stateline_worker_starts_total": 1}
     killed = Registration(tmp_path, "worker-0")
     killed.update(tmp_path / "no-socket", {}, uuid4())
-    killed._lock.close()  # as the system does
+    killed.lock.close()  # as the system does
     assert lives(later) == {"stateline_workers": 0, "stateline_worker_up": 0, "stateline_worker_starts_total": 2}
 
 

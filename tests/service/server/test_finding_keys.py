@@ -62,8 +62,8 @@ class Finder:
     ) -> Found:
         config = load_config("flights-app", overrides=[f"state.dir={self._state_dir}"])
         serving = Serving(make_app().topology(), config, self._scratch)
-        there = serving.routing
-        watched = Watched(there._copies, there._bounds, there._whole, there._commits)
+        watched = Watched.__new__(Watched)
+        vars(watched).update(vars(serving.routing))
         watched.looks, watched.after_look = self.looks, after_look
         try:
             return await find(watched, serving.stores.get("aircraft"))

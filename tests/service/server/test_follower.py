@@ -102,7 +102,7 @@ def test_what_was_asked_is_followed_with_each_commit_and_nobody_pays_for_what_ca
 def test_what_is_not_asked_is_followed_before_a_catch_up_would_take_long(scene: Scene) -> None:
     follower = Follower(scene.partitions, 0)
     scene.ask()
-    for found in scene.partitions._open.values():
+    for found in scene.partitions.readers.values():
         found.asked_s, found.commit_s = -math.inf, 0.001
     for number in (2, 3, 4):
         scene.commit(number)
@@ -142,7 +142,7 @@ def test_a_server_follows_what_was_asked_as_its_worker_commits(tmp_path: Path) -
         assert here.client.get("/v1/stores/aircraft/keys/a").json()["value"] == 1
         (reader,) = (
             found.reader
-            for (task_id, store), found in here.serving.partitions._open.items()
+            for (task_id, store), found in here.serving.partitions.readers.items()
             if store == "aircraft" and task_id.endswith(f"_{partition}")
         )
         for number in range(2, 6):

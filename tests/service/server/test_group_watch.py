@@ -104,9 +104,9 @@ def test_a_query_waits_for_one_answer_of_a_slow_kafka_and_not_a_fixed_time(
 def test_in_an_outage_nobody_waits_to_be_told_how_long_changelogs_are() -> None:
     watch = watch_of("localhost:1", GroupRequest((), (), is_urgent=False))
     long_ago_ms = boot_ms() - 10_000
-    watch._look = GroupState(long_ago_ms, (), {})
-    watch._elsewhere = {TopicPartition("in", 0)}
-    watch._unanswered_since_ms = long_ago_ms + 5_000
+    watch.look = GroupState(long_ago_ms, (), {})
+    watch.elsewhere = {TopicPartition("in", 0)}
+    watch.unanswered_since_ms = long_ago_ms + 5_000
     assert not asyncio.run(watch.settle())
 
 
@@ -123,12 +123,12 @@ def test_what_kafka_said_before_a_worker_here_was_given_its_tasks_counts_no_more
         asyncio.run(workers.refresh())
         return ownership.may_be_elsewhere("0_0"), ownership._has_been_elsewhere("0_0")
 
-    watch._unanswered_since_ms = boot_ms() - 10_000
-    watch._look = GroupState(boot_ms() - 5_000, (), {})
+    watch.unanswered_since_ms = boot_ms() - 10_000
+    watch.look = GroupState(boot_ms() - 5_000, (), {})
     assert may_be_elsewhere(-1) == (False, False)
     assert may_be_elsewhere(3) == (True, True)
-    assert watch._asked.is_set()
-    watch._look = GroupState(boot_ms(), (), {})
+    assert watch.asked.is_set()
+    watch.look = GroupState(boot_ms(), (), {})
     assert may_be_elsewhere(3) == may_be_elsewhere(-1) == (False, False)
 
 
@@ -183,7 +183,7 @@ class Lags:
 
     def changelog_ends(self, offset: int, *, age_ms: int = 0) -> None:
         """As Kafka has said so long ago."""
-        self._watch._ends = Ends(boot_ms() - age_ms, {self._changelog: offset})
+        self._watch.ends = Ends(boot_ms() - age_ms, {self._changelog: offset})
 
     def of(self, generation: int, offset: int) -> tuple[int | None, int | None]:
         """(lag_records, lag_ms) of a copy that has applied this offset last."""

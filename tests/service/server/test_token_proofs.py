@@ -57,9 +57,9 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_shown() -> Iterator[None]:
-    before = passing_on._shown.set(None)
+    before = passing_on.shown_token.set(None)
     yield
-    passing_on._shown.reset(before)
+    passing_on.shown_token.reset(before)
 
 
 class Guarded(HasNothing):

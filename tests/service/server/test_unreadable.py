@@ -298,9 +298,9 @@ def test_a_connection_has_one_timer_of_its_own_and_none_when_it_is_over(
         for _ in range(3):
             connection.sendall(GET + b"X: 1\r\n\r\n")
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-            timers = {id(protocol._patience) for protocol in made}
+            timers = {id(protocol.patience) for protocol in made}
         assert len(timers) == len(made) == 1
-    wait_until(lambda: made[0]._patience is not None and made[0]._patience.cancelled())
+    wait_until(lambda: made[0].patience is not None and made[0].patience.cancelled())
 
 
 # What is refused while an answer is under way

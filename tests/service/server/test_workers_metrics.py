@@ -192,7 +192,7 @@ def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(
     killed = Registration(tmp_path, "worker-0")
     killed.update(tmp_path / "no-socket", {"0_0": "running"}, uuid4())
     killed.publish_figures(WorkerFigures.decode(json.dumps(TOLD).encode()))
-    killed._lock.close()  # as the system does
+    killed.lock.close()  # as the system does
     successor = Registration(tmp_path, "worker-0")
     assert (read_instances(tmp_path), FiguresReader(tmp_path).read()) == ({}, {})
     successor.remove()

@@ -194,7 +194,7 @@ def test_of_a_task_that_was_computed_again_the_rows_count_once(receiver: RowRece
     assert lost[0].name != again[0].name
     with closing(receiver.take([*again, *other])) as rows:
         assert rows.count == sum(len(batch) for batch in rows.batches()) == 100
-    assert receiver._files == {}
+    assert receiver.files == {}
 
 
 def test_who_does_not_know_the_micro_batchs_token_is_not_listened_to(receiver: RowReceiver) -> None:
@@ -206,7 +206,7 @@ def test_who_does_not_know_the_micro_batchs_token_is_not_listened_to(receiver: R
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
         with suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
-    assert receiver._files == {}
+    assert receiver.files == {}
 
 
 def test_strangers_have_no_threads_and_a_bounded_number_and_time(
@@ -237,7 +237,7 @@ def test_a_stranger_that_sends_its_head_byte_by_byte_is_hung_up_on(
             with suppress(TimeoutError):
                 assert slow.recv(1) == b""
                 break
-    assert receiver._files == {}
+    assert receiver.files == {}
 
 
 def test_a_task_that_breaks_off_has_sent_nothing_that_counts(receiver: RowReceiver) -> None:
@@ -260,7 +260,7 @@ def test_where_the_disk_is_full_the_driver_says_so(receiver: RowReceiver, monkey
     monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
     with pytest.raises((RetryLaterError, OSError)):
         list(send(iter(given)))
-    wait_until(lambda: receiver._failure is not None)
+    wait_until(lambda: receiver.failure is not None)
     with pytest.raises(RetryLaterError, match=r"No space left on device.*Make room"):
         receiver.check()
 
@@ -315,7 +315,7 @@ def test_of_a_task_of_an_earlier_micro_batch_that_ends_only_now_nothing_is_kept(
         receiver.begin()
         late.shutdown(socket.SHUT_WR)
         assert late.recv(1) == b""
-    assert receiver._files == {}
+    assert receiver.files == {}
 
 
 def test_of_several_receivers_each_has_one_of_the_ports_that_were_named(tmp_path: Path) -> None:

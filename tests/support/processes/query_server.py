@@ -170,7 +170,7 @@ class OwningWorker:
                 future.set_exception(error)
         self.socket.close()
         if self._killed:
-            self._registration._lock.close()  # as the system does
+            self._registration.lock.close()  # as the system does
             return  # nobody says that the stores are closed, and the instance's file stays
         self._registration.remove()
         for store in self.stores.values():

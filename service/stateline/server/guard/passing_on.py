@@ -13,17 +13,17 @@ from stateline_store import UnauthenticatedError
 
 PROVEN = "Proven"
 """In the header `Authorization` between processes of one node: a proof of `of_node` follows."""
-_shown: ContextVar[Shown | None] = ContextVar("stateline_shown_token", default=None)
+shown_token: ContextVar[Shown | None] = ContextVar("stateline_shown_token", default=None)
 
 
 def note_shown(shown: Shown) -> None:
     """The request that this task answers came with this token; tasks that it starts know as well."""
-    _shown.set(shown)  # never reset: the server runs every request in a context of its own
+    shown_token.set(shown)  # never reset: the server runs every request in a context of its own
 
 
 def token_to_pass_on() -> Shown | None:
     """The token that the request of this task came with; None without one, and where this node has no tokens."""
-    return _shown.get()
+    return shown_token.get()
 
 
 def of_node(key: bytes) -> ProvenConnection:

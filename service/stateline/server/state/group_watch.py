@@ -104,20 +104,20 @@ class GroupWatch:
         self._has_neighbours = has_neighbours
         self._log: Log | None = None
         self._admin: Admin | None = None
-        self._look: GroupState | None = None
+        self.look: GroupState | None = None
         self.assigned: GroupState | None = None
         """The last one that says who has what."""
         self.on_assigned: Callable[[], object] = lambda: None
         """Called when somebody has something else, as Kafka says, and when Kafka says so after it did not answer."""
         self._decided_at_ms = boot_ms()
         self._was_unanswered = False  # since `on_assigned` was called last
-        self._ends: Ends | None = None
-        self._ends_wanted_until_ms = 0
-        self._elsewhere: set[TopicPartition] = set()
-        self._asked = asyncio.Event()
+        self.ends: Ends | None = None
+        self.ends_wanted_until_ms = 0
+        self.elsewhere: set[TopicPartition] = set()
+        self.asked = asyncio.Event()
         self._since_ms = 0  # what was said before counts no more
         self._alone_since_ms = 0  # when the group's members last changed between this directory's alone and others, too
-        self._unanswered_since_ms: int | None = None  # by `boot_ms`
+        self.unanswered_since_ms: int | None = None  # by `boot_ms`
         self._fault = ""
         self._asking = threading.Lock()  # held while Kafka is asked
         self._ended = False
@@ -130,71 +130,71 @@ class GroupWatch:
         answers for that, and who joins a group needs Kafka, too. A node that is known may reach it.
         """
         if self.has_said(since_ms) and not self._is_settled:
-            self._asked.set()
+            self.asked.set()
             return True
         return self.has_others(since_ms) or (self.is_unanswered and self._has_neighbours())
 
     def ask_soon(self) -> None:
         """Have Kafka asked now, unless it was just asked."""
-        if self._look is None or boot_ms() - self._look.at_ms >= _SOON_MS:
-            self._asked.set()
+        if self.look is None or boot_ms() - self.look.at_ms >= _SOON_MS:
+            self.asked.set()
 
     def has_said(self, since_ms: int) -> bool:
         """Whether Kafka has said since then (`clock.boot_ms`) who is in the group; if not, it is asked."""
         self._since_ms = max(self._since_ms, since_ms)
-        if self._look is None or self._look.at_ms < since_ms:
-            self._asked.set()
+        if self.look is None or self.look.at_ms < since_ms:
+            self.asked.set()
             return False
         return True
 
     async def settle(self) -> bool:
         """Wait until Kafka has answered, at most 1 s. Returns False if no wait was needed."""
         began_ms = boot_ms()
-        self._ends_wanted_until_ms = began_ms + _WANTED_MS
+        self.ends_wanted_until_ms = began_ms + _WANTED_MS
         if self._is_all_known(began_ms):
             return False
         while not self._is_all_known(began_ms) and boot_ms() < began_ms + _UNANSWERED_MS:
-            self._asked.set()
+            self.asked.set()
             await asyncio.sleep(_LOOK_INTERVAL_S)
         return True
 
     async def until_ends_are_known(self) -> None:
         """Comes back when Kafka has said lately where changelogs end, or does not: in a moment."""
-        self._ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
-        while self._ends is None or boot_ms() - self._ends.at_ms >= _FRESH_MS:
+        self.ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
+        while self.ends is None or boot_ms() - self.ends.at_ms >= _FRESH_MS:
             if self.is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
                 return
-            self._asked.set()
+            self.asked.set()
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
         """Its committed end, and when Kafka was asked for it; None when that is not known now, as when nobody has
         wanted to know lately: it is in a moment."""
-        self._ends_wanted_until_ms = boot_ms() + _WANTED_MS
-        age_ms = _FRESH_MS if self._ends is None else boot_ms() - self._ends.at_ms
+        self.ends_wanted_until_ms = boot_ms() + _WANTED_MS
+        age_ms = _FRESH_MS if self.ends is None else boot_ms() - self.ends.at_ms
         if age_ms >= _ALERT_INTERVAL_S * 1000:
-            self._asked.set()
-        end = None if self._ends is None or age_ms >= _FRESH_MS else self._ends.offsets.get(changelog)
-        return None if self._ends is None or end is None else (end, self._ends.at_ms)
+            self.asked.set()
+        end = None if self.ends is None or age_ms >= _FRESH_MS else self.ends.offsets.get(changelog)
+        return None if self.ends is None or end is None else (end, self.ends.at_ms)
 
     async def keep(self) -> None:
         """Ask again and again, until cancelled."""
         try:
             while True:
                 wanted = self._wanted()
-                self._unanswered_since_ms = self._unanswered_since_ms or boot_ms()
+                self.unanswered_since_ms = self.unanswered_since_ms or boot_ms()
                 look = await self._on_thread(partial(self._ask, wanted.sources))
                 if look is not None:
-                    self._take(look)
-                self._asked.clear()
-                is_alert = wanted.is_urgent or boot_ms() < self._ends_wanted_until_ms
+                    self.take(look)
+                self.asked.clear()
+                is_alert = wanted.is_urgent or boot_ms() < self.ends_wanted_until_ms
                 if look is not None and is_alert:
-                    self._ends = await self._on_thread(partial(self._ask_ends, wanted.changelogs))
+                    self.ends = await self._on_thread(partial(self._ask_ends, wanted.changelogs))
                 interval_s = _ALERT_INTERVAL_S if is_alert else _CALM_INTERVAL_S
                 if look is not None and not look.is_decided and look.at_ms < self._decided_at_ms + _DECIDING_MS:
                     interval_s = _DECIDING_INTERVAL_S
                 try:
-                    await asyncio.wait_for(self._asked.wait(), interval_s)
+                    await asyncio.wait_for(self.asked.wait(), interval_s)
                 except TimeoutError:
                     continue
                 await asyncio.sleep(_ALERT_INTERVAL_S if look is None else 0)
@@ -204,7 +204,7 @@ class GroupWatch:
 
     @property
     def _is_settled(self) -> bool:
-        look = self._look
+        look = self.look
         if look is not None and boot_ms() - look.at_ms <= ALONE_MS and look.at_ms >= self._since_ms:
             return True
         return self.is_unanswered
@@ -212,7 +212,7 @@ class GroupWatch:
     @property
     def is_unanswered(self) -> bool:
         """Whether Kafka does not answer."""
-        since_ms = self._unanswered_since_ms
+        since_ms = self.unanswered_since_ms
         return since_ms is not None and boot_ms() - since_ms >= _UNANSWERED_MS
 
     def _is_all_known(self, at_ms: int) -> bool:
@@ -222,7 +222,7 @@ class GroupWatch:
         directories, only the ends of changelogs decide. Ends are asked after the group, so the look at the group is
         often older than 250 ms when the ends arrive.
         """
-        look, ends = self._look, self._ends
+        look, ends = self.look, self.ends
         if self.is_unanswered:
             return True
         if look is None or look.at_ms < self._since_ms:
@@ -231,12 +231,12 @@ class GroupWatch:
             return ends is not None and ends.at_ms >= at_ms - ALONE_MS
         if not self._is_settled:
             return False
-        return not self._elsewhere or (ends is not None and ends.at_ms >= max(at_ms - ALONE_MS, self._alone_since_ms))
+        return not self.elsewhere or (ends is not None and ends.at_ms >= max(at_ms - ALONE_MS, self._alone_since_ms))
 
     def was_elsewhere(self, sources: Collection[TopicPartition]) -> bool:
         """Whether a worker of another directory has gone on with what is read of these, or may have, as far as is known
         here, and none of this one since."""
-        return not self._elsewhere.isdisjoint(sources)
+        return not self.elsewhere.isdisjoint(sources)
 
     def _has_others(self, look: GroupState) -> bool:
         return not all(map(self._is_own, look.members))
@@ -244,15 +244,16 @@ class GroupWatch:
     def has_others(self, since_ms: int = 0) -> bool:
         """Whether another directory had a worker in the group when Kafka was asked last; perhaps, where it has said
         nothing since `since_ms`."""
-        return not self.has_said(since_ms) or self._look is None or self._has_others(self._look)
+        return not self.has_said(since_ms) or self.look is None or self._has_others(self.look)
 
-    def _take(self, look: GroupState) -> None:
+    def take(self, look: GroupState) -> None:
+        """Take what Kafka has said of the group."""
         self._was_unanswered |= self.is_unanswered
-        before, self._look, self._unanswered_since_ms = self._look, look, None
+        before, self.look, self.unanswered_since_ms = self.look, look, None
         try:
             self._note_others(look)
             if before is not None and self._has_others(before) and not self._has_others(look):
-                self._ends = None  # who was there may have committed since
+                self.ends = None  # who was there may have committed since
             if before is None or self._has_others(look) is not self._has_others(before):
                 self._alone_since_ms = look.at_ms
                 self._on_change()
@@ -267,12 +268,12 @@ class GroupWatch:
     def _note_others(self, look: GroupState) -> None:
         for source, client_id in look.committed_by.items():
             if self._is_own_id(client_id):
-                self._elsewhere.discard(source)
+                self.elsewhere.discard(source)
             else:
-                self._elsewhere.add(source)
+                self.elsewhere.add(source)
         for member in look.members:
             if not self._is_own(member):  # one of this directory has gone on when it commits: it restores before
-                self._elsewhere |= member.partitions
+                self.elsewhere |= member.partitions
 
     async def _on_thread(self, ask: Callable[[], T | None]) -> T | None:
         """What this returns, None when it raises."""

@@ -126,7 +126,7 @@ class Partitions:
         self._scratch = scratch
         self._ownership = ownership
         self._epochs = epochs
-        self._open: dict[tuple[str, str], _Open] = {}  # by task and store
+        self.readers: dict[tuple[str, str], _Open] = {}  # by task and store
         self.opened_count = 0
         """Secondaries that were opened so far."""
         self.catch_ups = 0
@@ -159,10 +159,10 @@ class Partitions:
     def still(self, store: ServedStore, partition: int, answer: PartitionAnswer) -> Still | None:
         """What this answer, given just now, is of; None where each answer is to be looked at anew."""
         place = (store.placement.task_id(partition), store.name)
-        found = self._open.get(place)
+        found = self.readers.get(place)
         if found is None or found.plain or found.status is None or store.name in self._epochs or store.is_global:
             return None
-        still = Still(place, found, self._open, self._ownership)
+        still = Still(place, found, self.readers, self._ownership)
         # The worker may have said more since.
         says_the_same = found.status[0] == found.reader.notice.status and found.status[2] is answer.copy
         is_it = answer.copy.served_by == "active" and still.position is answer.position and not found.reader.is_behind
@@ -206,7 +206,7 @@ class Partitions:
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
         """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
         state. None where nothing is open or readable."""
-        found = self._open.get((store.placement.task_id(partition), store.name))
+        found = self.readers.get((store.placement.task_id(partition), store.name))
         try:
             return None if found is None else (found.reader, found.reader.generation, found.reader.commit_number)
         except StatelineError:
@@ -214,7 +214,7 @@ class Partitions:
 
     def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
         """(task, store, reader) of every secondary that is open."""
-        for (task_id, store), found in self._open.items():
+        for (task_id, store), found in self.readers.items():
             yield task_id, store, found.reader
 
     def is_plain(self, store: ServedStore, partition: int) -> bool:
@@ -222,7 +222,7 @@ class Partitions:
         if not store.definition.timestamped or not store.definition.persistent or store.is_global:
             return False
         task_id = store.placement.task_id(partition)
-        found = self._open.get((task_id, store.name))
+        found = self.readers.get((task_id, store.name))
         if found is None:
             return holds_database(self._directory.store(task_id, store.name, timestamped=False))
         if found.plain:
@@ -237,15 +237,15 @@ class Partitions:
 
     def catch_up(self) -> None:
         """Let every secondary follow its owner, and let go of files that this has replaced since its last commit."""
-        for found in list(self._open.values()):
+        for found in list(self.readers.values()):
             with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
                 found.reader.refresh(files=True)
 
     def follow(self, asked_within_s: float, most_s: float) -> Iterator[None]:
         """Let those secondaries follow their owners that were asked within this time, and those that would take longer
         than `most_s` by now; one with each step, so that others have their turn in between."""
-        for place in list(self._open):
-            if (found := self._open.get(place)) is None:
+        for place in list(self.readers):
+            if (found := self.readers.get(place)) is None:
                 continue  # others had their turn
             takes_s = found.takes_s()
             if takes_s > most_s or (takes_s and time.monotonic() - found.asked_s <= asked_within_s):
@@ -257,8 +257,8 @@ class Partitions:
         """Task, store, and how far it is by its owner's newest commit, of each copy of these stores that is open; one
         with each step, so that others have their turn in between. What cannot be read now, or is being restored, is
         left out."""
-        for place in list(self._open):
-            found = self._open.get(place)
+        for place in list(self.readers):
+            found = self.readers.get(place)
             if found is None or place[1] not in stores or found.reader.notice.state is StoreState.RESTORING:
                 continue
             try:
@@ -271,13 +271,13 @@ class Partitions:
     @property
     def open_count(self) -> int:
         """Secondaries that are open."""
-        return len(self._open)
+        return len(self.readers)
 
     def close(self) -> None:
         """Close every secondary."""
-        for found in self._open.values():
+        for found in self.readers.values():
             found.reader.close()
-        self._open.clear()
+        self.readers.clear()
 
     def _execute(self, store: ServedStore, partition: int, query: Query[Any], terms: Terms) -> Outcome:
         task_id = store.placement.task_id(partition)
@@ -368,23 +368,23 @@ class Partitions:
             self.catch_ups += 1
 
     def _forget(self, store: ServedStore, partition: int) -> None:
-        found = self._open.pop((store.placement.task_id(partition), store.name), None)
+        found = self.readers.pop((store.placement.task_id(partition), store.name), None)
         if found is not None:
             found.reader.close()
 
     def _shows_plain(self, store: ServedStore, partition: int) -> bool:
-        found = self._open.get((store.placement.task_id(partition), store.name))
+        found = self.readers.get((store.placement.task_id(partition), store.name))
         return found is not None and found.plain
 
     def _opened(self, store: ServedStore, task_id: str) -> _Open:
-        found = self._open.get((task_id, store.name))
+        found = self.readers.get((task_id, store.name))
         place = self._place(task_id, found)
         if found is not None and found.place != place:  # another worker's copy is the one to read now
             found.reader.close()
             found = None
         if found is None:
             try:
-                found = self._open[task_id, store.name] = self._open_now(store.definition, place)
+                found = self.readers[task_id, store.name] = self._open_now(store.definition, place)
             except NotPresentError as error:
                 raise self._absent(store, task_id) from error
         return found

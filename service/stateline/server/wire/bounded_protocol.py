@@ -72,20 +72,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_split = False  # the head comes in more than one piece
         self._trailers = 0  # bytes, of the message
         self._waits_since_s = 0.0  # for a head, on the loop's clock
-        self._patience: asyncio.TimerHandle | None = None
+        self.patience: asyncio.TimerHandle | None = None
         self._arrived = b""  # what the parser is given now, if that begins with a message
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """One timer for as long as the connection lasts: one per request would cost more than some answers."""
         super().connection_made(transport)
         self._waits_since_s = self.loop.time()
-        self._patience = self.loop.call_later(PATIENCE_S, self._look_after)
+        self.patience = self.loop.call_later(PATIENCE_S, self._look_after)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is to come any more."""
         super().connection_lost(exc)
-        if self._patience is not None:
-            self._patience.cancel()
+        if self.patience is not None:
+            self.patience.cancel()
 
     def _look_after(self) -> None:
         """Close a connection that has sent no request, or the beginning of one, for as long as a body may stand still;
@@ -96,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._waits_since_s = now_s
         left_s = self._waits_since_s + PATIENCE_S - now_s
         if left_s > 0:
-            self._patience = self.loop.call_later(left_s, self._look_after)
+            self.patience = self.loop.call_later(left_s, self._look_after)
         else:
             self.transport.close()
 

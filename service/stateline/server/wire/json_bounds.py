@@ -27,7 +27,7 @@ class JsonBounds:
     quotes are looked at one by one only while they are few."""
 
     def __init__(self) -> None:
-        self._values = self._depth = self._quotes = 0
+        self.values = self.depth = self._quotes = 0
         self._is_escaped = False  # the first byte of what comes next
 
     def take(self, piece: bytes) -> None:
@@ -49,11 +49,11 @@ class JsonBounds:
         brackets = marks.translate(None, b",")
         closed = brackets.count(b"]") + brackets.count(b"}")
         opened = len(brackets) - closed
-        self._values += len(marks) - closed
-        if self._values > MAX_VALUES:
+        self.values += len(marks) - closed
+        if self.values > MAX_VALUES:
             raise _too_many()
-        depth_before, self._depth = self._depth, self._depth + opened - closed
-        if self._depth < 0:
+        depth_before, self.depth = self.depth, self.depth + opened - closed
+        if self.depth < 0:
             raise InvalidArgumentError("The body is not JSON: it closes more arrays and objects than it opens.")
         steps = array("b", brackets.translate(_STEPS))
         if depth_before + opened > MAX_DEPTH and max(accumulate(steps, initial=depth_before)) > MAX_DEPTH:

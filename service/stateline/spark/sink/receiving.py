@@ -132,8 +132,8 @@ class RowReceiver:
         self.directory = directory
         self._lock = threading.Lock()
         self._token = b""
-        self._files: dict[bytes, RowFile] = {}
-        self._failure: RetryLaterError | None = None
+        self.files: dict[bytes, RowFile] = {}
+        self.failure: RetryLaterError | None = None
         self._closed = False
         self._listener = _listener(bind_address.strip("[]"), port)
         self.address: tuple[str, int] = (host.strip("[]"), self._listener.getsockname()[1])
@@ -152,14 +152,14 @@ class RowReceiver:
         not be told: `RetryLaterError`."""
         self.check()
         with self._lock:
-            files = [self._files.pop(each.name) for each in sent if each.rows]
+            files = [self.files.pop(each.name) for each in sent if each.rows]
         self._drop()
         return EncodedRows(sent, files, self.directory)
 
     def check(self) -> None:
         """Raise `RetryLaterError` when rows that came could not be kept."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def close(self) -> None:
         """Listen no more."""
@@ -199,17 +199,17 @@ class RowReceiver:
                 if token != self._token:  # of a micro-batch that is over
                     file.close()
                     return
-                self._files[name] = file
+                self.files[name] = file
         except BaseException as error:
             if isinstance(error, RetryLaterError) and token == self._token:
-                self._failure = error
+                self.failure = error
             file.close()
             raise
         connection.sendall(KEPT)
 
     def _drop(self) -> None:
         with self._lock:
-            files, self._files, self._token, self._failure = self._files, {}, b"", None
+            files, self.files, self._token, self.failure = self.files, {}, b"", None
         for file in files.values():
             file.close()
 

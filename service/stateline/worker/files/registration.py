@@ -56,19 +56,19 @@ class Registration:
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
             lock = os.open(lock_path(application, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            self._lock = os.fdopen(lock, "r+b", buffering=0)
+            self.lock = os.fdopen(lock, "r+b", buffering=0)
         except OSError as error:
             raise refused(directory, "written", error) from error
         try:
-            _lock(self._lock)
+            _lock(self.lock)
         except BlockingIOError as error:
-            self._lock.close()
+            self.lock.close()
             raise LockedError(
                 f"A worker named {instance!r} is running on {application} already: stop it, or the `stateline run` "
                 "that it belongs to; a `stateline worker` of its own can take another name (--instance)."
             ) from error
         with contextlib.suppress(OSError):  # a full disk takes what is overwritten in its place
-            os.pwrite(self._lock.fileno(), counted((starts(application, instance) or 0) + 1), 0)
+            os.pwrite(self.lock.fileno(), counted((starts(application, instance) or 0) + 1), 0)
         with contextlib.suppress(OSError):  # `update` says so
             self._forget()  # what one of this name said that was killed
 
@@ -99,7 +99,7 @@ class Registration:
     def remove(self) -> None:
         """A clean exit: nothing of this worker is left but its name's lock file."""
         self._forget()
-        self._lock.close()
+        self.lock.close()
 
     def _forget(self) -> None:
         self._path.unlink(missing_ok=True)
