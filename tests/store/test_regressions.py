@@ -86,6 +86,7 @@ from stateline_store import (
 from stateline_store.scan import EVERY_KEY
 from stateline_store.task_id import TaskId
 from store.query_oracles import KINDS, RETENTION, Put, materialized, random_puts, random_query, write
+from support.rocksdb import database_of
 from support.run.patience import HANGING_S
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -278,9 +279,7 @@ def test_a_query_changes_no_byte_on_disk(cleared: ExitStack, tmp_path: Path, kin
     readers: list[Reader] = [store.reader(COMMITTED), store.reader(UNCOMMITTED)]
     if not plain:  # another process asks plain files through a reader of its own
         readers.append(secondary(cleared, store, context, tmp_path / "scratch"))
-    engine: Any = store._engine
-    database = engine._plain if plain else engine
-    before = (on_disk(context.directory), database._db.latest_sequence_number(), dict(store.staged()))
+    before = (on_disk(context.directory), database_of(store).latest_sequence_number(), dict(store.staged()))
     rnd, answered = Random(kind), set()
     for reader in readers:
         for query_type in QUERIES:
@@ -293,7 +292,7 @@ def test_a_query_changes_no_byte_on_disk(cleared: ExitStack, tmp_path: Path, kin
                     answered.add(query_type)
         raw(reader)
     assert answered
-    assert (on_disk(context.directory), database._db.latest_sequence_number(), dict(store.staged())) == before
+    assert (on_disk(context.directory), database_of(store).latest_sequence_number(), dict(store.staged())) == before
 
 
 # -- openings and closings ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from stateline_store.rocksdb_engine import RocksDBEngine
 from stateline_store.row_cache import UNKNOWN, RowCache
 from stateline_store.scan import KeyRange
 from stateline_store.transaction_buffer import ENTRY_OVERHEAD
+from support.rocksdb import writes_of
 
 ROW = ENTRY_OVERHEAD + 2 + 3  # bytes of a row as below
 
@@ -146,13 +147,13 @@ def test_a_write_that_is_interrupted_once_it_is_on_disk_is_read_from_there(
 ) -> None:
     engine.write({b"a": b"old"}, commit(1))
     assert engine.get(b"a") == b"old"
-    write = engine._writes.commit
+    write = writes_of(engine).commit
 
     def interrupted(*arguments: object, **named: object) -> None:
         write(*arguments, **named)  # type: ignore[arg-type]
         raise failure
 
-    monkeypatch.setattr(engine._writes, "commit", interrupted)
+    monkeypatch.setattr(writes_of(engine), "commit", interrupted)
     with pytest.raises((KeyboardInterrupt, PoisonedError)):
         engine.write({b"a": b"new"}, commit(2))
     if failure is KeyboardInterrupt:

@@ -10,13 +10,18 @@ from typing import Any
 from rocksdict import Rdict
 
 from stateline_store.committed_store import CommittedStore
+from stateline_store.plain_values import PlainValuesEngine
 from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb_writes import RocksDBWrites
 
 
 def engine_of(store: CommittedStore) -> RocksDBEngine:
     """The engine of a persistent store that is open."""
-    assert isinstance(store._engine, RocksDBEngine)
-    return store._engine
+    engine = store._engine
+    if isinstance(engine, PlainValuesEngine):
+        engine = engine._plain
+    assert isinstance(engine, RocksDBEngine)
+    return engine
 
 
 def database_of(of: CommittedStore | RocksDBEngine) -> Rdict:
@@ -31,7 +36,12 @@ def offsets_of(of: CommittedStore | RocksDBEngine) -> Rdict:
 
 def write_to(of: CommittedStore | RocksDBEngine, database: Any) -> None:
     """Have commits write to this database instead, which may fail."""
-    _engine(of)._writes._db = database
+    writes_of(of)._db = database
+
+
+def writes_of(of: CommittedStore | RocksDBEngine) -> RocksDBWrites:
+    """What its commits go through."""
+    return _engine(of)._writes
 
 
 def _engine(of: CommittedStore | RocksDBEngine) -> RocksDBEngine:

@@ -26,7 +26,7 @@ class Housekeeping:
         self._subtopologies = {s.ordinal: s for s in topology.subtopologies}
         self._automatic = config.automatic_state_relocation
         self._delay_s = config.state_cleanup_delay_ms / 1000
-        self._last_clean = time.monotonic()  # the first pass comes a delay after the start
+        self.last_clean = time.monotonic()  # the first pass comes a delay after the start
 
     def settle_places(self) -> None:
         """Move stores whose subtopology has another number now (KIP-816), before any task is opened.
@@ -58,9 +58,9 @@ class Housekeeping:
         nothing can rebuild stays, and so does one that holds a store that the topology does not have there: nobody
         knows whether it could be rebuilt.
         """
-        if time.monotonic() - self._last_clean < self._delay_s:
+        if time.monotonic() - self.last_clean < self._delay_s:
             return
-        self._last_clean = time.monotonic()
+        self.last_clean = time.monotonic()
         self.sweep_snapshots()
         tasks = {global_tables, *map(str, live)}
         clean(self._directory, tasks, int(self._delay_s * 1000), now_ms(), self._must_stay)

@@ -132,9 +132,9 @@ class StandbyAssignment:
         self._log, self._admin = log, admin
         self._entries = entries
         self._tasks = tasks
-        self._followed = followed
+        self.followed = followed
         self._topics = topics
-        self._wanted: set[TaskId] = set()
+        self.wanted: set[TaskId] = set()
         self._complete_s: dict[TaskId, float] = {}  # what is wanted: when it lacked nothing, or was wanted
         self._had: set[TaskId] = set()  # owned when it was looked last
         self._last_owners: Mapping[TaskId, Placeable] = {}
@@ -153,25 +153,25 @@ class StandbyAssignment:
     @property
     def tasks(self) -> list[Task]:
         """Those that it follows."""
-        return self._followed.tasks
+        return self.followed.tasks
 
     @property
     def is_busy(self) -> bool:
         """Whether there is more to read of them at once."""
-        return self._followed.is_busy
+        return self.followed.is_busy
 
     def advance(self, *, beside_work: bool) -> bool:
         """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
         worker follows other tasks now."""
         if self._entries is None or not self._replicas:
             return False
-        before = {*self._followed.ids}
+        before = {*self.followed.ids}
         with self._log.patience.for_all(_PATIENCE_S):
-            self._followed.advance(beside_work=beside_work)
+            self.followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
                 self._look_again(self._entries)
             self._fill()
-        return before != {*self._followed.ids}
+        return before != {*self.followed.ids}
 
     def _look_again(self, entries: WorkerEntries) -> None:
         self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
@@ -199,15 +199,15 @@ class StandbyAssignment:
     def lags(self) -> dict[str, StandbyLag]:
         """By task that this worker is to follow how many records it lacks, and for how long it has lacked some: also
         one that waits for its turn, or for files, or cannot be followed."""
-        now_s, records = monotonic(), self._followed.lags()
-        wanted = sorted((self._wanted | records.keys()) - self._tasks.all.keys())
-        self._complete_s = {t: max(self._complete_s.get(t, now_s), self._followed.complete_s(t)) for t in wanted}
+        now_s, records = monotonic(), self.followed.lags()
+        wanted = sorted((self.wanted | records.keys()) - self._tasks.all.keys())
+        self._complete_s = {t: max(self._complete_s.get(t, now_s), self.followed.complete_s(t)) for t in wanted}
         return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
 
     def close(self) -> None:
         """Let go of all standbys."""
-        self._wanted.clear()
-        self._followed.close()
+        self.wanted.clear()
+        self.followed.close()
 
     def _look(self, entries: WorkerEntries) -> None:
         view = self._view(self._admin.members(self._group), entries)
@@ -219,30 +219,30 @@ class StandbyAssignment:
         elif view.owners != self._last_owners:  # it has not been at rest for long
             self._last_owners = view.owners
             # Their new owner, another worker of this node, waits for these.
-            self._followed.drop([task for task in self._followed.begun if view.has(self._own.node, task)])
+            self.followed.drop([task for task in self.followed.begun if view.has(self._own.node, task)])
             return
         owned = {*self._tasks.all}
-        kept, self._had = {*self._followed.begun} | (self._had - owned), owned
+        kept, self._had = {*self.followed.begun} | (self._had - owned), owned
         holders = view.holders(self._replicas, self._rack_tags)
-        self._wanted = to_follow(view, self._own, holders, kept)
-        self._followed.drop({*self._followed.begun} - self._wanted)
+        self.wanted = to_follow(view, self._own, holders, kept)
+        self.followed.drop({*self.followed.begun} - self.wanted)
         self._say(entries)
         self._note_upgraded(view)
 
     def _note_upgraded(self, view: GroupView) -> None:
         """Say once when no store here waits for its timestamps any more."""
         own = self._tasks.all
-        tasks = [*own.values(), *self._followed.tasks]
+        tasks = [*own.values(), *self.followed.tasks]
         is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
         given = {task for task, owner in view.owners.items() if owner == self._own}
         is_whole = (
             self._own in view.members
             and given <= own.keys()  # those that wait for their directories have not been looked into
             and all(task.state is TaskState.RUNNING for task in own.values())
-            and self._wanted <= {*self._followed.ids}
+            and self.wanted <= {*self.followed.ids}
         )
-        if not is_upgraded or self._followed.upgraded != self._upgraded:
-            self._is_upgraded, self._upgraded = False, self._followed.upgraded
+        if not is_upgraded or self.followed.upgraded != self._upgraded:
+            self._is_upgraded, self._upgraded = False, self.followed.upgraded
         if is_upgraded and is_whole and tasks and not self._is_upgraded:
             _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
             self._is_upgraded = True
@@ -296,10 +296,10 @@ class StandbyAssignment:
             for task, to in view.moves().items()
             if to.node in view.caught_up and not view.has_caught_up(to.node, task)
         }
-        copied = self._followed.heard_of_copies
+        copied = self.followed.heard_of_copies
         if copied != self._copied:
             self._copied, self._moved_s = copied, monotonic()
-        if (lag := self._followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):
+        if (lag := self.followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):
             self._least_lag, self._moved_s = lag, monotonic()
         if behind != self._behind:
             self._behind, self._moved_s, self._least_lag = behind, monotonic(), None
@@ -308,7 +308,7 @@ class StandbyAssignment:
         return not behind
 
     def _caught_up(self) -> frozenset[str]:
-        return frozenset(map(str, self._followed.caught_up()))
+        return frozenset(map(str, self.followed.caught_up()))
 
     def _say(self, entries: WorkerEntries) -> None:
         entry = StandbysEntry(self._caught_up(), self._joining_since_s is not None)
@@ -319,14 +319,14 @@ class StandbyAssignment:
 
     def _fill(self) -> None:
         """Begin with more of what is wanted, as long as not too many are catching up."""
-        missing = sorted(self._wanted - {*self._followed.begun} - {*self._tasks.all})
+        missing = sorted(self.wanted - {*self.followed.begun} - {*self._tasks.all})
         if not missing:
             return
-        room = self._most_warming - (len(self._followed.begun) - len(self._followed.caught_up()))
+        room = self._most_warming - (len(self.followed.begun) - len(self.followed.caught_up()))
         for task in missing:
             if room <= 0:
                 return
-            room -= self._followed.add(task)
+            room -= self.followed.add(task)
 
 
 def _listed(tasks: Iterable[TaskId], most: int = 10) -> str:

@@ -156,7 +156,7 @@ def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
 
     def looks() -> bool:
         states = [str(task.state) for task in [*worker.tasks.all.values()]]
-        caught_up = len(worker.standbys._followed.caught_up())
+        caught_up = len(worker.standbys.followed.caught_up())
         return states == ["running"] * running and caught_up == standby == len(worker.standbys.tasks)
 
     return looks
@@ -350,14 +350,14 @@ def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_
         }
 
         def is_settled() -> bool:
-            every = [(each.standbys._wanted, each.standbys._followed.caught_up()) for each in there.values()]
+            every = [(each.standbys.wanted, each.standbys.followed.caught_up()) for each in there.values()]
             running = [len(each.tasks.running) for each in there.values()]
             copies = sum(len(wanted) for wanted, _ in every)
             return running == [1, 1, 1, 1, 0] and copies == 2 * PARTITIONS and all(w == had for w, had in every)
 
         eventually(is_settled, "each task runs, has two copies, and no former one is kept")
         # Range gives the four tasks to the first four, and would give e one more only if d were lost.
-        assert {task.partition for task in there["e"]._standbys._wanted} == {*range(PARTITIONS)}
+        assert {task.partition for task in there["e"].standbys.wanted} == {*range(PARTITIONS)}
 
 
 def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_until_it_is_started_anew(
@@ -504,7 +504,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
     with group.worker("one") as one, group.worker("two") as two:
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
         followed = [*one.standbys.tasks, *two.standbys.tasks]
-        readers += [one.standbys._followed, two.standbys._followed]
+        readers += [one.standbys.followed, two.standbys.followed]
         group.send()
         eventually(lambda: len(failed) == 4, "four have failed")
         for node in ("one", "two"):

@@ -165,8 +165,8 @@ def test_a_stale_looking_task_that_another_worker_holds_is_not_touched(place: Pl
         worker, passes = place.worker(app, config), set[float]()
 
         def cleaned_often() -> bool:
-            if worker._housekeeping._last_clean not in passes:
-                passes.add(worker._housekeeping._last_clean)
+            if worker._housekeeping.last_clean not in passes:
+                passes.add(worker._housekeeping.last_clean)
                 age(directory.task("0_7"))
             return len(passes) > 4
 
@@ -197,7 +197,7 @@ def test_a_stale_task_with_a_store_that_nothing_can_rebuild_stays(place: Place, 
     passes, worker = list[float](), place.worker(app, config)
 
     def looked_often() -> bool:
-        if (last := worker._housekeeping._last_clean) not in passes:
+        if (last := worker._housekeeping.last_clean) not in passes:
             passes.append(last)
         return len(passes) > 4
 
