@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.declarations import Declarations
-from stateline.dsl.examples import check_examples
 from stateline.dsl.pipeline_checks import check_windowing
 from stateline.dsl.punctuations import punctuation_of
 from stateline.dsl.streams import Stream, Table
@@ -24,13 +23,13 @@ from stateline.model.declared_at import says_where
 from stateline.model.event_time import Extractor, OnInvalid, declared_event_time
 from stateline.model.external_stores import changelog_of, kept_from
 from stateline.model.function_checks import name_of
-from stateline.model.global_table import GlobalTable
 from stateline.model.pipeline import Pipeline, Windowing
-from stateline.model.store_definition import StoreDefinition
+from stateline.model.store_definition import GlobalTable, StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource
 from stateline.serde.plain import Serde, shown
+from stateline.serde.registered import json_of_text
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline.stores import milliseconds
 from stateline_store import InvalidArgumentError, TopologyError
@@ -330,7 +329,7 @@ class App:
         for `examples` of a store that there is not, or with a key of another type.
         """
         topology = self._declarations.topology()
-        check_examples(self.examples, topology.all_stores)
+        _check_examples(self.examples, topology.all_stores)
         return replace(topology, target=self.target)
 
 
@@ -344,6 +343,16 @@ def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
 
     check_settings(config, "App(config=…)")
     return dict(config)
+
+
+def _check_examples(keys: Mapping[str, str], declared: Mapping[str, StoreDefinition]) -> None:
+    for name, key in keys.items():
+        if name not in declared:
+            raise TopologyError(f"examples: there is no store {name!r}. There are: {', '.join(declared) or 'none'}.")
+        try:
+            json_of_text(declared[name].key, key)
+        except InvalidArgumentError as error:
+            raise TopologyError(f"examples: the key of {name!r}: {error}") from error
 
 
 def _not_given(*frames: object) -> object:

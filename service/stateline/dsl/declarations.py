@@ -25,11 +25,10 @@ from stateline.model.declared_at import here
 from stateline.model.event_time import refuse_in_pipeline
 from stateline.model.external_stores import written_by_us
 from stateline.model.function_checks import check_function
-from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import Root
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.processor import Processor, Punctuation, processor_of
-from stateline.model.store_definition import StoreDefinition, changelog_name
+from stateline.model.store_definition import GlobalTable, StoreDefinition, changelog_name
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies, unused_stores
 from stateline.model.unnamed_stores import generated_name

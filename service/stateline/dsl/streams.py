@@ -18,9 +18,8 @@ from stateline.dsl.declarations import Declarations
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
-from stateline.model.global_table import GlobalTable
 from stateline.model.nodes import OperatorNode, Root
-from stateline.model.store_definition import StoreDefinition
+from stateline.model.store_definition import GlobalTable, StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.windows import (
     AnyWindows,

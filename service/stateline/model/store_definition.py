@@ -254,6 +254,16 @@ class StoreDefinition:
                 raise AssertionError(f"Store {name!r} is of the user's own kind and has no factory.")
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalTable:
+    """A topic that every worker has whole, for lookups (Kafka Streams' `GlobalKTable`).
+
+    `App.global_table` returns it, for `Stream.join` and `Stream.left_join`. Its `store` is beside tasks, not in one.
+    """
+
+    store: StoreDefinition
+
+
 def changelog_name(application_id: str, store: str) -> str:
     """Kafka Streams' name of a store's changelog. In topics: never change."""
     return f"{application_id}-{store}-changelog"

@@ -10,7 +10,7 @@ import pytest
 
 from stateline import App, serdes, stores
 from stateline.dsl.streams import Stream, Table
-from stateline.model.global_table import GlobalTable
+from stateline.model.store_definition import GlobalTable
 from stateline_store import CallerError
 
 DAY = timedelta(days=1)
