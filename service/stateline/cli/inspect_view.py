@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 
 from stateline.cli.table import as_text
+from stateline.serde.iso_times import utc_text
 from stateline_store import TopicPartition
 from stateline_store.inspection_report import (
     ApplicationReport,
@@ -16,8 +16,6 @@ from stateline_store.inspection_report import (
     TaskReport,
     UnreadablePart,
 )
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def report_as_json(report: DirectoryReport) -> str:
@@ -127,12 +125,7 @@ def _beside(application: ApplicationReport) -> Iterator[str]:
 
 def moment(ms: int | None) -> str | None:
     """Milliseconds since the epoch as a time in UTC; the number itself when no calendar has it, None for none."""
-    if ms is None or ms < 0:
-        return None
-    try:
-        return f"{(_EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-    except OverflowError:
-        return str(ms)
+    return None if ms is None or ms < 0 else utc_text(ms)
 
 
 def problem_lines(problems: Sequence[UnreadablePart]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import orjson
@@ -15,11 +14,11 @@ from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
 from stateline.processing.record_members import headers_of, members_of
+from stateline.serde.iso_times import utc_text
 from stateline.serde.plain import Serde, one_line
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
 """Of key and value; None of unknown ones."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,4 @@ def _printable(text: str) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    try:
-        at = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
-        return str(timestamp_ms)  # a time that no calendar has
-    return str(timestamp_ms) if timestamp_ms < 0 else f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    return str(timestamp_ms) if timestamp_ms < 0 else utc_text(timestamp_ms)

@@ -1,4 +1,4 @@
-"""Read times: ISO 8601 text as a `datetime`, and a `datetime` as milliseconds since the epoch.
+"""Read and write times: ISO 8601 text, `datetime`, and milliseconds since the epoch.
 
 Data must name the zone of a time: fields of records, keys, values, lines of files. Options of commands and parameters
 of queries may leave it out. They pass `UTC` as the default zone.
@@ -32,3 +32,11 @@ def iso_time(text: str, default_zone: tzinfo | None = None) -> datetime:
 def epoch_ms(at: datetime) -> int:
     """Return exact milliseconds since the epoch, negative before it. Smaller units are cut off."""
     return (at - EPOCH) // MILLISECOND
+
+
+def utc_text(at_ms: int) -> str:
+    """Return ISO 8601 text in UTC with milliseconds, or the number itself if it is no time of the years 1 to 9999."""
+    try:
+        return (EPOCH + at_ms * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return str(at_ms)
