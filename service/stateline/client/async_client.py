@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
 import httpx
 
 from stateline.client import answers, requests
+from stateline.client.answers import AnswerReader
 from stateline.client.arrow import async_batches
 from stateline.client.async_transport import AsyncTransport
 from stateline.client.failures import CursorExpiredError, DoesNotExistError
-from stateline.client.feed import Change
+from stateline.client.feed import Change, Following
 from stateline.client.nodes import Nodes
-from stateline.client.requests import Key, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
+from stateline.client.requests import Key, Paged, RangeArguments, Request, RowArguments, Since, Time, TimeArguments
 from stateline.client.results import (
     Answer,
     CountAnswer,
@@ -39,7 +40,7 @@ from stateline.client.results import (
 from stateline.client.retries import NEVER, Retries
 from stateline.client.routing import Affinity
 from stateline.client.session import Session
-from stateline.client.store_calls import Call, PagedCall, StoreCalls
+from stateline.client.store_calls import Call, PagedCall, StoreTerms
 from stateline.client.terms import TermArguments, Terms
 from stateline.client.transport import Server
 from stateline_store import Position, StatelineError
@@ -93,8 +94,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
     def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> AsyncStore:
         """One store, asked or not: whether it exists shows with its first query."""
-        calls = StoreCalls(name, self._terms.with_(terms), session or self._session)
-        return AsyncStore(self._transport, calls)
+        own = StoreTerms(name, self._terms.with_(terms), session or self._session)
+        return AsyncStore(self._transport, own)
 
     async def stores(self) -> tuple[StoreDetails, ...]:
         """Every store."""
@@ -153,8 +154,8 @@ class AsyncScan(Generic[E]):
     Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
     """
 
-    def __init__(self, transport: AsyncTransport, calls: StoreCalls, call: PagedCall[E]) -> None:
-        self._transport, self._calls, self._call = transport, calls, call
+    def __init__(self, transport: AsyncTransport, store: StoreTerms, call: PagedCall[E]) -> None:
+        self._transport, self._store, self._call = transport, store, call
 
     async def __aiter__(self) -> AsyncGenerator[E, None]:
         """Entry after entry. Of partitions that failed (`allow_partial`) only `pages` knows."""
@@ -166,7 +167,7 @@ class AsyncScan(Generic[E]):
         """Answer after answer, each with its Position; the last one cut to `limit`."""
         left, cursor, affinity = self._call.paged.limit, None, Affinity()
         while True:
-            page = self._calls.saw(await self._transport.ask(self._call.page(cursor), affinity=affinity))
+            page = self._store.saw(await self._transport.ask(self._call.page(cursor), affinity=affinity))
             page, left, cursor = self._call.advance(page, left)
             yield page
             if cursor is None:
@@ -180,7 +181,7 @@ class AsyncScan(Generic[E]):
         """
         left = self._call.paged.limit
         async with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
-            self._calls.saw_stream(incoming.headers)
+            self._store.saw_stream(incoming.headers)
             async for whole in async_batches(incoming.chunks):
                 batch, left = self._call.cut(whole, left)
                 yield batch
@@ -196,42 +197,44 @@ class AsyncStore:
     this kind of store cannot answer raises `UnknownQueryTypeError`.
     """
 
-    def __init__(self, transport: AsyncTransport, calls: StoreCalls) -> None:
-        self._transport, self._calls = transport, calls
+    def __init__(self, transport: AsyncTransport, store: StoreTerms) -> None:
+        self._transport, self._store = transport, store
 
     async def get(self, key: Key, *, as_of: Time | None = None, **terms: Unpack[TermArguments]) -> KeyAnswer:
         """The value of a key, `found=False` if there is none; of a versioned store the one at the time `as_of`."""
-        return await self._ask(self._calls.get(key, as_of, terms))
+        return await self._ask(requests.key(self._store.name, key, self._store.terms(terms), as_of), answers.KEY)
 
     async def get_many(self, keys: Iterable[Key], **terms: Unpack[TermArguments]) -> KeysAnswer:
         """The values of many keys at once: each key once, in this order."""
-        return await self._ask(self._calls.get_many(keys, terms))
+        return await self._ask(requests.keys(self._store.name, keys, self._store.terms(terms)), answers.KEYS)
 
     def range(self, **arguments: Unpack[RangeArguments]) -> AsyncScan[Entry]:
         """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
         serialized keys: at most `limit`, `page_size` in each answer. Of a versioned store the latest, or with `as_of`
         those of that time."""
-        return self._scan(self._calls.range(arguments))
+        return self._scan(
+            requests.entries(self._store.name, self._store.terms(arguments, RangeArguments), arguments), answers.ENTRIES
+        )
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Version]:
         """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
-        return self._scan(self._calls.versions(key, arguments))
+        return self._scan(self._store.parts(key, "versions", arguments), answers.VERSIONS)
 
     def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
         """Windows of a key that start in these times."""
-        return self._scan(self._calls.windows(key, arguments))
+        return self._scan(self._store.parts(key, "windows", arguments), answers.WINDOWS)
 
     def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
         """Sessions of a key that overlap these times."""
-        return self._scan(self._calls.sessions(key, arguments))
+        return self._scan(self._store.parts(key, "sessions", arguments), answers.WINDOWS)
 
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
         """Windows of every key that start in these times."""
-        return self._scan(self._calls.all_windows(arguments))
+        return self._scan(self._store.parts_of_every_key("windows", arguments), answers.KEYED_WINDOWS)
 
     def all_sessions(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
         """Sessions of every key that end in these times, by serialized key, then end."""
-        return self._scan(self._calls.all_sessions(arguments))
+        return self._scan(self._store.parts_of_every_key("sessions", arguments), answers.KEYED_WINDOWS)
 
     @overload
     async def count(self, *, exact: Literal[True], **terms: Unpack[TermArguments]) -> ExactCountAnswer: ...
@@ -242,17 +245,18 @@ class AsyncStore:
     async def count(self, *, exact: bool = False, **terms: Unpack[TermArguments]) -> CountAnswer | ExactCountAnswer:
         """How many entries there are. `exact` reads all of them, within the server's time for a query. Without it the
         answer is RocksDB's estimate, which may be many times too large."""
+        request = requests.count(self._store.name, self._store.terms(terms), exact=exact)
         if exact:
-            return await self._ask(self._calls.exact_count(terms))
-        return await self._ask(self._calls.count(terms))
+            return await self._ask(request, answers.EXACT_COUNT)
+        return await self._ask(request, answers.COUNT)
 
     async def position(self, **terms: Unpack[TermArguments]) -> PositionAnswer:
         """How far each partition has come, at both levels."""
-        return await self._ask(self._calls.position(terms))
+        return await self._ask(requests.position(self._store.name, self._store.terms(terms)), answers.POSITION)
 
     async def details(self) -> StoreDetails:
         """What the store is, and the state of its partitions."""
-        return await self._transport.ask(Call(requests.details(self._calls.name), answers.DETAILS))
+        return await self._transport.ask(Call(requests.details(self._store.name), answers.DETAILS))
 
     async def changes(
         self, *, since: Since = "latest", partitions: Sequence[int] | None = None
@@ -267,7 +271,8 @@ class AsyncStore:
         read the store anew, and go on from the position of that answer. Close the generator (`contextlib.aclosing`)
         when it is not needed any more.
         """
-        following, affinity = self._calls.changes(since, partitions, self._transport.server.retries), Affinity()
+        asked = self._store.partitions if partitions is None else partitions
+        following, affinity = Following(self._store.name, since, asked, self._transport.server.retries), Affinity()
         while True:
             failure: StatelineError | None = None
             try:
@@ -280,11 +285,11 @@ class AsyncStore:
                 failure = error
             await asyncio.sleep(following.pause_s(failure, several=self._transport.routing.several))
 
-    async def _ask(self, call: Call[A]) -> A:
-        return self._calls.saw(await self._transport.ask(call))
+    async def _ask(self, request: Request, reader: AnswerReader[A]) -> A:
+        return self._store.saw(await self._transport.ask(Call(request, reader)))
 
-    def _scan(self, call: PagedCall[E]) -> AsyncScan[E]:
-        return AsyncScan(self._transport, self._calls, call)
+    def _scan(self, paged: Paged, reader: AnswerReader[Page[E]]) -> AsyncScan[E]:
+        return AsyncScan(self._transport, self._store, PagedCall(paged, reader))
 
 
 class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):

@@ -1,29 +1,18 @@
-"""What the methods of a store ask and how the answers are read, the same for both clients."""
+"""Calls and pages of queries, and the terms of a store, the same for both clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from stateline.client import answers, requests
 from stateline.client.answers import AnswerReader
-from stateline.client.feed import Following
-from stateline.client.requests import Key, Paged, RangeArguments, Request, Since, Time, TimeArguments
+from stateline.client.requests import Key, Paged, RangeArguments, Request, TimeArguments
 from stateline.client.results import (
     Answer,
-    CountAnswer,
-    Entry,
-    ExactCountAnswer,
-    KeyAnswer,
-    KeyedWindow,
-    KeysAnswer,
     Page,
-    PositionAnswer,
-    Version,
-    Window,
 )
-from stateline.client.retries import Retries
 from stateline.client.session import Session
 from stateline.client.terms import TermArguments, Terms
 
@@ -74,80 +63,29 @@ class PagedCall(Generic[E]):
         return batch, left - batch.num_rows
 
 
-class StoreCalls:
-    """The calls of one store, under its terms and in its session. Thread-safe."""
+class StoreTerms:
+    """A store's name, the terms of its queries and the session that they are in. Thread-safe."""
 
     def __init__(self, name: str, terms: Terms, session: Session | None) -> None:
         self.name = name
         self._terms = terms
         self._session = session
 
-    def get(self, key: Key, as_of: Time | None, given: TermArguments) -> Call[KeyAnswer]:
-        """One key."""
-        return Call(requests.key(self.name, key, self._with(given), as_of), answers.KEY)
+    @property
+    def partitions(self) -> Sequence[int] | None:
+        """The partitions that queries ask, unless they name others."""
+        return self._terms.partitions
 
-    def get_many(self, keys: Iterable[Key], given: TermArguments) -> Call[KeysAnswer]:
-        """Many keys."""
-        return Call(requests.keys(self.name, keys, self._with(given)), answers.KEYS)
+    def parts(self, key: Key, what: Literal["windows", "sessions", "versions"], given: TimeArguments) -> Paged:
+        """Return the query for windows, sessions or versions of one key."""
+        return requests.parts(self.name, key, what, self.terms(given, TimeArguments), given)
 
-    def count(self, given: TermArguments) -> Call[CountAnswer]:
-        """How many."""
-        return Call(requests.count(self.name, self._with(given)), answers.COUNT)
+    def parts_of_every_key(self, what: Literal["windows", "sessions"], given: TimeArguments) -> Paged:
+        """Return the query for windows or sessions of every key."""
+        return requests.parts_of_every_key(self.name, what, self.terms(given, TimeArguments), given)
 
-    def exact_count(self, given: TermArguments) -> Call[ExactCountAnswer]:
-        """How many, counted."""
-        return Call(requests.count(self.name, self._with(given), exact=True), answers.EXACT_COUNT)
-
-    def position(self, given: TermArguments) -> Call[PositionAnswer]:
-        """How far."""
-        return Call(requests.position(self.name, self._with(given)), answers.POSITION)
-
-    def range(self, given: RangeArguments) -> PagedCall[Entry]:
-        """Keys in order."""
-        return PagedCall(requests.entries(self.name, self._with(given, RangeArguments), given), answers.ENTRIES)
-
-    def versions(self, key: Key, given: TimeArguments) -> PagedCall[Version]:
-        """Versions of a key."""
-        return PagedCall(self._parts(key, "versions", given), answers.VERSIONS)
-
-    def windows(self, key: Key, given: TimeArguments) -> PagedCall[Window]:
-        """Windows of a key."""
-        return PagedCall(self._parts(key, "windows", given), answers.WINDOWS)
-
-    def sessions(self, key: Key, given: TimeArguments) -> PagedCall[Window]:
-        """Sessions of a key."""
-        return PagedCall(self._parts(key, "sessions", given), answers.WINDOWS)
-
-    def all_windows(self, given: TimeArguments) -> PagedCall[KeyedWindow]:
-        """Windows of every key."""
-        return PagedCall(self._of_every_key("windows", given), answers.KEYED_WINDOWS)
-
-    def all_sessions(self, given: TimeArguments) -> PagedCall[KeyedWindow]:
-        """Sessions of every key."""
-        return PagedCall(self._of_every_key("sessions", given), answers.KEYED_WINDOWS)
-
-    def changes(self, since: Since, partitions: Sequence[int] | None, retries: Retries) -> Following:
-        """The change feed."""
-        return Following(self.name, since, self._terms.partitions if partitions is None else partitions, retries)
-
-    def saw(self, answer: A) -> A:
-        """The answer, its Position remembered by the session."""
-        if self._session is not None:
-            self._session.saw(self.name, answer.position)
-        return answer
-
-    def saw_stream(self, headers: Mapping[str, str]) -> None:
-        """As `saw`, of a stream, which says its Position in a header."""
-        if self._session is not None:
-            self._session.saw(self.name, answers.stream_position(headers))
-
-    def _parts(self, key: Key, what: Literal["windows", "sessions", "versions"], given: TimeArguments) -> Paged:
-        return requests.parts(self.name, key, what, self._with(given, TimeArguments), given)
-
-    def _of_every_key(self, what: Literal["windows", "sessions"], given: TimeArguments) -> Paged:
-        return requests.parts_of_every_key(self.name, what, self._with(given, TimeArguments), given)
-
-    def _with(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
+    def terms(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
+        """Return the terms of a query with these arguments, which are those of the class `of`."""
         if unknown := sorted(given.keys() - of.__annotations__.keys()):
             # Python itself does not look into **arguments: a misspelt prefix would read the whole store.
             raise TypeError(f"{unknown[0]!r} is no argument here: {', '.join(sorted(of.__annotations__))} are.")
@@ -156,3 +94,14 @@ class StoreCalls:
         if self._session is None:
             return terms
         return terms.at_least(self._session.position(self.name), self._session.wait_ms)
+
+    def saw(self, answer: A) -> A:
+        """Return the answer. The session remembers its Position."""
+        if self._session is not None:
+            self._session.saw(self.name, answer.position)
+        return answer
+
+    def saw_stream(self, headers: Mapping[str, str]) -> None:
+        """Have the session remember the Position that these headers of a stream name."""
+        if self._session is not None:
+            self._session.saw(self.name, answers.stream_position(headers))

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import stateline.client
 from stateline import serdes
-from stateline.client import JsonKey, Position
+from stateline.client import Client, JsonKey, Position
 from stateline.client import requests as sent
-from stateline.client.store_calls import StoreCalls
 from stateline.client.terms import Terms
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_body, from_query_string
@@ -208,16 +207,16 @@ def test_a_stream_that_could_not_tell_what_failed_is_refused() -> None:
 
 
 def test_a_misspelt_argument_is_refused() -> None:
-    calls = StoreCalls("s", Terms(), None)
+    store = Client("http://localhost:1").store("s")
     with pytest.raises(TypeError, match="prefx"):
-        calls.range({"prefx": "a"})  # type: ignore[typeddict-unknown-key]  # as an untyped caller might
+        store.range(prefx="a")  # type: ignore[call-arg]  # as an untyped caller might
     with pytest.raises(InvalidArgumentError, match="snapshot"):
-        calls.count({"isolation_level": "snapshot"})  # type: ignore[typeddict-item]
+        store.count(isolation_level="snapshot")  # type: ignore[call-overload]
 
 
 def test_a_position_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"bound=.* is no Position"):
-        StoreCalls("s", Terms(), None).count({"bound": {"orders": 99}})  # type: ignore[typeddict-item]  # as above
+        Client("http://localhost:1").store("s").count(bound={"orders": 99})  # type: ignore[call-overload]  # as above
     with pytest.raises(InvalidArgumentError, match=r"since=.* is no Position"):
         sent.changes("s", {"orders": {"x": 99}}, None, None)
 
