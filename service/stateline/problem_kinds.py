@@ -6,7 +6,6 @@ from it. It imports the standard library and the error tree only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -46,7 +45,7 @@ class ProblemKind(NamedTuple):
 
 
 # The row of an error is that of its nearest class here. The first row of a reason names the class that stands for it.
-PROBLEMS: Mapping[type[Exception], ProblemKind] = {
+PROBLEMS: dict[type[Exception], ProblemKind] = {
     UnknownQueryTypeError: ProblemKind("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
     InvalidArgumentError: ProblemKind(
         "INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."
@@ -77,7 +76,7 @@ PROBLEMS: Mapping[type[Exception], ProblemKind] = {
 RETRIED_STATUSES = frozenset(row.status for row in PROBLEMS.values() if row.retried is Retried.LATER)
 ELSEWHERE_STATUS = PROBLEMS[NotPresentError].status
 
-ERROR_CLASSES: Mapping[str, type[StatelineError]] = {
+ERROR_CLASSES: dict[str, type[StatelineError]] = {
     kind.__name__: kind for kind in PROBLEMS if issubclass(kind, StatelineError)
 }
 """Name of a class → the class."""

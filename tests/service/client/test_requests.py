@@ -216,7 +216,7 @@ def test_a_misspelt_argument_is_refused() -> None:
 
 def test_a_position_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"bound=.* is no Position"):
-        Client("http://localhost:1").store("s").count(bound={"orders": 99})  # type: ignore[call-overload]  # as above
+        Client("http://localhost:1").store("s").count(bound={"orders": 99})  # type: ignore[arg-type]  # as above
     with pytest.raises(InvalidArgumentError, match=r"since=.* is no Position"):
         sent.changes("s", {"orders": {"x": 99}}, None, None)
 
