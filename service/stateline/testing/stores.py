@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from stateline.client.results import Entry, KeyedWindow, Version, Window
 from stateline.model.store_definition import StoreDefinition
+from stateline.query.kinds import BY_WORD, query_of
 from stateline.serde.plain import Serde, shown
 from stateline.serde.windowed import WindowedSerde
 from stateline.testing.store_partitions import Hosts
@@ -22,21 +23,13 @@ from stateline_store import (
     MultiVersionedKeyQuery,
     Order,
     Position,
-    PrefixQuery,
     Query,
-    RangeQuery,
-    SessionKeyQuery,
-    SessionRangeQuery,
     StateStore,
     TransactionalStore,
     UnknownQueryTypeError,
     VersionedKeyQuery,
-    VersionedPrefixQuery,
-    VersionedRangeQuery,
     VersionedRecord,
     Windowed,
-    WindowKeyQuery,
-    WindowRangeQuery,
 )
 from stateline_store.timestamped_rows import split
 
@@ -95,12 +88,8 @@ class TestedStore:
             raise InvalidArgumentError("Give a prefix, or bounds: not both.")
         definition, towards = self._checked("range"), _order(order)
         low, high, begin = (None if each is None else _bytes(definition.key, each) for each in (lower, upper, prefix))
-        query: Query[Any]
-        if definition.plain_kind == "versioned":
-            query = VersionedRangeQuery(low, high, as_of, towards)
-            query = query if begin is None else VersionedPrefixQuery(begin, as_of, towards)
-        else:
-            query = RangeQuery(low, high, towards) if begin is None else PrefixQuery(begin, towards)
+        given = {"lower": low, "upper": high, "prefix": begin, "as_of": as_of}
+        query = query_of(BY_WORD["range"], definition.name, definition.kind, given, order=towards)
         return [self._shown(definition, key, stored) for key, stored in self._ask(query, isolation_level)]
 
     def fetch(
@@ -110,14 +99,9 @@ class TestedStore:
         sessions that touch it. In the order of time."""
         definition = self._checked("fetch")
         asked = _bytes(_inner(definition), key)
-        query: Query[Any]
-        if definition.plain_kind == "session":
-            query = SessionKeyQuery(asked, time_from, time_to, Order.ASCENDING)
-        else:
-            query = WindowKeyQuery(asked, time_from, time_to, Order.ASCENDING)
         return [
             Window(start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp)
-            for at, value, timestamp in self._windows(definition, query, isolation_level)
+            for at, value, timestamp in self._windows(definition, asked, time_from, time_to, isolation_level)
         ]
 
     def fetch_all(
@@ -125,15 +109,12 @@ class TestedStore:
     ) -> list[KeyedWindow]:
         """As `fetch`, of all keys; of sessions those that end in this time."""
         definition = self._checked("fetch_all")
-        query: Query[Any] = WindowRangeQuery(None, time_from, time_to)
-        if definition.plain_kind == "session":
-            query = SessionRangeQuery(time_from, time_to)
         serde = _inner(definition)
         return [
             KeyedWindow(
                 key=serde.deserialize(at.key), start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp
             )
-            for at, value, timestamp in self._windows(definition, query, isolation_level)
+            for at, value, timestamp in self._windows(definition, None, time_from, time_to, isolation_level)
         ]
 
     def versions(
@@ -177,8 +158,13 @@ class TestedStore:
         return None
 
     def _windows(
-        self, definition: StoreDefinition, query: Query[Any], level: Level
+        self, definition: StoreDefinition, key: bytes | None, time_from: int | None, time_to: int | None, level: Level
     ) -> Iterator[tuple[Windowed, Any, int | None]]:
+        word, given = (
+            "sessions" if definition.plain_kind == "session" else "windows",
+            {"from": time_from, "to": time_to},
+        )
+        query = query_of(BY_WORD[word], definition.name, definition.kind, {"key": key, **given}, order=Order.ASCENDING)
         for at, stored in self._ask(query, level):
             value, timestamp = _taken_apart(definition, stored)
             yield at, definition.value.deserialize(value), timestamp

@@ -24,7 +24,7 @@ from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
 from stateline.server.contract.answers import head_response, key_members
-from stateline.server.contract.arguments import Arguments, numbers_shown, refuse_parameters
+from stateline.server.contract.arguments import Arguments, refuse_parameters
 from stateline.server.contract.formats import check_format
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
@@ -36,7 +36,6 @@ from stateline.server.wire.time_limits import TimeLimits
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import (
     DamagedDataError,
-    DoesNotExistError,
     InvalidArgumentError,
     IsolationLevel,
     TooManyRequestsError,
@@ -107,7 +106,7 @@ class ChangeRoutes:
         arguments = Arguments(given)
         arguments.refuse_others(PARAMETERS)
         arguments.choice("isolation_level", "read_committed", (IsolationLevel.READ_COMMITTED.value,))
-        partitions = _chosen(store, arguments.partitions())
+        partitions = store.chosen(arguments.partitions())
         begin = self._begin(store, topic, request, given)
         caller = caller_of(request)
         self._check_room(caller)
@@ -219,12 +218,3 @@ def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
         case _:
             key, times = stored, {}
     return {**key_members(definition.key, key), **times}
-
-
-def _chosen(store: ServedStore, partitions: Sequence[int] | None) -> Sequence[int]:
-    for partition in partitions or ():
-        if partition not in store.partitions:
-            raise DoesNotExistError(
-                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
-            )
-    return store.partitions if partitions is None else partitions

@@ -31,7 +31,7 @@ from stateline.server.changes.feed import ChangeSource, changes_of, read_positio
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
-from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.formats import JSON, check_format
 from stateline.server.contract.observation import note_rows
 from stateline.server.contract.openapi import Operation
@@ -43,7 +43,7 @@ from stateline.server.rows.streams import OwningStream
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import ScanPace, let_others_in
-from stateline_store import DoesNotExistError, InvalidArgumentError, NotReadyError, Position
+from stateline_store import InvalidArgumentError, NotReadyError, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,10 +243,7 @@ class ChangeRowRoutes:
         partitions = arguments.partitions() or ()
         if len(partitions) != 1:
             raise InvalidArgumentError("partition is to be one: ask for each partition alone.")
-        if partitions[0] not in store.partitions:
-            raise DoesNotExistError(
-                f"{store.name!r} has no partition {partitions[0]}: it has {numbers_shown(len(store.partitions))}."
-            )
+        store.chosen(partitions)
         begin, end = (arguments.integer(each, 0, 0, _LARGEST_OFFSET, "an offset") for each in ("begin", "end"))
         if begin > end:
             raise InvalidArgumentError(f"begin={begin} is behind end={end}: end is the offset after the last one.")

@@ -13,14 +13,13 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.query.kinds import BY_WORD, query_of
 from stateline.query.query_kind import QueryKind
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
-from stateline.server.contract.arguments import Arguments, numbers_shown
+from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import note_level
 from stateline.server.contract.parameters import KEY, PARAMETERS, TIME
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
-    DoesNotExistError,
     IsolationLevel,
     KeysQuery,
     Order,
@@ -74,7 +73,7 @@ class RequestReader:
             store.name, level, bound, arguments.boolean("require_active"),
             max_staleness_ms=None if staleness_ms < 0 else staleness_ms,
         )  # fmt: skip
-        partitions = _chosen(store, arguments.partitions())
+        partitions = store.chosen(arguments.partitions())
         return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"), Shape.read(arguments))
 
     def limit(self, arguments: Arguments) -> int:
@@ -116,14 +115,3 @@ def scan_query(kind: QueryKind, key: bytes | None, store: ServedStore, arguments
             given[name] = arguments.key(name, definition.key)
     order = Order.DESCENDING if down else Order.ASCENDING
     return query_of(kind, store.name, definition.kind, given, order=order)
-
-
-def _chosen(store: ServedStore, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
-    if partitions is None:
-        return store.partitions
-    for partition in partitions:
-        if partition not in store.partitions:
-            raise DoesNotExistError(
-                f"{store.name!r} has no partition {partition}: it has {numbers_shown(len(store.partitions))}."
-            )
-    return partitions

@@ -249,9 +249,7 @@ class QueryRoutes:
         return partial(self._scans.begin, request, read, query, limit)
 
     async def _estimate_answer(self, read: ReadRequest) -> Response:
-        read = read.from_now()
-        queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, CountQuery())
-        outcomes = await self._routing.ask(read.store, read.terms, queries, read.deadline_s)
+        outcomes = await self._asked(read, CountQuery())
         if refused := refusal(read, outcomes):
             return refused
         count = sum(answer.rows.count for answer in answers_of(outcomes).values())
@@ -261,9 +259,8 @@ class QueryRoutes:
         read = read.from_now()
         by_level = {}
         for level in IsolationLevel:
-            terms = replace(read.terms, isolation_level=level)
-            queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, PositionQuery())
-            by_level[level] = await self._routing.ask(read.store, terms, queries, read.deadline_s)
+            at_level = replace(read, terms=replace(read.terms, isolation_level=level))
+            by_level[level] = await self._asked(at_level, PositionQuery())
         failures = {p: f for outcomes in by_level.values() for p, f in failures_of(outcomes).items()}
         outcomes = by_level[read.terms.isolation_level]
         if failures and (not read.allow_partial or not answers_of(outcomes)):
@@ -275,13 +272,16 @@ class QueryRoutes:
         return json_response(answer_body(read.terms, outcomes | failures, result, read.shape))
 
     async def _custom_answer(self, read: ReadRequest, query: CustomQuery) -> Response:
-        read = read.from_now()
-        queries: dict[int, Query[Any]] = dict.fromkeys(read.partitions, query)
-        outcomes = await self._routing.ask(read.store, read.terms, queries, read.deadline_s)
+        outcomes = await self._asked(read, query)
         if refused := refusal(read, outcomes):
             return refused
         results = {str(p): orjson.Fragment(_only_value(answer)) for p, answer in answers_of(outcomes).items()}
         return json_response(answer_body(read.terms, outcomes, {"results": results}, read.shape))
+
+    async def _asked(self, read: ReadRequest, query: Query[Any]) -> dict[int, Outcome]:
+        """The answers of all partitions to one query. The wait begins now, unless it has begun."""
+        read = read.from_now() if read.deadline_s is None else read
+        return await self._routing.ask(read.store, read.terms, dict.fromkeys(read.partitions, query), read.deadline_s)
 
     async def _find(
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None

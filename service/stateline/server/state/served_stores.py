@@ -11,6 +11,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.serde.binding import looking_up
 from stateline.serde.plain import shown
+from stateline.server.contract.arguments import numbers_shown
 from stateline_store import DoesNotExistError, IsolationLevel, NotReadyError, UnknownQueryTypeError
 from stateline_store.task_id import TaskId
 
@@ -44,6 +45,15 @@ class ServedStore:
     def partitions(self) -> range:
         """The partition numbers that there are."""
         return range(self.placement.partitions)
+
+    def chosen(self, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
+        """These partitions, or all. Raises `DoesNotExistError` for a partition that the store does not have."""
+        for partition in partitions or ():
+            if partition not in self.partitions:
+                raise DoesNotExistError(
+                    f"{self.name!r} has no partition {partition}: it has {numbers_shown(len(self.partitions))}."
+                )
+        return self.partitions if partitions is None else partitions
 
     def is_read_here(self, level: IsolationLevel) -> bool:
         """Whether this process reads it at this level: what is committed to disk. All else its workers answer."""
