@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -124,13 +125,14 @@ class ClusterView:
         return None if changelog is None or offset is None else self._ownership.behind(changelog, offset)
 
 
+@dataclass(eq=False, repr=False)
 class NodesRoutes:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(
-        self, topology: Topology, stores: ServedStores, ownership: Ownership, look: Callable[[], ClusterView]
-    ) -> None:
-        self._topology, self._stores, self._ownership, self._look = topology, stores, ownership, look
+    _topology: Topology
+    _stores: ServedStores
+    _ownership: Ownership
+    _look: Callable[[], ClusterView]
 
     async def nodes(self, request: Request) -> Response:
         """GET /v1/nodes. Of tasks and stores those that who asks may read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -27,22 +28,17 @@ from stateline_store import NotReadyError
 from stateline_store.task_id import TaskId
 
 
+@dataclass(eq=False, repr=False)
 class StateRoutes:
     """The endpoints that describe the service."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        stores: ServedStores,
-        workers: Workers,
-        states: StoreStates,
-        metrics: Metrics,
-        pipeline_states: Callable[[], Mapping[str, PipelineStatus | None]],
-        reasons_not_ready: Callable[..., Awaitable[list[str]]],
-    ) -> None:
-        self._topology, self._stores, self._workers, self._states = topology, stores, workers, states
-        self._metrics = metrics
-        self._pipeline_states, self._reasons_not_ready = pipeline_states, reasons_not_ready
+    _topology: Topology
+    _stores: ServedStores
+    _workers: Workers
+    _states: StoreStates
+    _metrics: Metrics
+    _pipeline_states: Callable[[], Mapping[str, PipelineStatus | None]]
+    _reasons_not_ready: Callable[..., Awaitable[list[str]]]
 
     async def stores(self, request: Request) -> Response:
         """GET /v1/stores: every store that who asks may read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from stateline.config.settings import Config
@@ -20,20 +20,16 @@ from stateline_store import NotReadyError, StatelineError
 _NO_LAG = {"lag_records": None, "lag_ms": None, "restore_remaining": None}
 
 
+@dataclass(eq=False, repr=False)
 class StoreStates:
     """Describes stores. One per server process, for the event loop's thread."""
 
-    def __init__(
-        self,
-        config: Config,
-        topology: Topology,
-        stores: ServedStores,
-        workers: Workers,
-        partitions: Partitions,
-        look: Callable[[], ClusterView],
-    ) -> None:
-        self._config, self._topology, self._stores = config, topology, stores
-        self._workers, self._partitions, self.look = workers, partitions, look
+    _config: Config
+    _topology: Topology
+    _stores: ServedStores
+    _workers: Workers
+    _partitions: Partitions
+    look: Callable[[], ClusterView]
 
     def describe(self, name: str, view: ClusterView) -> dict[str, Any]:
         """A store that can be asked, and its partitions as they are now, over one look at all nodes."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -64,16 +65,18 @@ _TAKEN_AT_ONCE = 500  # records: about a millisecond
 _IDLE_S = 60.0
 
 
+@dataclass(eq=False, repr=False)
 class Committed:
     """How far a store has committed the topic of its changes. For the event loop's thread."""
 
-    def __init__(
-        self, copies: CopyRouter, routing: QueryRouting, ownership: Ownership, store: ServedStore, topic: str
-    ) -> None:
-        self._copies, self._routing, self._ownership = copies, routing, ownership
-        self._store = store
-        self._topic = topic
-        definition = store.definition
+    _copies: CopyRouter
+    _routing: QueryRouting
+    _ownership: Ownership
+    _store: ServedStore
+    _topic: str
+
+    def __post_init__(self) -> None:
+        definition = self._store.definition
         self.by_position = not definition.persistent and definition.source is None
 
     async def offsets(self, partitions: Collection[int]) -> dict[int, int]:

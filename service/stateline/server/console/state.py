@@ -26,6 +26,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -51,29 +52,26 @@ _FRESH_S = 1.0
 _SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
 
 
+@dataclass(eq=False, repr=False)
 class ConsoleState:
     """The endpoint, and what it looked at last. For the event loop's thread."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        stores: ServedStores,
-        partitions: Partitions,
-        states: StoreStates,
-        metrics: Metrics,
-        state: StateRoutes,
-        history: History,
-        files_version: str,
-    ) -> None:
-        self._topology, self._served, self._partitions = topology, stores, partitions
-        self._states, self._metrics, self._state = states, metrics, state
-        self._history, self._files_version = history, files_version
+    _topology: Topology
+    _served: ServedStores
+    _partitions: Partitions
+    _states: StoreStates
+    _metrics: Metrics
+    _state: StateRoutes
+    _history: History
+    _files_version: str
+
+    def __post_init__(self) -> None:
         self._looking = asyncio.Lock()
         self._looked_at_s = -math.inf
         self._stores: dict[str, dict[str, Any]] = {}
         self._seen: Sequence[Noticed] = ()
         self._queries: list[tuple[float | None, float]] = []
-        self._input_lag = InputLag(topology)
+        self._input_lag = InputLag(self._topology)
 
     def routes(self) -> list[BaseRoute]:
         """What to mount."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -25,22 +26,17 @@ from stateline_store import StatelineError
 _PIPELINES_INTERVAL_S = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class OwnMap:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(
-        self,
-        stores: ServedStores,
-        ownership: Ownership,
-        partitions: Partitions,
-        workers: Workers,
-        pipelines: PipelineStates,
-    ) -> None:
-        self._stores = stores
-        self._ownership = ownership
-        self._partitions = partitions
-        self._workers = workers
-        self._pipelines = pipelines
+    _stores: ServedStores
+    _ownership: Ownership
+    _partitions: Partitions
+    _workers: Workers
+    _pipelines: PipelineStates
+
+    def __post_init__(self) -> None:
         self._statuses: dict[str, PipelineStatus] = {}
         self._looked_at_s = -math.inf
         self._last = NodeMap()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
@@ -72,17 +72,17 @@ Answer = Callable[[], Awaitable[Response]]
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class QueryRoutes:
     """The endpoints of queries, one for each path of a kind (`stateline.query.kinds`)."""
 
-    def __init__(
-        self, stores: ServedStores, routing: QueryRouting, bodies: Bodies, requests: RequestReader, scans: ScanAnswers
-    ) -> None:
-        self._stores = stores
-        self._routing = routing
-        self._bodies = bodies
-        self._requests = requests
-        self._scans = scans
+    _stores: ServedStores
+    _routing: QueryRouting
+    _bodies: Bodies
+    _requests: RequestReader
+    _scans: ScanAnswers
+
+    def __post_init__(self) -> None:
         # What answers each kind that is no scan.
         self._answers: Mapping[str, Callable[[Request, ServedStore, Arguments], Answer]] = {
             "key": self._key,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -55,24 +55,16 @@ class Elsewhere(NamedTuple):
     cursor: str
 
 
+@dataclass(eq=False, repr=False)
 class ScanAnswers:
     """Of one server process; for the event loop's thread."""
 
-    def __init__(
-        self,
-        routing: QueryRouting,
-        cursors: Cursors,
-        partitions: Partitions,
-        nodes: Nodes | None,
-        siblings: Siblings,
-        limits: Limits,
-    ) -> None:
-        self._routing = routing
-        self._cursors = cursors
-        self._partitions = partitions
-        self._nodes = nodes
-        self._siblings = siblings
-        self._limits = limits
+    _routing: QueryRouting
+    _cursors: Cursors
+    _partitions: Partitions
+    _nodes: Nodes | None
+    _siblings: Siblings
+    _limits: Limits
 
     async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
         """Return the first page, or the stream of another type than JSON. To a HEAD return the headers alone.

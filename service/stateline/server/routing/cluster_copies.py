@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from stateline.query.values import Failure, Outcome, PartitionAnswer, Terms, answers_of
@@ -40,22 +41,15 @@ _TELLING = (NotUpToBoundError, NotActiveError, NotReadyError, NotPresentError)
 _MOST_ASKED = 3  # of nodes, for one partition of one request
 
 
+@dataclass(eq=False, repr=False)
 class ClusterCopies:
     """Of one server process; for the event loop's thread. `why_ownerless` says of a task why no node owns it."""
 
-    def __init__(
-        self,
-        copies: Copies,
-        ownership: Ownership,
-        nodes: Nodes,
-        why_ownerless: Callable[[str], str],
-        limits: TimeLimits,
-    ) -> None:
-        self._copies = copies
-        self._limits = limits
-        self._ownership = ownership
-        self._nodes = nodes
-        self._why_ownerless = why_ownerless
+    _copies: Copies
+    _ownership: Ownership
+    _nodes: Nodes
+    _why_ownerless: Callable[[str], str]
+    _limits: TimeLimits
 
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None

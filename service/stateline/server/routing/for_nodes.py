@@ -27,29 +27,21 @@ PointAnswers = Callable[[str, str, Credential | None, AskedBy], bytes | None]
 Tell = Callable[[AskedBy, str, Counted, float], None]
 
 
+@dataclass(eq=False, repr=False)
 class AnswersForNodes:
     """Of one server process; for the event loop's thread. `wait_max_ms` is the longest that a request waits, `node`
     what this node is called."""
 
-    def __init__(
-        self,
-        stores: ServedStores,
-        copies: Copies,
-        bounds: PositionBounds,
-        commits: CommitSignal,
-        wait_max_ms: int,
-        tokens: Tokens | None,
-        scans: OpenScans[Rest],
-        node: str,
-    ) -> None:
-        self._stores = stores
-        self._copies = copies
-        self._bounds = bounds
-        self._commits = commits
-        self._wait_max_ms = wait_max_ms
-        self._tokens = tokens
-        self.scans = scans
-        self._node = node
+    _stores: ServedStores
+    _copies: Copies
+    _bounds: PositionBounds
+    _commits: CommitSignal
+    _wait_max_ms: int
+    _tokens: Tokens | None
+    scans: OpenScans[Rest]
+    _node: str
+
+    def __post_init__(self) -> None:
         self.points: PointAnswers = _none_at_once
         """What answers for one key at once; of this process's point reads, which are made behind this."""
         self.tell: Tell = _untold

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stateline.query.kinds import check_answered, key_of
@@ -44,6 +44,7 @@ from stateline_store import (
 )
 
 
+@dataclass(eq=False, repr=False)
 class QueryRouting:
     """Of one server process; for the event loop's thread. Deadlines are of the loop's clock, None for a single look.
 
@@ -51,11 +52,10 @@ class QueryRouting:
     when the server is shutting down.
     """
 
-    def __init__(self, copies: CopyRouter, bounds: PositionBounds, whole: WholeEpochs, commits: CommitSignal) -> None:
-        self._copies = copies
-        self._bounds = bounds
-        self._whole = whole
-        self._commits = commits
+    _copies: CopyRouter
+    _bounds: PositionBounds
+    _whole: WholeEpochs
+    _commits: CommitSignal
 
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from stateline.server.state.cursors import Cursors
 from stateline.server.state.ownership import Ownership
@@ -27,6 +28,7 @@ _LOOK_INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class StoreWatch:
     """One per server process, for the event loop's thread.
 
@@ -35,29 +37,18 @@ class StoreWatch:
     worker runs it. `why_unreached` is `Nodes.unreached`.
     """
 
-    def __init__(
-        self,
-        stores: ServedStores,
-        partitions: Partitions,
-        workers: Workers,
-        ownership: Ownership,
-        cursors: Cursors,
-        default_level: IsolationLevel,
-        is_reachable: Callable[[str], bool],
-        is_held_elsewhere: Callable[[str], bool],
-        why_ownerless: Callable[[str], str],
-        why_unreached: Callable[[], str],
-    ) -> None:
-        self._stores = stores
-        self._partitions = partitions
-        self._workers = workers
-        self._ownership = ownership
-        self._cursors = cursors
-        self._default_level = default_level
-        self._is_reachable = is_reachable
-        self._is_held_elsewhere = is_held_elsewhere
-        self._why_ownerless = why_ownerless
-        self._why_unreached = why_unreached
+    _stores: ServedStores
+    _partitions: Partitions
+    _workers: Workers
+    _ownership: Ownership
+    _cursors: Cursors
+    _default_level: IsolationLevel
+    _is_reachable: Callable[[str], bool]
+    _is_held_elsewhere: Callable[[str], bool]
+    _why_ownerless: Callable[[str], str]
+    _why_unreached: Callable[[], str]
+
+    def __post_init__(self) -> None:
         self._fault = ""  # what is met at the moment, in words
 
     async def follow(self) -> None:
