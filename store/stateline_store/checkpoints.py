@@ -30,11 +30,11 @@ from stateline_store.directory import DIRECTORY_MODE
 from stateline_store.durable_files import refused
 from stateline_store.engine import Commit
 from stateline_store.errors import DamagedDataError, NotPresentError, RetryLaterError
-from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
+from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import Position
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, written_format
 from stateline_store.rocksdb_scans import scan_rows
 from stateline_store.scan import KeyRange, StoreIterator
 from stateline_store.splits import Split, TableFile, splits
@@ -184,9 +184,9 @@ class Checkpoint:
             self._opened.callback(self._db.close)
             offsets = self._db.get_column_family(OFFSETS_FAMILY)
             self._opened.callback(offsets.close)
-            stored = read_format(offsets, self._directory)
-            self.layout: Layout = (stored.layout if stored is not None else None) or KEY_VALUE
-            self.types: StoreTypes | None = stored.types if stored is not None else None
+            self.layout: Layout
+            self.types: StoreTypes | None
+            _, self.layout, self.types = written_format(offsets, self._directory)
             self.commit: Commit = read_commit(offsets, self._directory)
         except Exception as error:
             self.close()

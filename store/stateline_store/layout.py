@@ -2,10 +2,9 @@
 
 The name of a store's directory tells its value format (`directory.py`); everything else that bytes cannot tell is
 here. On disk, in the row ``layout`` of the column family `offsets` (never change): UTF-8 JSON, for example
-``{"kind": "window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. A database
-without that row holds a key-value store. Likewise the row ``types``:
-``{"key": "string", "session_gap_ms": null, "value": "int64", "window_size_ms": 60000}``; a database without it takes
-what the application declares when its owner opens it.
+``{"kind": "window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. Likewise the row
+``types``: ``{"key": "string", "session_gap_ms": null, "value": "int64", "window_size_ms": 60000}``. A database that was
+opened without types takes those of the next opening with them.
 """
 
 from __future__ import annotations

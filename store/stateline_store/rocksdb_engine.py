@@ -285,8 +285,7 @@ class RocksDBEngine:
 def check_format(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
     """The layout of a database's rows. Raises `TopologyError` when it, or what their bytes mean, is declared to be
     another."""
-    found = stored.layout or (layout if layout.kind == "key_value" else KEY_VALUE)
-    layout.check(found, directory)
+    layout.check(stored.layout, directory)
     if types is not None and stored.types is not None and commit.number:  # before the first, no bytes have these types
         types.check(stored.types, directory)
-    return found
+    return stored.layout

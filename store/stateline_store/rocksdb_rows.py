@@ -54,16 +54,24 @@ _I64 = struct.Struct(">q")
 
 
 class Format(NamedTuple):
-    """What a database says of its format; `layout` is None in one from before there were other kinds: key-value.
-    `types` is None in one from before they were kept, or that was written without."""
+    """The format of a database. `types` is None if its owner was opened without types."""
 
     version: int
-    layout: Layout | None
+    layout: Layout
     types: StoreTypes | None
 
 
+def written_format(offsets: Rdict, directory: Path) -> Format:
+    """Read the format of a database that its owner has opened. Raises as `read_format`, and `DamagedDataError` if the
+    database does not say its format."""
+    if (found := read_format(offsets, directory)) is None:
+        raise damaged(directory, "it has no format version")
+    return found
+
+
 def read_format(offsets: Rdict, directory: Path) -> Format | None:
-    """The format of a database, from the `offsets` column family; None for a new one.
+    """Read the format of a database from its `offsets` column family. Returns None for a new database, and for one of
+    Kafka Streams.
 
     Raises `NewerFormatError` for a newer version than this code knows, `DamagedDataError` for rows that make no sense.
     """
@@ -80,12 +88,10 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
         raise translated(error, directory) from error
     if version > FORMAT_VERSION:
         raise NewerFormatError.of(f"The store in {directory}", f"format version {version}", f"up to {FORMAT_VERSION}")
+    if layout is None:
+        raise damaged(directory, "it has a format version and no layout")
     where = f"The store in {directory}"
-    return Format(
-        version,
-        None if layout is None else Layout.decode(layout, where),
-        None if types is None else StoreTypes.decode(types, where),
-    )
+    return Format(version, Layout.decode(layout, where), None if types is None else StoreTypes.decode(types, where))
 
 
 def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:

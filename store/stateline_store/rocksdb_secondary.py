@@ -17,7 +17,7 @@ from stateline_store.engine import Commit
 from stateline_store.errors import NotPresentError, RetryLaterError
 from stateline_store.rocksdb_errors import translated
 from stateline_store.rocksdb_options import secondary_options
-from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, read_format
+from stateline_store.rocksdb_rows import OFFSETS_FAMILY, read_commit, written_format
 from stateline_store.write_ahead_logs import refuse_holes
 
 
@@ -76,9 +76,7 @@ class RocksDBSecondary:
             self._offsets = self.db.get_column_family(OFFSETS_FAMILY)
             if OwnerFiles.of(directory).manifest != self._files.manifest:
                 raise RetryLaterError(f"{directory} was flushed or compacted while it was being opened.")
-            stored = read_format(self._offsets, directory)
-            self.layout = stored.layout if stored is not None else None
-            self.types = stored.types if stored is not None else None
+            _, self.layout, self.types = written_format(self._offsets, directory)
             self.commit: Commit = read_commit(self._offsets, directory)
         except Exception as error:
             self.close()

@@ -36,7 +36,7 @@ from stateline_store.errors import (
     StatelineError,
     StoreClosedError,
 )
-from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
+from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.readers import Reader
 from stateline_store.rocksdb_errors import translated
@@ -86,7 +86,7 @@ class SecondaryReader(Reader):
     @property
     def layout(self) -> Layout:
         """How the rows are written: of which kind the store is, and its segments. Nothing else tells a reader."""
-        return self._open().layout or KEY_VALUE
+        return self._open().layout
 
     @property
     def types(self) -> StoreTypes | None:

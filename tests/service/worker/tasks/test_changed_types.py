@@ -39,10 +39,8 @@ from stateline_store import (
     TopologyError,
     TransactionalStore,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
 from support.processes.owned import Owned
 from support.processes.running_worker import create
-from support.rocksdb import offsets_of
 
 MINUTE = timedelta(minutes=1)
 KEYS: dict[str, Any] = {"key": serdes.string}
@@ -139,15 +137,10 @@ def test_what_changes_no_bytes_is_not_refused(tmp_path: Path, what: str) -> None
         pass
 
 
-def test_an_older_database_and_one_without_a_commit_take_the_types_that_are_declared(tmp_path: Path) -> None:
+def test_a_database_without_a_commit_takes_the_types_that_are_declared(tmp_path: Path) -> None:
     with opened(tmp_path, keyed(serdes.string)):
         pass  # a first start that met a record of another type, as it may be
     written(tmp_path, keyed())
-    engine = RocksDBEngine(tmp_path / "rocksdb" / "s")
-    del offsets_of(engine)[b"types"]
-    engine.close()
-    with opened(tmp_path, keyed()):
-        pass
     with pytest.raises(TopologyError, match="values of int64"), opened(tmp_path, keyed(serdes.json)):
         pass
 
@@ -241,7 +234,7 @@ def test_a_changelog_says_its_types_where_the_files_are_lost(place: Place, guara
 
 
 def write(place: Place, key: bytes, offset: int, *more: tuple[str, bytes | None]) -> None:
-    """A commit to the changelog that another build may have made."""
+    """A commit to the changelog that another program may have made."""
     with closing(place.log.producer()) as producer:
         headers = (*position_headers(Position.of({IN: offset})), *more)
         producer.produce(CHANGELOG_TOPIC, key, SEVEN, timestamp_ms=1, headers=headers)
