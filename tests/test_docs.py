@@ -35,10 +35,7 @@ from stateline.log import Record, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import (
     APPLICATION_ID,
-    FIRST_OFFSETS,
     OFFSET_BITS,
-    OFFSET_NOTES,
-    PARTITION_TIMES,
     SCHEMA_VERSION,
     decode_headers,
     encode_headers,
@@ -510,9 +507,6 @@ def test_the_embedded_log_has_the_tables_shown(tmp_path: Path) -> None:
     text = document("docs/formats/embedded-log.md")
     log = EmbeddedLog(tmp_path / "log.db")
     with closing(sqlite3.connect(log.embedded_file)) as sql:
-        sql.execute(PARTITION_TIMES)
-        sql.execute(OFFSET_NOTES)
-        sql.execute(FIRST_OFFSETS)
         names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         actual = {
             name: [row[1] for row in sql.execute(f"PRAGMA table_info({name})")]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from stateline.log.embedded_consumer import EmbeddedConsumer
-from stateline.log.embedded_file import FIRST_OFFSETS, OFFSET_BITS, OFFSET_MASK, TABLE, LogFile
+from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_group import Claim, assignments, commit_offsets, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
@@ -31,7 +31,6 @@ from stateline_store import (
     TopicPartition,
 )
 
-_OPTIONAL = ("partition_times", "offset_notes", "first_offsets")  # tables that are made when they are needed
 _DELETE_AT_ONCE = 10_000  # rows: some 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
@@ -152,12 +151,8 @@ class EmbeddedAdmin:
             partition_id = self._partition_id(partition)
             first = partition_id << OFFSET_BITS
             with self._file.write() as sql:
-                sql.execute(FIRST_OFFSETS)
-                sql.execute(
-                    "INSERT INTO first_offsets VALUES (?, ?) "
-                    "ON CONFLICT DO UPDATE SET first_offset = max(first_offset, excluded.first_offset)",
-                    (partition_id, offset),
-                )
+                raised = "UPDATE partitions SET first_offset = max(first_offset, ?) WHERE id = ?"
+                sql.execute(raised, (offset, partition_id))
                 has_more = _delete_some(sql, first, first + offset)
             while has_more:  # others may write in between
                 with self._file.write() as sql:
@@ -169,13 +164,7 @@ class EmbeddedAdmin:
         return {name: {**DEFAULTS, **dict(self._file.rows(query, (name,)))} for name in names if name in existing}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        rows = self._file.rows(
-            "SELECT topic, partition, next_offset FROM group_offsets JOIN partitions ON id = partition_id "
-            "WHERE group_name = ?",
-            (group,),
-        )
-        found = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in rows}
-        return {partition: found[partition] for partition in partitions if partition in found}
+        return {partition: at for partition, (at, _) in self.committed_with_notes(group, partitions).items()}
 
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         del group, partitions  # one machine's
@@ -184,15 +173,9 @@ class EmbeddedAdmin:
     def committed_with_notes(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
-        tables = {name for name in ("partition_times", "offset_notes") if self._file.rows(TABLE, (name,))}
-        time_ms, fed, joins = "NULL", "NULL", ""
-        if "partition_times" in tables:
-            time_ms, joins = "time_ms", " LEFT JOIN partition_times USING (group_name, partition_id)"
-        if "offset_notes" in tables:
-            fed, joins = "fed", f"{joins} LEFT JOIN offset_notes USING (group_name, partition_id, next_offset)"
         rows = self._file.rows(
-            f"SELECT topic, partition, next_offset, {time_ms}, {fed} FROM group_offsets "
-            f"JOIN partitions ON id = partition_id{joins} WHERE group_name = ?",
+            "SELECT topic, partition, next_offset, time_ms, fed FROM group_offsets "
+            "JOIN partitions ON id = partition_id WHERE group_name = ?",
             (group,),
         )
         found = {TopicPartition(topic, number): (at, OffsetNote(*note)) for topic, number, at, *note in rows}
@@ -221,26 +204,18 @@ class EmbeddedAdmin:
         return {each: self._ends(each)[0] for each in partitions}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        end, _ = self._ends(partition)
-        return self._first_offsets().get(self._partition_id(partition), 0), end
+        return self._first_offset(partition), self._ends(partition)[0]
 
     def log_end(self, partition: TopicPartition) -> int:
         return self._ends(partition)[1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        firsts = self._first_offsets()
-        return {each: (firsts.get(self._partition_id(each), 0), self.log_end(each)) for each in partitions}
+        return {each: (self._first_offset(each), self.log_end(each)) for each in partitions}
 
     def _ends(self, partition: TopicPartition) -> tuple[int, int]:
         """For read_committed readers, and of the log."""
         partition_id = self._partition_id(partition)
         return visible_ends(self._file, [partition_id])[partition_id]
-
-    def _first_offsets(self) -> dict[int, int]:
-        """By partition id; of those alone that records were deleted from."""
-        if not self._file.rows(TABLE, ("first_offsets",)):
-            return {}
-        return dict(self._file.rows("SELECT partition_id, first_offset FROM first_offsets"))
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """As the interface says; reads the partition from its start, about a second per million records."""
@@ -252,11 +227,18 @@ class EmbeddedAdmin:
         )
         return rows[0][0] & OFFSET_MASK if rows else end
 
+    def _first_offset(self, partition: TopicPartition) -> int:
+        return self._partition(partition)[1]
+
     def _partition_id(self, partition: TopicPartition) -> int:
-        rows = self._file.rows("SELECT id FROM partitions WHERE topic = ? AND partition = ?", partition)
-        if not rows:
+        return self._partition(partition)[0]
+
+    def _partition(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return the id of this partition, and its first offset."""
+        found = self._file.rows("SELECT id, first_offset FROM partitions WHERE topic = ? AND partition = ?", partition)
+        if not found:
             raise DoesNotExistError(f"{self._file.path} has no partition {partition}.")
-        return int(rows[0][0])
+        return int(found[0][0]), int(found[0][1])
 
     def close(self) -> None:
         self._file.close()
@@ -304,7 +286,6 @@ def _delete_some(sql: sqlite3.Connection, first: int, end: int) -> bool:
 
 def _delete(sql: sqlite3.Connection, name: str) -> None:
     ids = [id_ for (id_,) in sql.execute("SELECT id FROM partitions WHERE topic = ?", (name,)).fetchall()]
-    others = [table for table in _OPTIONAL if sql.execute(TABLE, (table,)).fetchall()]
     for id_ in ids:
         base = id_ << OFFSET_BITS
         sql.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (base, base + OFFSET_MASK))
@@ -313,7 +294,7 @@ def _delete(sql: sqlite3.Connection, name: str) -> None:
             "WHERE name IN (SELECT group_name FROM assignments WHERE partition_id = ?)",
             (id_,),
         )
-        for table in ("assignments", "group_offsets", "open_ranges", *others):
+        for table in ("assignments", "group_offsets", "open_ranges"):
             sql.execute(f"DELETE FROM {table} WHERE partition_id = ?", (id_,))
     sql.execute("DELETE FROM partitions WHERE topic = ?", (name,))
     sql.execute("DELETE FROM topic_settings WHERE topic = ?", (name,))

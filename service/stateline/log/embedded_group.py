@@ -19,11 +19,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stateline.log.embedded_file import OFFSET_NOTES, PARTITION_TIMES, TABLE, monotonic_ms
+from stateline.log.embedded_file import monotonic_ms
 from stateline.log.interface import OffsetNote
 from stateline_store import FencedError, TopicPartition
 
@@ -240,40 +240,16 @@ def _is_member(sql: sqlite3.Connection, claim: Claim) -> bool:
 def commit_offsets(
     sql: sqlite3.Connection, claim: Claim, next_offsets: Mapping[int, int], notes: Mapping[int, OffsetNote]
 ) -> None:
-    """Write these offsets (partition id → next offset) and the notes with them, in a write transaction.
+    """Write these offsets (partition id → next offset) and the notes with them, in a write transaction. An offset
+    without a note loses the one that it had.
 
     Raises `FencedError` when the claim does not own one of the partitions: roll the transaction back.
     """
     check_ownership(sql, claim, next_offsets)
     sql.executemany(
-        "INSERT OR REPLACE INTO group_offsets VALUES (?, ?, ?)",
-        ((claim.group, partition_id, next_offset) for partition_id, next_offset in next_offsets.items()),
+        "INSERT OR REPLACE INTO group_offsets VALUES (?, ?, ?, ?, ?)",
+        ((claim.group, id_, next_offset, *notes.get(id_, OffsetNote())) for id_, next_offset in next_offsets.items()),
     )
-    times = [(id_, note.time_ms) for id_, note in notes.items() if note.time_ms is not None]
-    fed = [(id_, next_offsets[id_], note.fed) for id_, note in notes.items() if note.fed is not None]
-    _replace(sql, claim.group, next_offsets, "partition_times", PARTITION_TIMES, times)
-    _replace(sql, claim.group, next_offsets, "offset_notes", OFFSET_NOTES, fed)
-
-
-def _replace(
-    sql: sqlite3.Connection,
-    group: str,
-    partition_ids: Iterable[int],
-    table: str,
-    made_by: str,
-    rows: Sequence[tuple[object, ...]],
-) -> None:
-    """Let the table have these rows of the group's partitions, and no others; it is made when it gets its first."""
-    if rows:
-        sql.execute(made_by)
-    elif not sql.execute(TABLE, (table,)).fetchall():
-        return
-    kept = {row[0] for row in rows}
-    gone = [(group, id_) for id_ in partition_ids if id_ not in kept]
-    sql.executemany(f"DELETE FROM {table} WHERE group_name = ? AND partition_id = ?", gone)
-    if rows:
-        marks = ", ".join("?" * (1 + len(rows[0])))
-        sql.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", ((group, *row) for row in rows))
 
 
 def check_ownership(sql: sqlite3.Connection, claim: Claim, partition_ids: Iterable[int]) -> None:

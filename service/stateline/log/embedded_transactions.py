@@ -95,7 +95,7 @@ def _abort(sql: sqlite3.Connection, transactional_id: str) -> None:
 def visible_ends(file: LogFile, partition_ids: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Partition id → (end for read_committed readers, end of the log); a deleted partition is absent."""
     query = (
-        "SELECT id, coalesce(min(first_offset), end_offset), end_offset, min(expires_ms) FROM partitions "
+        "SELECT id, coalesce(min(open_ranges.first_offset), end_offset), end_offset, min(expires_ms) FROM partitions "
         "LEFT JOIN open_ranges ON partition_id = id "
         f"WHERE id IN ({','.join(map(str, partition_ids))}) GROUP BY id"
     )

@@ -258,7 +258,7 @@ def test_a_topic_that_is_deleted_leaves_nothing_of_its_partitions_in_the_file(tm
             with closing(sqlite3.connect(tmp_path / "log.db")) as file:
                 tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
                 kept = {t for t in tables if "partition_id" in {c[1] for c in file.execute(f"PRAGMA table_info({t})")}}
-                assert kept >= {"assignments", "first_offsets", "group_offsets", "offset_notes", "partition_times"}
+                assert kept >= {"assignments", "group_offsets", "open_ranges"}
                 for table in (*kept, "records", "partitions", "topics", "topic_settings"):
                     assert file.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)], table
 

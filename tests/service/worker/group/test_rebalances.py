@@ -179,7 +179,7 @@ def test_a_suspended_task_whose_input_was_processed_by_others_is_opened_anew(pla
         before = the_task(worker)
         place.send(entries("abc"))
         worker.group.suspended([IN])
-        place.write("UPDATE group_offsets SET next_offset = 5")
+        place.write("UPDATE group_offsets SET next_offset = 5, fed = NULL")
         worker.group.assigned([IN])
         assert the_task(worker) is not before
 

@@ -323,7 +323,7 @@ class TestALogThatLostItsEnd:
         config = place.config(app, commit__interval__ms=NEVER_MS)
         place.send(entries("a", 3))
         place.commit_once(app, config, 3)
-        place.write("UPDATE group_offsets SET next_offset = 50")
+        place.write("UPDATE group_offsets SET next_offset = 50, fed = NULL")
         place.commit_once(app, config, 3)
         assert place.stores(app, config).rows("counts", 1) == {b"a": b"6"}
         assert "in-0 ends at offset 3, before the group's offset 50" in caplog.text
