@@ -8,7 +8,7 @@ in the transaction of the micro-batch's rows:
                "rows": result rows of the batch, "resultTopicIds": {topic: id},
                "resultEnds": {topic: {"<partition>": last offset}}}
 
-`rows` and `resultTopicIds` are absent in markers of earlier versions. `resultEnds` is there when the pipeline's
+`resultEnds` is there when the pipeline's
 micro-batches are to be seen whole: where all of them so far end, in every partition that has records.
 
 A worker keeps the number of an epoch (its marker's next offset) in the `offsets` of each store that the epoch is in,
@@ -18,7 +18,7 @@ under ``<epochs topic>-0``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import orjson
 
@@ -36,14 +36,14 @@ ResultEnds = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class EpochMarker:
-    """A micro-batch that the result topics hold. `topic_ids` are theirs; empty, and `rows` None, where an earlier
-    version has written the marker. `result_ends` is None unless micro-batches are to be seen whole."""
+    """A micro-batch that the result topics hold. `topic_ids` are those of the result topics. `result_ends` is None
+    unless micro-batches are to be seen whole."""
 
     query_id: str
     batch_id: int
     end_offsets: tuple[str | None, ...]
-    rows: int | None = None
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    rows: int
+    topic_ids: Mapping[str, str]
     result_ends: ResultEnds | None = None
 
     def encode(self) -> bytes:
@@ -62,9 +62,8 @@ class EpochMarker:
         """The marker in these bytes. Raises `DamagedDataError`, which says `where`, when there is none."""
         try:
             tree = orjson.loads(value)
-            ends = tuple(tree["endOffsets"])
-            ids, result_ends = tree.get("resultTopicIds") or {}, tree.get("resultEnds")
-            marker = cls(tree["queryId"], tree["batchId"], ends, tree.get("rows"), ids, result_ends)
+            required = tree["queryId"], tree["batchId"], tuple(tree["endOffsets"]), tree["rows"], tree["resultTopicIds"]
+            marker = cls(*required, tree.get("resultEnds"))
             marker.last_offsets()
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedDataError(

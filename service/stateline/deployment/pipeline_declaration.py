@@ -2,7 +2,7 @@
 
     {"version": 1, "reads": [topic], "tables": [topic], "key": [column], "windowing": [kind, ms] or null, "result",
      "output_mode", "operators": [{"operator": name, parameter: value}],
-     "topics": {topic: {"partitions", "topic_id"}} whose keys the pipeline keeps; absent in files of earlier builds}
+     "topics": {topic: {"partitions", "topic_id"}} whose keys the pipeline keeps}
 
 On disk: never change. ASCII without spaces, replaced in one step: `stateline.spark.sink.checkpoint` does it,
 `stateline.spark.sink.declaration` compares.
@@ -26,7 +26,7 @@ DECLARATION_FILE = "declaration.json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDeclaration:
     """What a pipeline was like; its members are the file's. An operator has its name under ``operator``, and its
-    parameters by theirs. `topics` is None where an earlier build has written the file."""
+    parameters by theirs."""
 
     version: int = _VERSION
     reads: Sequence[str]
@@ -36,7 +36,7 @@ class PipelineDeclaration:
     result: str
     output_mode: str
     operators: Sequence[Mapping[str, Any]]
-    topics: Mapping[str, TopicCount] | None = None
+    topics: Mapping[str, TopicCount]
 
     @classmethod
     def decode(cls, content: bytes, where: object = DECLARATION_FILE) -> PipelineDeclaration:
@@ -54,10 +54,7 @@ class PipelineDeclaration:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        members = asdict(self)
-        if self.topics is None:
-            del members["topics"]
-        return json.dumps(members, separators=(",", ":"), default=str).encode()
+        return json.dumps(asdict(self), separators=(",", ":"), default=str).encode()
 
 
 def _no_declaration(where: object) -> DamagedDataError:

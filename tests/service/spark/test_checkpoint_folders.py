@@ -30,7 +30,7 @@ from support.kafka.kafka_broker import needed
 from support.processes.ports import free_port
 
 DECLARED = PipelineDeclaration(
-    reads=["in"], tables=[], key=["k"], windowing=None, result="table", output_mode="update", operators=[]
+    reads=["in"], tables=[], key=["k"], windowing=None, result="table", output_mode="update", operators=[], topics={}
 )
 
 

@@ -96,21 +96,6 @@ def test_a_topic_that_was_made_anew_ends_the_query_however_long_it_is(
             ask()
 
 
-def test_a_checkpoint_without_topic_ids_goes_on_and_has_them_from_the_next_records_on(bench: Bench, path: Path) -> None:
-    topic = bench.topic()
-    bench.write(topic, b"a", b"b")
-    reader = stream(path, topic)
-    old: OffsetsJson = {topic: {"0": 2}}
-    assert reader.latestOffset(old, ALL) == old  # other text would be a micro-batch to Spark
-    bench.write(topic, b"c")
-    end = reader.latestOffset(old, ALL)
-    assert end == {topic: {"0": 3, "id": bench.admin.topics()[topic].topic_id}}
-    assert values(reader, old, end) == [b"c"]
-    make_anew(bench, topic, *[b"new"] * 9)
-    with pytest.raises(DoesNotExistError):
-        reader.latestOffset(end, ALL)
-
-
 def test_a_topic_made_anew_of_which_nothing_was_read_is_read_from_its_start(bench: Bench, path: Path) -> None:
     read_topic, empty = bench.topic(name="read"), bench.topic(name="empty")
     bench.write(read_topic, b"a")

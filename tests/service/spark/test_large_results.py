@@ -372,7 +372,7 @@ def test_a_micro_batch_that_takes_longer_than_a_transaction_may_is_not_taken_for
         reading = threading.Thread(target=drain_for, args=(bench.log, topic, 2.5))
         reading.start()
         records = Slowly((topic, b"k%d" % n, b"v", 1, None) for n in range(10))
-        epoch = EpochRows(records, [], EpochMarker("query", 0, ()))
+        epoch = EpochRows(records, [], EpochMarker("query", 0, (), 0, {}))
         may_write[0] = owns
         with pytest.raises(error) as refused:
             writer.write(epoch, StepClock(0.0))
@@ -402,7 +402,7 @@ def test_a_transaction_gets_as_long_as_its_rows_need_and_no_longer_than_may_be(t
             return super().producer(transactional_id, transaction_timeout_ms=transaction_timeout_ms)
 
     def epoch(rows: int, size_bytes: int) -> EpochRows:
-        return EpochRows(range(rows), [], EpochMarker("query", 0, ()), size_bytes)  # type: ignore[arg-type]
+        return EpochRows(range(rows), [], EpochMarker("query", 0, (), 0, {}), size_bytes)  # type: ignore[arg-type]
 
     log = Noting(tmp_path / "log.db")
     with closing(EpochWriter(log, "app", TABLE, timeouts=TransactionTimeouts(60_000, 900_000))) as writer:

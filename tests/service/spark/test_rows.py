@@ -119,11 +119,6 @@ def test_offsets_survive_json_and_equal_ones_have_equal_text() -> None:
     assert to_topic_ids(json) == {"b": "id of b"}
 
 
-def test_offsets_of_a_checkpoint_without_topic_ids_are_read() -> None:
-    assert to_offsets({"b": {"2": 1}}) == {TopicPartition("b", 2): 1}
-    assert to_topic_ids({"b": {"2": 1}}) == {}
-
-
 def test_a_limit_is_shared_in_proportion_and_no_partition_starves() -> None:
     a, b, c = (TopicPartition("t", n) for n in range(3))
     assert limited({a: 100}, {a: 1100, b: 9000, c: 1}, 100) == {a: 109, b: 89, c: 1}

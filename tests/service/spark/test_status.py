@@ -146,7 +146,7 @@ def test_what_a_killed_driver_leaves_counts_as_a_restart_and_keeps_its_error(tmp
 
 
 @pytest.mark.parametrize("text", ['{"pipeline":"delays","pid":4711,"state":"running"}', '{"pipeline', ""])
-def test_a_file_of_an_older_version_or_a_damaged_one_is_no_obstacle(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_version_or_a_damaged_one_is_no_obstacle(tmp_path: Path, text: str) -> None:
     (tmp_path / "status.json").write_text(text)
     assert StatusFile("delays", tmp_path).now.restarts == 0
 
@@ -166,8 +166,9 @@ def test_who_may_read_a_pipelines_files_is_said_by_the_umask(tmp_path: Path) -> 
         keep_declaration(
             checkpoint,
             PipelineDeclaration(
-                reads=[], tables=[], key=[], windowing=None, result="table", output_mode="update", operators=[]
-            ),
+                reads=[], tables=[], key=[], windowing=None, result="table", output_mode="update", operators=[],
+                topics={},
+            ),  # fmt: skip
         )
     finally:
         os.umask(before)

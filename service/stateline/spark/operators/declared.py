@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 Declared = dict[str, Any]
 """An operator's name, under ``operator``, and its parameters by theirs, as JSON has them."""
 
-STATE = 2
+STATE = 1
 """The form of the operators' state (docs/formats/pipelines.md), among an operator's parameters: never change it without
-changing the form. Checkpoints of form 1, one JSON text per key, do not have it."""
+changing the form."""
 
 _noting: ContextVar[list[Declared] | None] = ContextVar("operators", default=None)
 

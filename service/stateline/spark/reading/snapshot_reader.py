@@ -132,7 +132,7 @@ class SnapshotReader(DataSourceReader):
     def _splits(self, part: PartAddress) -> list[RowsPartition]:
         try:
             found = splits(part.at(self._options.server), part.path, self._options.bounds, self._options.split_bytes)
-        except (NotReadyError, DoesNotExistError) as error:  # a node that is away, or an older one, which has no splits
+        except NotReadyError as error:  # a node that is away
             _log.warning("%s is read by one task: %s", part.path, error)
             return [RowsPartition(part)]
         return [RowsPartition(part, each) for each in found]

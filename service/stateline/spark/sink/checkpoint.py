@@ -94,7 +94,7 @@ def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> N
 
 
 def kept_declaration(checkpoint: CheckpointFolder) -> PipelineDeclaration | None:
-    """What was kept in this checkpoint; None where an earlier version has made it. Raises as `decode` does."""
+    """Return the declaration in this checkpoint, None if there is none. Raises as `PipelineDeclaration.decode`."""
     content = checkpoint.read(DECLARATION_FILE)
     return None if content is None else PipelineDeclaration.decode(content, f"{checkpoint}/{DECLARATION_FILE}")
 

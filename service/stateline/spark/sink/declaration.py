@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from stateline.deployment.pipeline_declaration import PipelineDeclaration
 from stateline.model.pipeline import Pipeline
-from stateline.spark.operators.declared import STATE, Declared
+from stateline.spark.operators.declared import Declared
 
 _SHOWN_CHARACTERS = 200  # of a value in an error
 _SHOWN_BEFORE = 40  # of these, before the first that differs
@@ -36,28 +36,19 @@ def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> Pipelin
         result=pipeline.result,
         output_mode=pipeline.output_mode,
         operators=operators,
+        topics={},
     )
     return PipelineDeclaration.decode(made.encode())
 
 
-def differences(was: PipelineDeclaration | None, now: PipelineDeclaration) -> list[str]:
-    """What has changed that must not, for a message; empty when `now` may go on.
-
-    None: an earlier version, which kept state in form 1, has not said what the pipeline was like.
-    """
-    if was is None:
-        was = replace(now, operators=[{**each, "state": 1} for each in now.operators])
+def differences(was: PipelineDeclaration, now: PipelineDeclaration) -> list[str]:
+    """What has changed that must not, for a message; empty when `now` may go on."""
     found = list(_changes(asdict(was), asdict(now), _compared(now)))
     before, after = was.operators, now.operators
     if _names(before) != _names(after):
         return [*found, f"its operators with state were {_names(before)} and are {_names(after)}"]
     for number, (one, other) in enumerate(zip(before, after, strict=True), 1):
         place = f" of operator {number}" if len(after) > 1 else ""
-        if (form := one.get("state", 1)) != other["state"]:
-            found.append(
-                f"{one['operator']}{place} kept its state in form {form}, and this version knows {STATE} alone"
-            )
-            continue
         found += (f"{one['operator']}{place}: {change}" for change in _changes(one, other, {**one, **other}))
     return found
 

@@ -60,8 +60,9 @@ class Identity:
         self, marker: EpochMarker | None, topics: Mapping[str, TopicInfo], *, settled: bool = True
     ) -> dict[str, TopicInfo]:
         """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the topics that there are belong
-        together. A checkpoint that does not say whose it is is this pipeline's from now on, and one that does not say
-        how that was declared is taken as it is. Returns the topics that may not get partitions, as they were counted.
+        together. A checkpoint that does not say whose it is is this pipeline's from now on. One without a declaration,
+        as after a damaged one was deleted, is taken as it is. Returns the topics that may not get partitions, as they
+        were counted.
 
         Not `settled`: a transaction is open that may have a newer marker, so the checkpoint may be ahead of this one.
         """
@@ -134,7 +135,7 @@ class Identity:
             self._compare(replace(marker, end_offsets=ends), marker)
 
     def _check_topics(self, marker: EpochMarker, topic_ids: Mapping[str, str]) -> None:
-        if marker.topic_ids and self.pipeline.writes.name not in marker.topic_ids:
+        if self.pipeline.writes.name not in marker.topic_ids:
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has written to {', '.join(marker.topic_ids)} so far, and now writes "
                 f"to {self.pipeline.writes.name!r}, which would have no results from before. Give the pipeline another "
@@ -151,10 +152,10 @@ class Identity:
     def _check_declared(self, topics: Mapping[str, TopicInfo], *, in_use: bool) -> dict[str, TopicInfo]:
         """Keep what the pipeline is like now. One whose checkpoint no micro-batch is of may become any other."""
         now, was = declaration_of(self.pipeline, self.operators), kept_declaration(self.checkpoint)
-        before = topics_of(was.topics or {}) if was is not None and in_use else {}
+        before = topics_of(was.topics) if was is not None and in_use else {}
         counted = counted_topics(self.pipeline, topics, before)
         now = replace(now, topics=counts_of(counted))
-        if in_use and (changes := differences(was, now)):
+        if in_use and was is not None and (changes := differences(was, now)):
             raise TopologyError(
                 f"Pipeline {self.pipeline.name!r} has changed since {self.checkpoint} was made: {'; '.join(changes)}. "
                 f"Its state there and its results are of the old code. The new code would mix with them. "
@@ -181,7 +182,7 @@ class Identity:
                 f"{_shown(marker.end_offsets)}: the checkpoint {self.checkpoint} lost a part. Restore it; or, to "
                 f"start over, {self._start_over}."
             )
-        if marker.rows is not None and batch.rows != marker.rows:
+        if batch.rows != marker.rows:
             _logger.warning(
                 "pipeline %s: micro-batch %d is written with %d rows, and computed again has %s: what its function "
                 "looks up besides its input (static topics, the time) has changed. The written rows count.",

@@ -2,8 +2,7 @@
 
 Offsets in a checkpoint are ``{"<topic>": {"<partition>": next offset, "id": "<topic id>"}}`` in this order,
 partitions sorted, because Spark compares them as text; a partition that is absent stands at 0, and a topic of which
-nothing was read is absent (on disk: never change). A checkpoint without ids, as they once were, is read as it is, and
-has them from the next records on: of a topic that was made anew before, only being shorter is noticed.
+nothing was read is absent (on disk: never change).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def to_offsets(json: Mapping[str, Mapping[str, int | str]]) -> Offsets:
 
 
 def to_topic_ids(json: Mapping[str, Mapping[str, int | str]]) -> dict[str, str]:
-    """Topic → id in this JSON of a checkpoint; a topic without one is absent."""
-    return {topic: str(of_topic[_ID]) for topic, of_topic in json.items() if _ID in of_topic}
+    """Topic → id in this JSON of a checkpoint."""
+    return {topic: str(of_topic.get(_ID)) for topic, of_topic in json.items()}
 
 
 def to_json(offsets: Offsets, topic_ids: Mapping[str, str]) -> OffsetsJson:

@@ -133,7 +133,7 @@ class _Topics:
         ids = to_topic_ids(read)
         for partition, offset in to_offsets(read).items():
             end, now = found.ends.get(partition, -1), found.topic_ids.get(partition.topic)
-            known = ids.get(partition.topic, now)
+            known = ids[partition.topic]
             if end < offset:
                 seen = f"ends at {end}" if end >= 0 else "is not there"
             elif known != now:
@@ -185,7 +185,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             ends = {p: min(end, max(self._target.get(p, 0), since.get(p, 0))) for p, end in ends.items()}
         reached = limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if all(offset == since.get(partition, 0) for partition, offset in reached.items()):
-            return start  # also one without ids: other text would be a micro-batch to Spark
+            return start  # other text would be a micro-batch to Spark
         return to_json(reached, found.topic_ids)
 
     @in_one_line()
