@@ -46,7 +46,7 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
             told(f"pipeline {path.name}")
         running = [path for path in running if path not in stopped]
         told_of = read_instances(application)
-        done = {n for n in waiting if n not in told_of or told_of[n].has_handed_over or not _lives(application, n)}
+        done = {n for n in waiting if n not in told_of or told_of[n].drained or not _lives(application, n)}
         for name in sorted(done):
             told(name)
         waiting -= done

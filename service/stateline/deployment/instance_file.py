@@ -5,7 +5,7 @@
      "socket": path where it answers queries,
      "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"},
      "global_tables": "restoring" | "running", or null of an application without any,
-     "drained": whether it was asked to drain and has handed over what it had; absent in files of earlier builds}
+     "drained": whether it was asked to drain and has handed over what it had}
 
 On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
 lives, and says how often one was started; one that was killed leaves its file.
@@ -47,7 +47,7 @@ class Instance:
     socket: Path
     tasks: Mapping[str, str]
     global_tables: str | None = None
-    drained: bool | None = None
+    drained: bool = False
 
     def state_of(self, task_id: str) -> str | None:
         """The state of this task, or of `GLOBAL_TABLES`; None of what it does not have."""
@@ -56,11 +56,6 @@ class Instance:
     def has(self, task_id: str) -> bool:
         """Whether its group has given it this task; one that it follows as a standby is another worker's."""
         return self.state_of(task_id) not in (None, STANDBY)
-
-    @property
-    def has_handed_over(self) -> bool:
-        """Whether it was drained; of one of an earlier build, whether it is in no group and has no tasks."""
-        return self.member_id is None and not self.tasks if self.drained is None else self.drained
 
     @classmethod
     def decode(cls, content: bytes) -> Instance:

@@ -4,9 +4,9 @@
      "subtopologies": [{"ordinal", "partitions", "sources", "stores", "processors"}],
      "stores": {name: {"subtopology", "changelog": topic or null, "refused": why no worker runs it; else absent,
                        "made_of": of a store without a name of its own by which operators; else absent}},
-     "topics": {topic: {"partitions", "topic_id"}} that stores are made of; absent in files of earlier builds
-     "cluster": the log's `cluster_id`; absent in files of earlier builds
-     "stopped": why no worker runs the application; empty while workers may, absent in files of earlier builds}
+     "topics": {topic: {"partitions", "topic_id"}} that stores are made of,
+     "cluster": the log's `cluster_id`,
+     "stopped": why no worker runs the application; empty while workers may}
 
 On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
 what the last one has counted. A worker that ends because it may not run some stores says why (`stopped`). Servers
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -95,9 +95,9 @@ class PublishedTopology:
     default_isolation_level: str
     subtopologies: Sequence[PublishedSubtopology]
     stores: Mapping[str, PublishedStore]
-    topics: Mapping[str, TopicCount] = field(default_factory=dict)
-    cluster: str = ""
-    stopped: str = ""
+    topics: Mapping[str, TopicCount]
+    cluster: str
+    stopped: str
 
     @classmethod
     def of(
@@ -126,7 +126,8 @@ class PublishedTopology:
             )
             for name, definition in topology.stores.items()
         }
-        return cls(application_id, str(default_isolation_level), subtopologies, stores, counts_of(counted), cluster)
+        level, topics = str(default_isolation_level), counts_of(counted)
+        return cls(application_id, level, subtopologies, stores, topics, cluster, stopped="")
 
     @classmethod
     def decode(cls, content: bytes) -> PublishedTopology:
@@ -180,7 +181,7 @@ class PublishedTopology:
 class _CountedTopics:
     """What a worker that starts has to know of the file."""
 
-    topics: Mapping[str, TopicCount] = field(default_factory=dict)
+    topics: Mapping[str, TopicCount]
 
 
 def topology_path(application: Path) -> Path:
@@ -209,9 +210,8 @@ def read_topology(application: Path) -> PublishedTopology:
 
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
-    """The topics that stores were made of, as the last worker has written them down, whatever else is in the file; none
-    when there is no such file, it says nothing of it, or it is no JSON: a power cut may leave an earlier build's half
-    written.
+    """Return the topics that stores were made of, as the last worker counted them, whatever else is in the file. Returns
+    none if there is no such file, and none with a warning if the file is not JSON.
 
     Raises `DamagedDataError` when what it says of them makes no sense, `RetryLaterError` when the operating system
     refuses to read it: they may have grown since.

@@ -15,7 +15,7 @@ On disk: never change. Indented by two, replaced by rename once a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -28,45 +28,44 @@ _SUFFIX = ".figures"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Everything that only grows, since the worker's start; None where the file has no such member. Seconds are those
-    of work, not of the clock."""
+    """Everything that only grows, since the worker's start. Seconds are those of work, not of the clock."""
 
-    commits: int | None = None
-    forced_commits: int | None = None
-    commit_seconds: float | None = None
-    processed: int | None = None
-    process_seconds: float | None = None
-    restored: int | None = None
-    followed: int | None = None
-    follow_seconds: float | None = None
-    promotions: int | None = None
-    promotion_seconds: float | None = None
+    commits: int
+    forced_commits: int
+    commit_seconds: float
+    processed: int
+    process_seconds: float
+    restored: int
+    followed: int
+    follow_seconds: float
+    promotions: int
+    promotion_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, of the last 30 seconds; None where the file has no such member."""
+    """Per second, of the last 30 seconds."""
 
-    commits: float | None = None
-    processed: float | None = None
-    restored: float | None = None
-    followed: float | None = None
+    commits: float
+    processed: float
+    restored: float
+    followed: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Shares of the time of the last 30 seconds; None where the file has no such member."""
+    """Shares of the time of the last 30 seconds."""
 
-    commit: float | None = None
-    process: float | None = None
+    commit: float
+    process: float
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLatency:
     """Of the commits of the last 30 seconds; None without one."""
 
-    avg_s: float | None = None
-    max_s: float | None = None
+    avg_s: float | None
+    max_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,8 @@ class StandbyLag:
     """Of a standby, or a task that is to be one: how many records it lacks, and for how long it has lacked some; None
     for unknown."""
 
-    records: int | None = None
-    ms: int | None = None
+    records: int | None
+    ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +118,9 @@ class WorkerFigures:
     lag: Mapping[str, Mapping[str, int]]
     dropped: Mapping[str, int]
     rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
-    standbys: Mapping[str, StandbyLag] = field(default_factory=dict)
-    stores: Mapping[str, Mapping[str, StoreFigures]] = field(default_factory=dict)
-    steps: Mapping[str, StepFigures] = field(default_factory=dict)
+    standbys: Mapping[str, StandbyLag]
+    stores: Mapping[str, Mapping[str, StoreFigures]]
+    steps: Mapping[str, StepFigures]
 
     @classmethod
     def decode(cls, content: bytes) -> WorkerFigures:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from service.worker.faults import counting
 from stateline.cli.drain_node import drain_node
 from stateline.deployment.configured_log import configured_log
-from stateline.deployment.instance_file import instance_path
 from stateline.worker.files.deployment_files import DeploymentFiles
 from stateline.worker.files.registration import Registration
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
@@ -29,28 +27,6 @@ def test_a_worker_that_has_no_tasks_at_the_moment_has_not_handed_over(tmp_path: 
             drain_node(config, print, 0.2)
         registration.update(tmp_path / "socket", {}, directory.process_id(), drained=True)
         drain_node(config, print, 0.2)
-    finally:
-        registration.remove()
-
-
-def test_a_worker_of_an_earlier_build_has_handed_over_when_it_is_in_no_group_and_has_no_tasks(tmp_path: Path) -> None:
-    config = configured(counting(), tmp_path)
-    directory = StateDirectory(config.state_dir, config.application_id)
-    registration = Registration(directory.application, "worker-0")
-
-    def tells(tasks: dict[str, str], member: str | None) -> None:
-        """As its file was, without what it did not say."""
-        registration.update(tmp_path / "socket", tasks, directory.process_id(), member)
-        path = instance_path(directory.application, "worker-0")
-        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "drained"}))
-
-    try:
-        for tasks, member in (({"0_0": "running"}, "a-member"), ({}, "a-member"), ({"0_0": "suspended"}, None)):
-            tells(tasks, member)
-            with pytest.raises(RetryLaterError, match="worker-0 has not handed over"):
-                drain_node(config, print, 0.0)
-        tells({}, None)
-        drain_node(config, print, 0.0)
     finally:
         registration.remove()
 

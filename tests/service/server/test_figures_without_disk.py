@@ -123,7 +123,7 @@ def test_every_start_counts_and_one_that_ended_is_missed(tmp_path: Path) -> None
     assert lives(later) == {"stateline_workers": 0, "stateline_worker_up": 0, "stateline_worker_starts_total": 2}
 
 
-def test_a_lock_of_an_earlier_build_and_a_damaged_one_count_from_here_on(tmp_path: Path) -> None:
+def test_an_empty_lock_and_a_damaged_one_count_from_here_on(tmp_path: Path) -> None:
     for content in (b"", b"none\n"):
         path = lock_path(tmp_path, "worker-0")
         path.parent.mkdir(exist_ok=True)

@@ -206,7 +206,7 @@ class OwningWorker:
     def _publish(self, stores: list[str]) -> None:
         subtopology = PublishedSubtopology(0, PARTITIONS, [TOPIC], stores, [])
         placed = {name: PublishedStore(0, TOPIC) for name in stores}
-        publish_topology(self.application, PublishedTopology("", "read_uncommitted", [subtopology], placed))
+        publish_topology(self.application, PublishedTopology("", "read_uncommitted", [subtopology], placed, {}, "", ""))
         tasks = {f"0_{partition}": "running" for partition in range(PARTITIONS)}
         self._registration.update(self._state_dir / f"{self.name}.sock", tasks, uuid4())
 

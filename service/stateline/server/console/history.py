@@ -260,13 +260,13 @@ def _grown_per_s(before: _Sample, now: _Sample, topics: Set[str] | tuple[str]) -
 
 
 def _per_second(
-    before: Mapping[str, WorkerFigures], now: Mapping[str, WorkerFigures], of: Callable[[Totals], int | None]
+    before: Mapping[str, WorkerFigures], now: Mapping[str, WorkerFigures], of: Callable[[Totals], int]
 ) -> float | None:
     """How fast a total of all workers has grown; by their own clocks, as they write a second apart."""
     rates = []
     for name in before.keys() & now.keys():
         elapsed_ms = now[name].updated_at_ms - before[name].updated_at_ms
-        grown = (of(now[name].totals) or 0) - (of(before[name].totals) or 0)
+        grown = of(now[name].totals) - of(before[name].totals)
         rates.append(1000 * max(0, grown) / elapsed_ms if elapsed_ms > 0 else 0.0)  # less: it was started again
     return sum(rates) if rates else None
 

@@ -61,7 +61,7 @@ class FiguresReader:
         except FileNotFoundError:
             return None
         except (OSError, DamagedDataError) as error:
-            _log.warning("%s cannot be read, and its worker has no metrics (%s): restart what is older", path, error)
+            _log.warning("%s cannot be read, and its worker has no metrics (%s): restart it", path, error)
             return None
 
 
@@ -131,7 +131,7 @@ PROPERTIES = {
 
 
 class WorkerCollector(Collector):
-    """The metrics of workers; what one does not know is left out."""
+    """The metrics of workers. A latency is left out without a commit."""
 
     def __init__(self, figures: FiguresReader) -> None:
         self._figures = figures

@@ -17,27 +17,11 @@ WINDOW_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted(Totals):
-    """The totals of who counts: from 0 on."""
-
-    commits: int = 0
-    forced_commits: int = 0
-    commit_seconds: float = 0.0
-    processed: int = 0
-    process_seconds: float = 0.0
-    restored: int = 0
-    followed: int = 0
-    follow_seconds: float = 0.0
-    promotions: int = 0
-    promotion_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Sample:
     """The totals of a moment, and the slowest commit since the sample before."""
 
     at_s: float
-    totals: _Counted
+    totals: Totals
     slowest_s: float
 
 
@@ -54,7 +38,7 @@ class Figures:
     """One worker's, on its thread. Times are seconds of one clock that never goes back."""
 
     def __init__(self, now_s: float) -> None:
-        self._totals = _Counted()
+        self._totals = Totals(0, 0, 0.0, 0, 0.0, 0, 0, 0.0, 0, 0.0)
         self._slowest_s = 0.0
         self._samples = deque([_Sample(now_s, self._totals, 0.0)])
 
