@@ -6,7 +6,7 @@ store has seen:
 
 | the note of the group's offset           | the store's own Position | the store has seen                         |
 |------------------------------------------|--------------------------|--------------------------------------------|
-| is missing: earlier builds, Kafka Streams| any                      | everything: nothing else can be known      |
+| is missing: Kafka Streams, set by hand   | any                      | everything: nothing else can be known      |
 | has the store                            | any                      | everything, once its changelog is restored |
 | has the offset at which the store left   | any                      | up to the larger of the two                |
 | does not know the store                  | has an offset            | up to there                                |

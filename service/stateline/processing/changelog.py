@@ -7,7 +7,7 @@ negative). The last record of a commit carries the store's Position in the heade
 compacted topic is never compacted away, so neither is the newest Position.
 
 Beside the Position, ``t`` has the store's types as its files say them (`StoreTypes.encode`): where those are lost, only
-the changelog can tell what its bytes mean. Without it nothing is known: of an earlier build, of another program.
+the changelog can tell what its bytes mean. Changelogs of other programs, such as Kafka Streams, have no ``t``.
 
 At least once nothing keeps a worker from writing that was stopped in the middle of a commit while another took over:
 only who reads can tell. So every record carries its owner's epoch in the header ``e`` (compaction may remove any other

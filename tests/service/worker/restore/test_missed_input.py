@@ -518,8 +518,8 @@ def test_a_new_store_beside_others_gets_what_comes_from_now_on_and_is_refused_wh
     assert "Store 'more' has the input of app-in-0 up to offset 2" in scene.refused(after)
 
 
-def test_what_earlier_builds_committed_says_nothing_and_is_trusted(scene: Scene) -> None:
-    """Also a Kafka Streams application, and the group's offsets after they were set by hand."""
+def test_an_offset_without_a_note_says_nothing_and_is_trusted(scene: Scene) -> None:
+    """Kafka Streams, and tools that set a group's offsets, write no note."""
     first, second = counting("totals"), counting("sums")
     scene.send("ab")
     scene.run(first)
