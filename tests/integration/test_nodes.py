@@ -25,7 +25,8 @@ from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, QueryRo
 from stateline.query.wire import WireRequest
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.proofs import Proof
-from stateline.server.guard.tokens import Credential, hash_of
+from stateline.server.guard.proofs import Proof
+from stateline.server.guard.tokens import hash_of
 from stateline.server.nodes.acceptance import check_accepted
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.routing.cluster_copies import ClusterCopies
@@ -264,7 +265,7 @@ def test_the_other_node_is_told_the_id_of_the_client_s_request(
     node, found, for_nodes = machine.server.serving.config.node, list[str](), other.server.serving.for_nodes
     points = for_nodes.points
 
-    def point(path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         found.append(f"{asked_by.node} point {asked_by.request_id}")
         return points(path, query, shown, asked_by)
 
@@ -375,13 +376,13 @@ class Rogue(HasNothing):
         super().__init__()
         self.shown: list[object] = []
 
-    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
         self.asked.append(request)
         self.shown.append(shown)
         position = request.terms.bound.position
         return PartitionAnswer(QueryRows([(b"forged", b"666")]), position, CopyStatus("active", 0, 0, 0), offset=10**9)
 
-    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         self.shown.append(shown)
         return b'{"value": 666}'
 

@@ -48,7 +48,7 @@ class Node:
     """Where clients reach it; None where it does not know that."""
     version: str
     wire: tuple[int, ...] = ()
-    """Versions of what nodes say to each other that it understands; empty of an older build's."""
+    """Versions of what nodes say to each other that it understands."""
     spoken: int | None = None
     """The one that it and the node that was asked speak; None where they are not linked, and of that node itself."""
     rack: str | None = None

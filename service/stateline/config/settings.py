@@ -133,8 +133,6 @@ class Config(BaseModel):
     """The authority that signed the certificates of all nodes and of nobody else, as PEM."""
     node_peer_secret_file: OptionalFile = None
     """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
-    node_peer_require_proofs: Switch = True
-    """Send no client's token to nodes of an older build, which take no proof of it. false: during an upgrade."""
     node_leave: Switch = False
     """A node that is stopped leaves its group for good. Others get its tasks at once, not after its session."""
     node_copy_max_bytes_per_second: BytesPerSecond = 52_428_800

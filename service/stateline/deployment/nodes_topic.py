@@ -51,8 +51,7 @@ _READ_TIMEOUT_S = 15.0
 class NodeEntry:
     """What a node says of itself. `url` is where clients reach it and `peer` where nodes do (``host:port``), each empty
     where nobody does; `directory` is the id of its state directory, `topology` a digest of what it runs, `rack` empty
-    where none is told. `tasks` and `wire` are as in the greeting of links, empty where an older build has not said
-    them."""
+    where none is told. `tasks` and `wire` are as in the greeting of links."""
 
     url: str
     peer: str
@@ -72,9 +71,8 @@ class NodeEntry:
         """What `encode` wrote; None for anything else, which may be a newer build's."""
         try:
             members = orjson.loads(value)
-            found = {"rack": "", "tasks": "", "wire": (), **members}
-            texts = {each.name: found[each.name] for each in fields(cls) if each.name != "wire"}
-            wire = tuple(found["wire"])
+            texts = {each.name: members[each.name] for each in fields(cls) if each.name != "wire"}
+            wire = tuple(members["wire"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
         if not all(isinstance(text, str) and len(text) <= _MOST_CHARACTERS for text in texts.values()):
@@ -84,10 +82,6 @@ class NodeEntry:
         texts["url"] = texts["url"] if is_server_url(texts["url"]) else ""
         texts["peer"] = texts["peer"] if _ADDRESS.fullmatch(texts["peer"]) else ""
         return cls(**texts, wire=wire)
-
-    def has_tasks_of(self, topology: str, tasks: str) -> bool:
-        """Whether its tasks are those of an application with these digests: stores may have timestamps at one alone."""
-        return self.topology == topology or (bool(tasks) and self.tasks == tasks)
 
 
 def is_server_url(text: str | None) -> bool:

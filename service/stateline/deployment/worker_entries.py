@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import NamedTuple
 
 import orjson
@@ -45,17 +45,13 @@ SAID_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """Of one worker. `topology`: `Topology.digest`; `directory` is empty where an older build has not said it; `tags`
-    are its ``client.tag.*``. `tasks`: `Topology.tasks_digest`, empty where an older build has not said it."""
+    """Of one worker. `topology`: `Topology.digest`; `directory`: id of its state directory; `tags`: its
+    ``client.tag.*``; `tasks`: `Topology.tasks_digest`."""
 
     topology: str
     directory: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     tasks: str = ""
-
-    def has_tasks_of(self, other: WorkerEntry) -> bool:
-        """Whether a task of one is a task of the other: its stores may have timestamps at one of them alone."""
-        return self.topology == other.topology or (bool(self.tasks) and self.tasks == other.tasks)
 
     def encode(self) -> bytes:
         """The value of its record."""
@@ -66,9 +62,8 @@ class WorkerEntry:
         """What `encode` wrote; None for anything else, which may be a newer build's."""
         try:
             found = orjson.loads(value)
-            topology, directory, tags = found["topology"], found.get("directory", ""), found.get("tags", {})
-            tasks = found.get("tasks", "")
-        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+            topology, directory, tags, tasks = (found[each.name] for each in fields(cls))
+        except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
         if not (isinstance(tags, dict) and all(isinstance(text, str) for text in (topology, directory, tasks))):
             return None

@@ -3,7 +3,7 @@
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
                 "max_staleness_ms", "limit", "wait_ms", "query": query,
-                "timestamped": how who asks has declared the store, between nodes whose wire knows it}
+                "timestamped": how who asks has declared the store, between nodes}
              | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
              | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
@@ -204,11 +204,11 @@ def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
         if "error" in value:
             error = ERROR_CLASSES.get(value["error"], StatelineError)(value["detail"])
             position = None if value["position"] is None else Position.from_json(value["position"])
-            return Failure(error, position, value.get("owner"))
+            return Failure(error, position, value["owner"])
         rows = decode_rows(value["rows"], rest_of)
         position, copy = Position.from_json(value["position"]), CopyStatus(*value["copy"])
-        epochs, offset = tuple(value.get("epochs", ())), value.get("offset")
-        return PartitionAnswer(rows, position, copy, epochs, value.get("worker"), offset=offset)
+        epochs, worker, offset = tuple(value["epochs"]), value["worker"], value["offset"]
+        return PartitionAnswer(rows, position, copy, epochs, worker, offset=offset)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"Not the outcome of a query: {error!r}") from error
 

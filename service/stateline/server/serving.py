@@ -142,10 +142,7 @@ class Serving:
         alone = why_alone(self.config)
         keys, on_change = self._keys, self.commits.announce
         bounded = MapBounds(self.stores, self.topology.pipelines).bounded
-        sends_tokens = not self.config.node_peer_require_proofs
-        nodes = Nodes(
-            own, keys, alone, self.own_map.now, self.for_nodes, on_change, bounded=bounded, sends_tokens=sends_tokens
-        )
+        nodes = Nodes(own, keys, alone, self.own_map.now, self.for_nodes, on_change, bounded=bounded)
         nodes.claims = Claims(self.group, self.ownership.sources, nodes.directories)
         self.group.on_assigned = nodes.note_assigned
         return nodes

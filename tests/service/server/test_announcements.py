@@ -27,10 +27,11 @@ from support.processes.query_server import PARTITIONS, OwningWorker, make_app
 
 HELLO: Mapping[str, Any] = {
     "application": "app", "node": "two", "directory": "d", "version": "1.0", "topology": "t",
-    "url": "http://two:8000", "wire": [2, 1],
+    "url": "http://two:8000", "wire": [2, 1], "tasks": "k", "purpose": "link", "challenge": "",
 }  # fmt: skip
 ENTRY: Mapping[str, Any] = {
     "url": "http://two:8000", "peer": "two:8001", "directory": "d", "version": "1.0", "topology": "t",
+    "rack": "", "tasks": "k", "wire": [1],
 }  # fmt: skip
 NO_URLS = [
     "javascript:alert(1)", "ftp://two", "//two", "http://two/path", "http://user:secret@two", "http://two?a=b",

@@ -8,7 +8,7 @@ from pathlib import Path
 from stateline.deployment.topology_file import Placement
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, QueryRows, ServedBy, Terms
 from stateline.query.wire import WireRequest
-from stateline.server.guard.tokens import Credential
+from stateline.server.guard.proofs import Proof
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies
@@ -40,7 +40,7 @@ class Says(HasNothing):
         super().__init__()
         self._outcome = outcome
 
-    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
         self.asked.append(request)
         return self._outcome
 

@@ -21,7 +21,7 @@ from stateline.server.nodes.link import Link
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
-from support.processes.linked_nodes import GREETING, HasNothing, link_to
+from support.processes.linked_nodes import GREETING, PROVEN, HasNothing, link_to
 from support.run.patience import HANGING_S
 
 
@@ -31,7 +31,7 @@ async def linked(*routes: Route) -> AsyncIterator[Link]:
     app = Starlette(routes=list(routes))
 
     async def accept(arrivals: Arrivals, writer: asyncio.StreamWriter) -> None:
-        asking = AskingNode(arrivals, writer, GREETING, HasNothing(), app, Traffic())
+        asking = AskingNode(arrivals, writer, GREETING, HasNothing(), app, Traffic(), PROVEN)
         await asking.begin()
         await asking.ended()
 
@@ -77,7 +77,7 @@ def test_a_request_arrives_as_it_was_sent_and_is_known_to_come_from_a_node() -> 
             answer = await link.http("POST", "/v1/a%20b?c=%C3%A4&d=1", headers, b"{}")
             assert (answer.status, answer.headers["retry-after"]) == (201, "1")
             told = JSONResponse(
-                {"path": "/v1/a b", "query": "c=%C3%A4&d=1", "token": "Bearer x", "cookie": None}
+                {"path": "/v1/a b", "query": "c=%C3%A4&d=1", "token": None, "cookie": None}
                 | {"body": "{}", "client": None, "node": True}
             )
             assert answer.body == told.body

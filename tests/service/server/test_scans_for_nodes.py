@@ -29,7 +29,7 @@ from stateline.server.state.cursors import Cursor, Cursors
 from stateline.server.wire.streams import Arrivals
 from stateline_store import CursorExpiredError, IsolationLevel, RangeQuery
 from support.http.paging import EndlessScan
-from support.processes.linked_nodes import GREETING, link_to, until
+from support.processes.linked_nodes import GREETING, PROVEN, link_to, until
 from support.processes.query_server import OwningWorker, make_app
 from support.run.patience import HANGING_S
 
@@ -59,7 +59,7 @@ class Asked:
         self.answering: list[asyncio.Task[None]] = []
 
     async def accept(self, arrivals: Arrivals, writer: asyncio.StreamWriter) -> None:
-        asking = AskingNode(arrivals, writer, GREETING, self.serving.for_nodes, no_http, Traffic())
+        asking = AskingNode(arrivals, writer, GREETING, self.serving.for_nodes, no_http, Traffic(), PROVEN)
         await asking.begin()
         self.answering.append(asyncio.create_task(asking.ended()))
         await asyncio.gather(*self.answering, return_exceptions=True)

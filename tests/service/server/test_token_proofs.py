@@ -18,11 +18,11 @@ from stateline.query.values import Failure, Terms
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard import passing_on
 from stateline.server.guard.passing_on import check_passed_on, note_shown, token_header
-from stateline.server.guard.proofs import ProvenConnection, Shown
-from stateline.server.guard.tokens import Credential, Tokens, hash_of, new_token
+from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
+from stateline.server.guard.tokens import Tokens, hash_of, new_token
 from stateline.server.main import create_app
-from stateline.server.nodes.credentials import Receiver, Sender
-from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello, proven_link
+from stateline.server.nodes.credentials import proof_in, with_proof
+from stateline.server.nodes.greeting import Hello, proven_link
 from stateline.server.nodes.link import Link
 from stateline.server.wire.exchange import Exchange
 from stateline_store import (
@@ -68,30 +68,29 @@ class Guarded(HasNothing):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
-        self.shown: list[Credential | None] = []
+        self.shown: list[Proof | None] = []
 
-    def check(self, shown: Credential | None, store: str) -> None:
+    def check(self, shown: Proof | None, store: str) -> None:
         self.shown.append(shown)
         check_passed_on(self._tokens, shown, store)
 
-    async def answer(self, request: Any, shown: Credential | None) -> Any:
+    async def answer(self, request: Any, shown: Proof | None) -> Any:
         self.check(shown, request.terms.store)
         return await super().answer(request, shown)
 
-    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         self.check(shown, "orders")
         return b"{}"
 
 
 def sent(message: dict[str, Any], connection: ProvenConnection) -> dict[str, Any]:
     """The message as it arrives."""
-    made = Sender("two", connection, may_have_tokens=False).with_shown(dict(message), SHOWN)
-    found: dict[str, Any] = json.loads(json.dumps(made))
+    found: dict[str, Any] = json.loads(json.dumps(with_proof(dict(message), SHOWN, connection)))
     return found
 
 
 def holder(tokens: Tokens, message: dict[str, Any], connection: ProvenConnection) -> str:
-    shown = Receiver(connection).shown(message)
+    shown = proof_in(message, connection)
     assert shown is not None
     return tokens.holder(shown).name
 
@@ -225,45 +224,13 @@ def test_a_node_that_hands_a_proof_on_is_not_known_by_it(file: Path, tmp_path: P
         )
         assert (await asked(to_two))[0] == b"{}"
         proof = shown["two"].shown[0]
-        assert not isinstance(proof, str | None)
+        assert proof is not None
         text = f"{proof.key_id}:{proof.mac.hex()}"
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         message = {**POINT, "id": 1, "path": "/v1/stores/orders/keys/a", "proof": text}
         to_three._exchange.ask(message, reply.set_result)
         assert (await reply)["body"] is None
         for node in nodes.values():
-            await node.close()
-
-    run(scene())
-
-
-@pytest.mark.parametrize("may_have_tokens", [False, True])
-def test_a_node_of_an_older_build_gets_tokens_only_where_that_is_set(
-    file: Path, tmp_path: Path, may_have_tokens: bool
-) -> None:
-    async def scene() -> None:
-        one = LinkedNode("one", with_secret(tmp_path))
-        old = LinkedNode("old", with_secret(tmp_path), wire=tuple(v for v in WIRE_VERSIONS if v < 3))
-        one.nodes.sends_tokens = may_have_tokens
-        guarded = Guarded(Tokens(file))
-        old.answer_by(guarded)
-        one.answer_by(at_one := Guarded(Tokens(file)))
-        one.hear_of("old", old.entry)
-        old.hear_of("one", one.entry)
-        old.nodes.sends_tokens = True  # as it does without the setting
-        await until(lambda: one.is_linked_with("old") and old.is_linked_with("one"))
-        if may_have_tokens:
-            assert (await asked(dict(one.nodes.links())["old"]))[0] == b"{}"
-            assert set(guarded.shown) == {TOKEN}
-        else:
-            with pytest.raises(NotPresentError, match=r"older build.*node.peer.require.proofs"):
-                await dict(one.nodes.links())["old"].query(TERMS, 0, KeyQuery(b"a"), 0, SHOWN)
-            with pytest.raises(NotPresentError):
-                dict(one.nodes.links())["old"].point("/v1/stores/orders/keys/a", "", SHOWN, "id", lambda _: None)
-            assert guarded.shown == []
-        assert (await asked(dict(old.nodes.links())["one"]))[0] == b"{}"
-        assert set(at_one.shown) == {TOKEN}
-        for node in (one, old):
             await node.close()
 
     run(scene())

@@ -19,9 +19,9 @@ from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, Outcome, Rest
 from stateline.query.wire import WireRequest
 from stateline.server.contract.request_id import AskedBy
-from stateline.server.guard.tokens import Credential
+from stateline.server.guard.proofs import Proof
 from stateline.server.listeners import peer_listener
-from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello
+from stateline.server.nodes.greeting import WIRE_VERSIONS, Hello, proven_link
 from stateline.server.nodes.joining import peer_address
 from stateline.server.nodes.keys import node_keys, why_alone
 from stateline.server.nodes.link import Link
@@ -35,6 +35,7 @@ from support.run.patience import HANGING_S
 
 Accept = Callable[[Arrivals, asyncio.StreamWriter], Awaitable[None]]
 GREETING = Hello("app", "one", "directory", "version", "topology", "url")
+PROVEN = proven_link(GREETING, GREETING.challenge, "")
 
 
 def _nothing() -> None: ...
@@ -67,17 +68,17 @@ class HasNothing:
         self.asked: list[WireRequest] = []
         self.told: list[tuple[AskedBy, str, Counted]] = []
 
-    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
         self.asked.append(request)
         return Failure(NotPresentError("Nothing is here."))
 
-    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         return None
 
     def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
         self.told.append((asked_by, kind, counted))
 
-    def check(self, shown: Credential | None, store: str) -> None:
+    def check(self, shown: Proof | None, store: str) -> None:
         """Everybody may ask."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:

@@ -224,5 +224,5 @@ def _answered(message: dict[str, Any], member: str) -> Any:
     """What was asked for. Raises `_NotSentError` when it was refused."""
     if member in message:
         return message[member]
-    why = message.get("refused", "it does not know how to send files")  # of an earlier build: it says its map
-    raise _NotSentError(f"{why!s:.500}", for_good=bool(message.get("for_good", "refused" not in message)))
+    why = message.get("refused", "its answer is not understood")
+    raise _NotSentError(f"{why!s:.500}", for_good=bool(message.get("for_good")))

@@ -27,10 +27,9 @@ from stateline.query.wire import (
 )
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.contract.request_id import AskedBy, asked_by
-from stateline.server.guard.proofs import ProvenConnection
-from stateline.server.guard.tokens import Credential
+from stateline.server.guard.proofs import Proof, ProvenConnection
 from stateline.server.nodes import http_over_link
-from stateline.server.nodes.credentials import Receiver
+from stateline.server.nodes.credentials import proof_in
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Counted, Traffic
@@ -50,16 +49,16 @@ class Answering(Protocol):
 
     scans: OpenScans[Rest]
 
-    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
         """What a copy says, to who has shown this."""
 
-    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
 
     def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
         """Note that a message of this kind was answered, in so many seconds."""
 
-    def check(self, shown: Credential | None, store: str) -> None:
+    def check(self, shown: Proof | None, store: str) -> None:
         """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
@@ -71,7 +70,7 @@ class Answering(Protocol):
 
 class AskingNode:
     """One connection; `app` answers its HTTP, `traffic` counts what it has asked. `proven` is what its proofs of tokens
-    are made for, None where it sends tokens. For the event loop's thread, and made in it."""
+    are made for. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
@@ -81,10 +80,10 @@ class AskingNode:
         answers: Answering,
         app: ASGIApp,
         traffic: Traffic,
-        proven: ProvenConnection | None = None,
+        proven: ProvenConnection,
     ) -> None:
         self.hello = hello
-        self._receiver = Receiver(proven)
+        self._proven = proven
         self._traffic = traffic
         self._answers = answers
         self._app = app
@@ -149,7 +148,7 @@ class AskingNode:
         if not isinstance(path, str) or not isinstance(query, str):
             return None
         try:
-            body = self._answers.point(path, query, self._receiver.shown(message), asked_by(self.hello.node, message))
+            body = self._answers.point(path, query, proof_in(message, self._proven), asked_by(self.hello.node, message))
         except StatelineError:
             return None
         except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
@@ -171,7 +170,7 @@ class AskingNode:
                     reply = {"ends": list((await self._ends(message)).items())}
                 case _:
                     with self._traffic.answering(self.hello.node) as counted:
-                        proof = self._receiver.proof(message)
+                        proof = proof_in(message, self._proven)
                         reply = await http_over_link.answered(self._app, message, self.hello.node, proof)
                         counted.note_status(reply.get("status", 500))
         except (InvalidArgumentError, KeyError, TypeError, ValueError) as error:
@@ -211,7 +210,7 @@ class AskingNode:
         made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
         with made, self._answering_to(message) as counted:
             counted.store, counted.level = request.terms.store, request.terms.isolation_level.value
-            outcome = await self._answers.answer(request, self._receiver.shown(message))
+            outcome = await self._answers.answer(request, proof_in(message, self._proven))
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
         scan = None if rest is None else self._scans.keep(self, (request.terms.store, request.partition), rest)
@@ -224,7 +223,7 @@ class AskingNode:
         try:
             with self._answering_to(message) as counted:
                 counted.store, _ = kept.place
-                self._answers.check(self._receiver.shown(message), counted.store)
+                self._answers.check(proof_in(message, self._proven), counted.store)
                 rows = await kept.scan.more(max(1, limit))
                 counted.outcome, counted.rows = "ok", len(rows.entries)
         except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it

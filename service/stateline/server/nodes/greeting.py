@@ -5,8 +5,8 @@
     proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
                  and both nonces, the dialer's first}
     hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
-                 "topology", "url", "tasks": from version 2 on, "purpose": "link" or, of who dials for files of stores,
-                 "copy", "challenge": of the listener, from version 3 on: random hexadecimal digits}
+                 "topology", "url", "tasks", "purpose": "link" or, of who dials for files of stores, "copy",
+                 "challenge": of the listener: random hexadecimal digits}
               | {"refused": why}               to who has proven it, and is not wanted
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
@@ -14,16 +14,12 @@ each signed by the authority of the nodes (`node.peer.tls.ca.file`) and made out
 that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. Who does
 not prove it is told nothing: the connection is closed.
 
-The two speak the highest version of the wire that both understand (`spoken`), so nodes of an older build are linked
-with while one after the other is upgraded:
+The two speak the highest version of the wire that both understand (`spoken`), so nodes of two versions of Stateline
+are linked while one after the other is upgraded. There is version 1, which `link` describes.
 
-| version | what is said to each other                                                                              |
-|---------|---------------------------------------------------------------------------------------------------------|
-| 1       | `link`, between nodes of one `topology` alone                                                           |
-| 2       | the same; a query says whether who asks has declared the store with timestamps, and is answered so: the |
-|         | topologies may differ in that, and be equal in their `tasks`                                            |
-| 3       | the same; a client's token is not sent, but a proof of it (`guard.proofs`), which counts on this link   |
-|         | alone: its identity is the listener's challenge, name, directory and place                              |
+A query says whether who asks has declared the store with timestamps, and is answered so: topologies may differ in that,
+and be equal in their `tasks`. Instead of a client's token a proof of it is sent (`guard.proofs`), which counts on this
+link alone: its identity is the listener's challenge, name, directory and place.
 
 A proof holds once, for the nonces are new; in one direction, so the other end's own words do not count as its proof;
 and at one place. So nobody who took the port of a node that is gone can hand on what two others say, and have the
@@ -45,12 +41,8 @@ from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.keys import certificate_names
 from stateline_store import InvalidArgumentError
 
-WIRE_VERSIONS = (3, 2, 1)
+WIRE_VERSIONS = (1,)
 """What nodes of this build say to each other after the greeting, newest first."""
-ASKS_AS_DECLARED = 2
-"""From which version of the wire on a query says how who asks has declared the store."""
-PROVES_TOKENS = 3
-"""From which version of the wire on no token is sent."""
 LINK, COPY = "link", "copy"
 """What a connection is for. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
@@ -74,8 +66,8 @@ class OtherWireError(Exception):
 class Hello:
     """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
     `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores have
-    timestamps at one of them alone (`Topology.tasks_digest`); empty of an older build's. `purpose` is what
-    the connection is for, of who dials; `challenge` is the listener's, new for each connection."""
+    timestamps at one of them alone (`Topology.tasks_digest`). `purpose` is what the connection is for, of who dials;
+    `challenge` is the listener's, new for each connection."""
 
     application: str
     node: str
@@ -91,8 +83,7 @@ class Hello:
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
         """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
-        told = {"purpose": LINK, "tasks": "", "challenge": "", **message}  # an earlier build's says none of them
-        texts: dict[str, Any] = {each.name: told.get(each.name) for each in fields(cls) if each.name != "wire"}
+        texts: dict[str, Any] = {each.name: message.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
             raise NotANodeError("its hello lacks what every hello has")
@@ -116,9 +107,7 @@ class Hello:
 
     def understands(self, other: Hello) -> bool:
         """Whether either can take what the other has of a store for what it would have itself."""
-        if self.topology == other.topology:
-            return True
-        return bool(self.tasks) and self.tasks == other.tasks and self.spoken(other) >= ASKS_AS_DECLARED
+        return self.tasks == other.tasks
 
 
 def _listed(versions: tuple[int, ...]) -> str:

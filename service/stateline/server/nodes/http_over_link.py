@@ -34,7 +34,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 # Longer than a snapshot takes to be made, or a page to be read.
 TIMEOUT_S = 60.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "DELETE"})
-_HEADERS = frozenset({"authorization", "accept", "content-type", "x-request-id", "traceparent", "tracestate"})
+_HEADERS = frozenset({"accept", "content-type", "x-request-id", "traceparent", "tracestate"})
 FROM_NODE = "stateline.from-node"
 """In the scope, where no client can put anything: the name of the node that asks."""
 

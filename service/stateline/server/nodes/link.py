@@ -1,7 +1,6 @@
 """`Link`: the connection by which this process asks another node, after they have greeted.
 
     request := as a server asks a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
-               A query has "timestamped" from version 2 of the wire on (`greeting`).
              | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
              | {"id", "type": "point", "path", "query"}     a GET of one key, as a client has sent it
                "query", "more", "point" and HTTP say who asks (`credentials`), and the id of the client's request.
@@ -33,8 +32,8 @@ from stateline.server.contract.request_id import passed_on
 from stateline.server.guard.passing_on import token_to_pass_on
 from stateline.server.guard.proofs import Shown
 from stateline.server.nodes import http_over_link
-from stateline.server.nodes.credentials import Sender
-from stateline.server.nodes.greeting import ASKS_AS_DECLARED, PROVES_TOKENS, Hello, proven_link
+from stateline.server.nodes.credentials import with_proof
+from stateline.server.nodes.greeting import Hello, proven_link
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.traffic import Traffic
@@ -56,8 +55,7 @@ class Link:
     """To one node, as `own` has greeted it; `wire` is the version that both speak, `declares_the_same`: what it answers
     a client is this node's answer, too. `on_map` is called when it has other tasks, `on_commit` when it has committed
     (`wake`), `traffic` counts what it is asked. `bounded` leaves out of its map what the application does not have.
-    `place` is where it was dialed; one of an older build `may_have_tokens` or not. For the event loop's thread, and
-    made in it."""
+    `place` is where it was dialed. For the event loop's thread, and made in it."""
 
     def __init__(
         self,
@@ -71,7 +69,6 @@ class Link:
         bounded: Callable[[NodeMap], NodeMap] = lambda told: told,
         *,
         place: str = "",
-        may_have_tokens: bool = False,
     ) -> None:
         self.hello = hello
         self.wire = own.spoken(hello)
@@ -84,8 +81,7 @@ class Link:
         self._has_too_much = False  # its map
         self._is_waking = False
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
-        proven = proven_link(hello, hello.challenge, place) if self.wire >= PROVES_TOKENS else None
-        self._sender = Sender(hello.node, proven, may_have_tokens=may_have_tokens)
+        self._proven = proven_link(hello, hello.challenge, place)
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, self._with_shown)
         self._exchange.heard_at_s = asyncio.get_running_loop().time()  # it has greeted just now
 
@@ -116,13 +112,12 @@ class Link:
         """What that node answers from a copy of its own, to who has shown this token, with values as they are stored
         where the store is `timestamped` or not, None: as they are there. Raises `NotPresentError` when it does not
         answer, and `StatelineError` when it does not understand."""
-        declared = timestamped if self.wire >= ASKS_AS_DECLARED else None
-        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, declared)
+        request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, timestamped)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
         hop = span(f"ask {self.hello.node}", {"store": terms.store, "partition": partition}, "CLIENT")
         with hop, self.traffic.forwarding(self.hello.node) as counted:
             message = encode_request(request) | carrier() | passed_on(current_request_id())
-            message = self._sender.with_shown(message, shown)
+            message = with_proof(message, shown, self._proven)
             outcome = self._scans.outcome(await self._reply(message, timeout_s))
             counted.note(outcome)
         if isinstance(outcome, Failure) and not is_server_url(outcome.owner):
@@ -148,7 +143,7 @@ class Link:
 
         message = {"id": self._exchange.number(), "type": "point", "path": path, "query": query}
         message |= passed_on(request_id)
-        self._exchange.ask(self._sender.with_shown(message, shown), on_reply)
+        self._exchange.ask(with_proof(message, shown, self._proven), on_reply)
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
         """Of these partitions of a store on disk the offset after the last one that is committed, of what the store can
@@ -189,7 +184,7 @@ class Link:
         return answer
 
     def _with_shown(self, message: Message) -> Message:
-        return self._sender.with_shown(message | passed_on(current_request_id()), token_to_pass_on())
+        return with_proof(message | passed_on(current_request_id()), token_to_pass_on(), self._proven)
 
     async def _reply(self, message: Message, timeout_s: float) -> Message:
         """What the node replies. When it takes too long, or who waits is cancelled, it ends there too."""

@@ -58,10 +58,10 @@ class NodeMap:
             tasks = {task: _held(role, generation) for task, (role, generation) in message["tasks"].items()}
             copies = {s: {p: _whole(offset) for p, offset in found.items()} for s, found in message["copies"].items()}
             pipelines = {name: dict(status.items()) for name, status in message["pipelines"].items()}
-            remaining = {task: _whole(offsets) for task, offsets in message.get("remaining", {}).items()}
-            plain = frozenset(map(str, message.get("plain", ())))
-            followed = frozenset(map(str, message.get("followed", ())))
-            faults = {str(worker): str(why) for worker, why in message.get("faults", {}).items()}
+            remaining = {task: _whole(offsets) for task, offsets in message["remaining"].items()}
+            plain = frozenset(map(str, message["plain"]))
+            followed = frozenset(map(str, message["followed"]))
+            faults = {str(worker): str(why) for worker, why in message["faults"].items()}
             return cls(_whole(message["number"]), tasks, copies, pipelines, remaining, plain, followed, faults)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(f"Not the map of a node: {error!r}") from error

@@ -88,7 +88,6 @@ class Nodes:
         on_change: Callable[[], None],
         *,
         bounded: Callable[[NodeMap], NodeMap] = lambda told: told,
-        sends_tokens: bool = False,
     ) -> None:
         self.own = own
         self.others: dict[str, Other] = {}
@@ -111,8 +110,6 @@ class Nodes:
         """Leaves out of another node's map the stores and pipelines that the application does not have."""
         self.claims: Claims | None = None
         """What says which nodes may own a task; None: whichever says that it does."""
-        self.sends_tokens = sends_tokens
-        """Whether nodes of an older build, which take no proof of a client's token, are sent the token."""
         self.send_copy: SendCopy = _no_copies
         """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
         self.why_alone = why_alone
@@ -253,7 +250,7 @@ class Nodes:
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
             for name, other in self.others.items()
-            if not other.entry.has_tasks_of(self.own.topology, self.own.tasks) and not other.is_away
+            if other.entry.tasks != self.own.tasks and not other.is_away
         ]
 
     @property
@@ -438,7 +435,7 @@ class Nodes:
             raise
         link = other.link = Link(
             arrivals, writer, self.own, hello, self._changed, self._on_change, self.traffic, self.bounded,
-            place=other.entry.peer, may_have_tokens=self.sends_tokens,
+            place=other.entry.peer,
         )  # fmt: skip
         other.fault, other.reached_at_ms, other.said_url, other.refuses_tls = "", now_ms(), hello.url, False
         self._logged.pop(node, None)
@@ -480,7 +477,7 @@ class Nodes:
         return reader, writer
 
     async def _welcome(
-        self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection | None
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection
     ) -> None:
         """Answer until the link has ended."""
         if hello.purpose == COPY:

@@ -18,7 +18,6 @@ from stateline.processes.seldom import Seldom
 from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.greeting import (
     GREETING_TIMEOUT_S,
-    PROVES_TOKENS,
     Hello,
     NotANodeError,
     OtherWireError,
@@ -34,15 +33,15 @@ _PAUSE_S = 0.5
 # How long who is refused may take to hear it.
 _FAREWELL_S = 1.0
 
-Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello, ProvenConnection | None], Awaitable[None]]
+Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello, ProvenConnection], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
 
 class PeerPort:
     """For the event loop's thread. `welcome` is called with each connection to a node, and stays until that has ended;
-    its last argument is what proofs of tokens are made for there, None where that node sends tokens. `place` is where
-    other nodes are told to reach this one."""
+    its last argument is what proofs of tokens are made for there. `place` is where other nodes are told to reach this
+    one."""
 
     def __init__(self, own: Hello, keys: Keys, place: str, welcome: Welcome) -> None:
         self._own, self._keys, self._place = own, keys, place
@@ -89,9 +88,7 @@ class PeerPort:
             secret, place = self._keys.secret, self._place
             hello = await greet(reader, writer, self._own, dialing=False, secret=secret, place=place)
             self._is_known()
-            proves = self._own.spoken(hello) >= PROVES_TOKENS
-            proven = proven_link(self._own, hello.challenge, place) if proves else None
-            await self._welcome(reader, writer, hello, proven)
+            await self._welcome(reader, writer, hello, proven_link(self._own, hello.challenge, place))
         except (NotANodeError, OtherWireError) as error:
             self._say(who, str(error))
         except ssl.SSLError as error:

@@ -29,8 +29,8 @@ from stateline.server.contract.formats import JSON
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_query_string
-from stateline.server.guard.proofs import Shown
-from stateline.server.guard.tokens import Credential, bearer_token, hash_of
+from stateline.server.guard.proofs import Proof, Shown
+from stateline.server.guard.tokens import bearer_token, hash_of
 from stateline.server.nodes.link import Link
 from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of
 from stateline.server.routing.cluster_copies import takes_standbys
@@ -110,7 +110,7 @@ class PointReads:
         except (StatelineError, UnicodeDecodeError):
             return None
 
-    def answer_for_node(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def answer_for_node(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         """As `answer`, for another node, of a copy here."""
         began_s = time.perf_counter()
         found = _PATH.fullmatch(raw := path.encode())

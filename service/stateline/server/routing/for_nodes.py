@@ -12,7 +12,8 @@ from stateline.query.values import Entry, Failure, Outcome, QueryRows, Rest
 from stateline.query.wire import WireRequest
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.passing_on import check_passed_on
-from stateline.server.guard.tokens import Credential, Tokens
+from stateline.server.guard.proofs import Proof
+from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.traffic import Counted
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Copies
@@ -23,7 +24,7 @@ from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError
 from stateline_store.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
 # By path, query string, what says who asks, and the node that asks for it.
-PointAnswers = Callable[[str, str, Credential | None, AskedBy], bytes | None]
+PointAnswers = Callable[[str, str, Proof | None, AskedBy], bytes | None]
 Tell = Callable[[AskedBy, str, Counted, float], None]
 
 
@@ -48,11 +49,11 @@ class AnswersForNodes:
         """What notes a message that was answered, of which kind, and in how many seconds; of this process's access log,
         which is made behind this."""
 
-    def point(self, path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> bytes | None:
+    def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         """The body of the answer to a GET of one key; None where it cannot be given at once."""
         return self.points(path, query, shown, asked_by)
 
-    def check(self, shown: Credential | None, store: str) -> None:
+    def check(self, shown: Proof | None, store: str) -> None:
         """Whether who asks the other node may read this store here. Raises as `check_passed_on`."""
         try:
             check_passed_on(self._tokens, shown, store)
@@ -68,7 +69,7 @@ class AnswersForNodes:
         """As `CommitSignal.next_commit`."""
         return self._commits.next_commit()
 
-    async def answer(self, request: WireRequest, shown: Credential | None) -> Outcome:
+    async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
         """What a copy here answers, or why none does. It is waited for a bound, and for nothing else: who asks may find
         another copy. Raises as `check` and as reading the request does, and `NotReadyError` when the server is shutting
         down."""
@@ -94,7 +95,7 @@ class AnswersForNodes:
         return as_asked(outcome, has_timestamps=store.definition.timestamped, wants_timestamps=request.timestamped)
 
 
-def _none_at_once(path: str, query: str, shown: Credential | None, asked_by: AskedBy) -> None:
+def _none_at_once(path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> None:
     """Before there are any: all are asked as queries."""
 
 

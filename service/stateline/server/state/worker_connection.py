@@ -171,8 +171,7 @@ class WorkerConnection:
         `NotPresentError` when it does not answer, and what keeps it from making them."""
         reply = await self._linked("snapshot", snapshot, places)
         if "parts" in reply:
-            numbers = reply.get("epochs", ())  # none of an earlier build's: it compares its own
-            epochs = [(str(topic), int(partition), int(number)) for topic, partition, number in numbers]
+            epochs = [(str(topic), int(partition), int(number)) for topic, partition, number in reply["epochs"]]
             return LinkedParts([CheckpointPart.from_json(part) for part in reply["parts"]], epochs)
         raise self._scans.failure(reply, "made no snapshot")
 
@@ -205,11 +204,11 @@ class WorkerConnection:
 
     def _take(self, message: Message) -> None:
         if (status := message.get("status")) is not None:
-            until_ms = status.get("lease_until_ms", 0)  # none of an earlier build's: it has no lease
+            until_ms = status["lease_until_ms"]
             self.lease_until_ms = math.inf if until_ms is None else until_ms
-            self.wanted_copies = status.get("copies", {})
-            self.fault = str(status.get("fault", ""))  # none of an earlier build's
-            figures = status.get("figures")
+            self.wanted_copies = status["copies"]
+            self.fault = str(status["fault"])
+            figures = status["figures"]
             self.figures = None if figures is None else orjson.dumps(figures)
         if message.get("event") == "commit" or message.get("id") == _SUBSCRIPTION:
             self._declared = message.get("stores", self._declared)

@@ -179,7 +179,7 @@ class Joining:
 
     def _of_another_topology(self, members: Collection[GroupMember], known: Known) -> list[str]:
         names = {entry_name(member) for member in members} - {self._name}
-        return sorted(name for name in names if name in known and not known[name][1].has_tasks_of(self._own))
+        return sorted(name for name in names if name in known and known[name][1].tasks != self._own.tasks)
 
     def _say_nothing(self, members: Collection[GroupMember], known: Known) -> str:
         silent = sorted(name for name in map(entry_name, members) if name != self._name and name not in known)

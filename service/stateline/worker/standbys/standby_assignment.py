@@ -254,7 +254,7 @@ class StandbyAssignment:
             self._topology, {name: info.partitions for name, info in self._topics.found.items()}
         )
         partitions = {s.task_id(n): counts[s.ordinal] for s in self._subtopologies for n in range(counts[s.ordinal])}
-        placeable = {name: Placeable(name, entry.directory or name, entry.tags) for name, (_, entry) in known.items()}
+        placeable = {name: Placeable(name, entry.directory, entry.tags) for name, (_, entry) in known.items()}
         placeable[self._own.name] = self._own
         names = {entry_name(member): member for member in members}
         if not names.keys() <= placeable.keys():
