@@ -1,15 +1,15 @@
 """Checkpoints: a store's committed state of one moment, kept by hard links to the files of its database.
 
-The owner makes one between two commits (`link_database`). Nothing is flushed and nothing is copied, so that it takes
-about as long as it has files: a flush of a full memtable takes longer than a snapshot may (RocksDB's own Checkpoint
-always flushes through rocksdict; measured: 245 ms against 2 ms). RocksDB only ever appends to its manifest and its
-write-ahead logs, and changes no other file under its name; so a link to an appended file and the length that it had is
-that file at that moment, whatever is appended later. Whoever reads cuts such files at these lengths (`Checkpoint`).
+The owner makes one between two commits (`link_database`). It flushes and copies nothing, so the time depends on the
+number of files: a flush of a full memtable takes longer than a snapshot may (RocksDB's own Checkpoint always flushes
+through rocksdict; measured: 245 ms against 2 ms). RocksDB only ever appends to its manifest and its write-ahead logs,
+and changes no other file under its name. So a link to an appended file, and its length at that moment, are the file of
+that moment, whatever is appended later. Readers cut such files at these lengths (`Checkpoint`).
 
 Background work of the database (a flush, a compaction) may run meanwhile. Its result is in the manifest before it
-deletes a file; so links that were made while manifest and logs did not change are one state, all others are made again.
+deletes a file. So links that were made while manifest and logs did not change are one state. All others are made again.
 
-A checkpoint is verified when it is opened: its own rows must show the commit and the Position that it is said to have.
+An opening verifies the checkpoint: its own rows must show the announced commit and Position.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _COPY_BYTES = 1024 * 1024
 class CheckpointPart:
     """One store partition of a snapshot. Thread-safe: it never changes.
 
-    `directory` is relative to the snapshot's. `lengths` are the bytes that count of files that are appended to.
-    JSON as `to_json` writes it, on disk: never change.
+    `directory` is relative to the snapshot's. `lengths` has the bytes that count of files that grow. JSON as `to_json`
+    writes it, on disk: never change.
     """
 
     store: str
@@ -63,7 +63,7 @@ class CheckpointPart:
     lengths: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON object."""
         return {
             "store": self.store,
             "partition": self.partition,
@@ -76,7 +76,7 @@ class CheckpointPart:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointPart:
-        """Read it. Raises `DamagedDataError` for anything else."""
+        """Read the JSON object. Raises `DamagedDataError` for anything else."""
         try:
             return cls(
                 str(value["store"]),
@@ -92,11 +92,11 @@ class CheckpointPart:
 
 
 def link_database(database: Path, target: Path) -> dict[str, int]:
-    """Link the files of this database into `target`, which is made; its parent must exist. Returns the lengths.
+    """Link the files of this database into the new directory `target`, whose parent must exist. Returns the lengths.
 
     For the owner's thread, between two commits: nothing may be written meanwhile. The state is that of the newest
-    commit. Raises `NotPresentError` when there is no database or `target`'s parent is gone, `RetryLaterError` when the
-    file system refuses or the files changed all the time; what was linked is left for whoever owns the parent.
+    commit. Raises `NotPresentError` if there is no database or `target`'s parent is gone, `RetryLaterError` when the
+    file system refuses or the files changed all the time. Links made by then stay for the owner of the parent.
     """
     try:
         for _ in range(_ATTEMPTS):
@@ -117,18 +117,18 @@ def link_database(database: Path, target: Path) -> dict[str, int]:
 
 
 class Checkpoint:
-    """An opened checkpoint: reads of what it holds, which never changes. A context manager.
+    """Reads of an opened checkpoint, which never changes. A context manager.
 
-    Every file is held open, so it can be read to its end also when its directory is deleted meanwhile; the space is
-    freed when it is closed. Opening replays the logs: about 10 ms per MB of them. Scans may run on several threads, one
-    thread each; `close` comes after them.
+    Every file is held open, so it can be read to its end also if its directory is deleted meanwhile. The space is freed
+    at `close`. Opening replays the logs: about 10 ms per MB of them. Scans may run on several threads, one thread each.
+    `close` comes after them.
     """
 
     def __init__(self, snapshot: Path, part: CheckpointPart) -> None:
         """Open this part of the snapshot in that directory.
 
-        Raises `NotPresentError` when it is deleted, `DamagedDataError` when it does not show the commit that it should
-        (after a power cut, for nothing here is synced to the disk), `RetryLaterError` when it may not be read.
+        Raises `NotPresentError` if it is deleted, `DamagedDataError` if it does not show its commit (after a power cut,
+        because a checkpoint is not synced to the disk), `RetryLaterError` if it may not be read.
         """
         self.part = part
         self._directory = snapshot / part.directory
@@ -150,11 +150,11 @@ class Checkpoint:
             )
 
     def scan(self, keys: KeyRange) -> StoreIterator:
-        """The stored rows of this range in key order. Raises, now or later, `DamagedDataError`."""
+        """Scan the stored rows of this range in key order. Raises, now or later, `DamagedDataError`."""
         return scan_rows(self._db, keys, self._directory, reverse=False, cached=False)
 
     def splits(self, size: int) -> list[Split]:
-        """The stored keys in ranges of about so many bytes on disk (`splits.splits`); the same ones each time."""
+        """Return ranges of stored keys of about so many bytes on disk (`splits.splits`), the same ones each time."""
         try:
             tables = [TableFile(each["start_key"], each["end_key"], each["size"]) for each in self._db.live_files()]
         except Exception as error:
@@ -162,7 +162,7 @@ class Checkpoint:
         return splits(tables, size)
 
     def close(self) -> None:
-        """Let go of the files; a second call does nothing."""
+        """Close the files. A second call does nothing."""
         self._opened.close()
 
     def __enter__(self) -> Checkpoint:
@@ -201,7 +201,7 @@ def _refuse_holes(files: Path, directory: Path) -> None:
 
 
 def _appended(database: Path) -> dict[str, int]:
-    """The files that are only appended to, the manifest in use and the logs, with their lengths now."""
+    """Return the files that grow, the manifest in use and the logs, with their present lengths."""
     manifest = (database / "CURRENT").read_text().strip()
     names = [manifest, *(name for name in os.listdir(database) if name.endswith(".log"))]
     return {name: os.stat(database / name).st_size for name in names}
@@ -214,7 +214,7 @@ def _link(database: Path, target: Path, appended: Mapping[str, int]) -> None:
 
 
 def _cut(linked: Path, files: Path, lengths: Mapping[str, int]) -> None:
-    """The database as it was when it was linked. RocksDB would replay what was appended to a log since."""
+    """Make the database as it was when it was linked. RocksDB would replay later records of a log."""
     for name in os.listdir(linked):
         if name in lengths:
             _copy_beginning(linked / name, files / name, lengths[name])

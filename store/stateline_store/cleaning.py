@@ -64,7 +64,7 @@ def _clean_task(
 
 
 def _delete(directory: StateDirectory, lock: TaskLock, before_ms: int) -> bool:
-    """Whether the task was deleted. Otherwise it was opened meanwhile, or is being relocated."""
+    """Return whether the task was deleted. Otherwise it was opened meanwhile, or is being relocated."""
     folder = lock.path.parent
     # The lock's own time is from before we took it: an owner may have come and gone since the first look.
     if max(lock.last_used_ms, _touched_ms(folder, but=LOCK_FILE)) >= before_ms:
@@ -82,7 +82,7 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _touched_ms(folder: Path, *, but: str = "") -> int:
-    """The newest modification time in this folder, in milliseconds since the epoch."""
+    """Return the newest modification time in this folder, in milliseconds since the epoch."""
     newest = 0
     for place, _, files in os.walk(folder):
         for path in [place, *(os.path.join(place, name) for name in files if name != but)]:
@@ -92,7 +92,7 @@ def _touched_ms(folder: Path, *, but: str = "") -> int:
 
 
 def _stamp(folder: Path, now_ms: int) -> None:
-    """In use now. Never back: an owner may have stamped it by a later clock."""
+    """Mark the task as used now. Never set the time back: an owner may have a later clock."""
     path = folder / LOCK_FILE
     with contextlib.suppress(FileNotFoundError):  # about to be opened for the first time
         if path.stat().st_mtime_ns < now_ms * 1_000_000:

@@ -6,7 +6,7 @@ import time
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch, by this machine's clock: it may jump, so measure durations by another."""
+    """Return milliseconds since the epoch, by this machine's clock. It may jump, so measure durations by another."""
     return time.time_ns() // 1_000_000
 
 
@@ -15,5 +15,6 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_ms() -> int:
-    """Milliseconds since the machine was started, sleep counted: never jumps, and the same in all its processes."""
+    """Return milliseconds since the machine was started, sleep counted. It never jumps, and is the same in all
+    processes."""
     return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000

@@ -43,7 +43,7 @@ _GENERATION, _NUMBER, _COMMITTED_AT, _STAGED_RECORDS, _STAGED_BYTES, _STATE, _RE
 
 
 class StoreState(enum.IntEnum):
-    """What a store partition is doing, as its owner last published it. In the notice: never renumber."""
+    """The state of a store partition, as its owner last published it. In the notice: never renumber."""
 
     CLOSED = 0
     RESTORING = 1
@@ -55,7 +55,7 @@ _STATES = tuple(StoreState)  # by number; quicker than asking the class, which e
 
 
 class NoticeStatus(NamedTuple):
-    """What an owner says of a store, as in `NoticeView`; `state` is its number."""
+    """The slots of a notice behind the commit number. `state_number` is a `StoreState`."""
 
     committed_at_ms: int
     staged_records: int
@@ -65,14 +65,12 @@ class NoticeStatus(NamedTuple):
 
     @property
     def state(self) -> StoreState:
-        """What the owner is doing with the store."""
+        """The state of the store."""
         return _STATES[self.state_number]
 
 
 class NoticeView:
-    """A reader's view of a notice. Every attribute is read from the mapping when asked for: a few
-    nanoseconds.
-    """
+    """A reader's view of a notice. Each attribute reads the mapping, which takes a few nanoseconds."""
 
     __slots__ = ("_mapping", "path", "slots")
 
@@ -98,41 +96,41 @@ class NoticeView:
 
     @property
     def committed_at_ms(self) -> int:
-        """When that commit was made, in milliseconds since the epoch; 0 before the first."""
+        """The time of that commit, in milliseconds since the epoch. 0 before the first commit."""
         return self.slots[_COMMITTED_AT]
 
     @property
     def staged_records(self) -> int:
-        """How many records were staged when the owner last said so."""
+        """The number of staged records, as last published."""
         return self.slots[_STAGED_RECORDS]
 
     @property
     def staged_bytes(self) -> int:
-        """About how many bytes were staged when the owner last said so."""
+        """The approximate number of staged bytes, as last published."""
         return self.slots[_STAGED_BYTES]
 
     @property
     def status(self) -> NoticeStatus:
-        """All that the owner says of the store but the newest commit's number."""
+        """All slots behind the commit number."""
         return NoticeStatus._make(self.slots[_COMMITTED_AT:].tolist())
 
     def said(self) -> bytes:
-        """All that the owner says, to be compared: equal ones say the same."""
+        """Return all slots as bytes, for comparison."""
         return self._mapping[8:_SIZE]
 
     @property
     def state(self) -> StoreState:
-        """What the owner is doing with the store. A killed owner cannot say that it is gone: see its lock."""
+        """The state of the store. A killed owner leaves its last state: check its lock."""
         return _STATES[self.slots[_STATE]]
 
     @property
     def restore_remaining(self) -> int:
-        """How many records a restore still has to apply, as far as known; of one that did not come to its end it stays
-        said, for its rows may be ahead of their Position."""
+        """The number of offsets that a restore still has to read. It stays after an interrupted restore, because the
+        rows may then be ahead of their Position."""
         return self.slots[_REMAINING]
 
     def look_again(self) -> None:
-        """Map what the path names now: after generation 0 it can be another file.
+        """Map the file that the path names now. After generation 0 it can be another file.
 
         Raises `NotPresentError` when there is none; the old mapping stays then.
         """
@@ -147,7 +145,7 @@ class NoticeView:
 
 
 class CommitNotice:
-    """The owner's side. One owner at a time (the task's lock sees to that). Not thread-safe."""
+    """The owner's side. The task's lock allows one owner at a time. Not thread-safe."""
 
     __slots__ = ("_mapping", "_slots", "path")
 
@@ -170,9 +168,9 @@ class CommitNotice:
         self._slots = memoryview(mapping).cast("Q")
 
     def open(self, commit_number: int, committed_at_ms: int) -> None:
-        """A database was opened whose newest commit is this one: readers open anew.
+        """Publish a new generation, with the newest commit of the opened database. Readers open it again.
 
-        The generation goes last, so that whoever sees it also finds the number of its database.
+        The generation is written last, so that a reader of the generation also finds the number of its database.
         """
         self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = 0
         self._slots[_COMMITTED_AT] = committed_at_ms
@@ -181,20 +179,20 @@ class CommitNotice:
         self._slots[_GENERATION] = secrets.randbits(63) | 1
 
     def publish(self, commit_number: int, committed_at_ms: int) -> None:
-        """A commit was written: call only after the database has it. Nothing is staged any more."""
+        """Publish a commit that the database has. Sets the staged records and bytes to 0."""
         slots = self._slots
         slots[_STAGED_RECORDS] = slots[_STAGED_BYTES] = 0
         slots[_COMMITTED_AT] = committed_at_ms
         slots[_NUMBER] = commit_number
 
     def publish_staged(self, records: int, size_bytes: int) -> None:
-        """So much is staged now."""
+        """Publish how much is staged."""
         self._slots[_STAGED_RECORDS] = records
         self._slots[_STAGED_BYTES] = size_bytes
 
     def publish_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
-        """The owner is doing this now. What a restore has left stays as it was said last, unless it is given; an active
-        store has nothing left."""
+        """Publish the store's state. `restore_remaining` of None leaves the published number, but an active store has
+        0."""
         if state is StoreState.ACTIVE:
             restore_remaining = 0
         if restore_remaining is not None:
@@ -203,17 +201,17 @@ class CommitNotice:
 
     @property
     def restore_remaining(self) -> int:
-        """As `NoticeView.restore_remaining`."""
+        """The number of offsets that a restore still has to read, as last published."""
         return self._slots[_REMAINING]
 
     def publish_end(self) -> None:
-        """The owner lets go: closed, unless it has said before that others may own it (STANDBY)."""
+        """Publish that the store is closed. A standby stays a standby."""
         self.publish_staged(0, 0)
         if self._slots[_STATE] != StoreState.STANDBY:
             self.publish_state(StoreState.CLOSED)
 
     def withdraw(self) -> None:
-        """There is no database any more (generation 0): call before its files are deleted. Then unmaps."""
+        """Publish that there is no database (generation 0), then unmap. Call before the files are deleted."""
         self._slots[_GENERATION] = self._slots[_REMAINING] = 0
         self._slots[_STATE] = StoreState.CLOSED
         self.close()

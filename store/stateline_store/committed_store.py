@@ -1,7 +1,7 @@
-"""CommittedStore: the committed half of a store: the database that it opens, the newest commit, and who is told of it.
+"""CommittedStore: the committed half of a store: its database, its newest commit, and its commit notice.
 
-The other half is `transactional_store`: what is staged until the next commit. The bytes of a commit are written by
-`rocksdb_writes`.
+The other half is `transactional_store`: the staged changes until the next commit. `rocksdb_writes` writes the bytes of
+a commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class CommittedStore(StateStore):
-    """From opening to closing: what was committed, in a database or in memory. Not thread-safe, as `StateStore`.
+    """A store from opening to closing, with its committed rows on disk or in memory. Not thread-safe, as `StateStore`.
 
     Before `init` and after `close` every read and write raises `StoreClosedError`; after a failed commit
     `PoisonedError`, until `close` and `init`.
@@ -49,11 +49,11 @@ class CommittedStore(StateStore):
     kind: ClassVar[StoreKind]
     timestamped: ClassVar[bool] = False
     stored_schema: StoreSchema
-    """`schema` for who passes values on as they are stored, from `init` on: every query of a worker's takes it."""
+    """`schema` with values as they are stored, from `init` on. Each query that a worker answers uses it."""
     _segments: Segments | None = None  # of a kind whose rows expire: the retention, and how time is cut
 
     def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
-        """A closed store. `tuning` is for tests that want to see flushes and compactions."""
+        """Make a closed store. Tests give `tuning` to cause flushes and compactions."""
         self._name = name
         self._persistent = persistent
         self._tuning = tuning
@@ -86,13 +86,13 @@ class CommittedStore(StateStore):
 
     @property
     def layout(self) -> Layout:
-        """How this store is declared to write its rows; a database that exists keeps its segments,
-        unless they are much shorter (`segment_lengths.py`)."""
+        """The declared form of the rows. An existing database keeps its segments, unless they are much shorter
+        (`segment_lengths.py`)."""
         return Layout(self.kind, self.timestamped)
 
     @property
     def schema(self) -> StoreSchema:
-        """What a query must know of this store beside its rows (`queries.run`)."""
+        """The kind and segments of the store, for `queries.run`."""
         return StoreSchema(self.kind, self.timestamped, self._segments)
 
     def init(self, context: StoreContext) -> None:
@@ -122,10 +122,9 @@ class CommittedStore(StateStore):
             self._notice = None
 
     def wipe(self) -> None:
-        """Delete this store's data, and nothing else: for the provably corrupt. The store must be closed.
+        """Delete the data of a damaged store, where the last `init` opened it or tried to. The store must be closed.
 
-        It goes where the last `init` opened it, or tried to. Readers answer `NotPresentError` until the next
-        `init`.
+        Readers raise `NotPresentError` until the next `init`.
         """
         if self._engine is not None or self._context is None:
             raise StoreClosedError(
@@ -135,8 +134,8 @@ class CommittedStore(StateStore):
             self._files(self._context).wipe()
 
     def set_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
-        """Publish what the owner is doing; `restore_remaining` counts records, and stays as it was for None
-        (`CommitNotice.publish_state`). In memory there is no one to tell, and the owner alone reads what is left.
+        """Publish the store's state. `restore_remaining` is a number of offsets, and unchanged for None
+        (`CommitNotice.publish_state`). A store in memory keeps the number for its owner alone.
         """
         self._open()
         if self._notice is not None:
@@ -148,7 +147,7 @@ class CommittedStore(StateStore):
 
     @property
     def restore_remaining(self) -> int:
-        """As it was said last, of a store on disk perhaps by the owner before."""
+        """The number of offsets that a restore still has to read, as last published by this or a former owner."""
         self._open()
         return self._restore_remaining if self._notice is None else self._notice.restore_remaining
 
@@ -158,35 +157,32 @@ class CommittedStore(StateStore):
 
     @property
     def commit_number(self) -> int:
-        """The number of the newest commit, from 1; 0 before the first. A persistent store counts on when
-        reopened.
-        """
+        """The number of the newest commit, from 1. 0 before the first. A persistent store counts on when reopened."""
         return self._committed.number
 
     @property
     def committed_at_ms(self) -> int:
-        """When that commit was made by the machine's clock, which may jump, in milliseconds since the epoch; 0 before
-        the first."""
+        """The time of the newest commit by the machine's clock, in milliseconds since the epoch. 0 before the first."""
         return self._committed.committed_at_ms
 
     @property
     def dropped_records(self) -> int:
-        """How many puts came too late and were dropped; none where there is no retention."""
+        """The number of puts that were dropped as late. 0 without a retention."""
         return 0
 
     def engine_properties(self) -> Mapping[str, int]:
-        """What RocksDB says of this store's database (`rocksdb_engine.PROPERTIES`); empty for a store in memory."""
+        """Return RocksDB's properties of the database (`rocksdb_engine.PROPERTIES`), none for a store in memory."""
         return self._open().properties()
 
     def announce_commit(self) -> None:
-        """Let readers in other processes see the newest commit, after one that was made without announcing it."""
+        """Announce the newest commit to readers in other processes."""
         if self._notice is not None:
             self._notice.publish(self._committed.number, self._committed.committed_at_ms)
             reached("commit:store-announced")
 
     @abstractmethod
     def _drop_staged(self) -> None:
-        """Nothing is staged from here on: go on from what was committed."""
+        """Drop all staged changes."""
 
     def _open(self) -> Engine:
         if self._failure is not None:
@@ -196,8 +192,8 @@ class CommittedStore(StateStore):
         return self._engine
 
     def _write(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None) -> None:
-        """Write a commit, whose offsets are those that moved, with its rows in one batch: all that is ever written
-        goes through here. When it fails everything is refused."""
+        """Write rows and commit in one batch. All writes of the store go through here. `commit.offsets` are those that
+        moved. After a failure the store refuses everything."""
         assert self._context is not None
         engine = self._open()
         reached("commit:batch-ready")
@@ -210,12 +206,12 @@ class CommittedStore(StateStore):
         self._committed = replace(commit, offsets={**self._committed.offsets, **commit.offsets})
 
     def _files(self, context: StoreContext) -> StoreFiles:
-        """Those of an opening in this context."""
+        """Return the files of the store in this context."""
         return StoreFiles(context.directory, self._name, self.timestamped and not context.plain_format)
 
     def _open_files(self, files: StoreFiles) -> None:
-        """Open the database and the notice. First what an earlier owner did not finish is finished: a wipe, segments
-        that are to be longer, and the move of a Position file into the store."""
+        """Open the database and the notice. Completes the interrupted steps of an earlier owner: a wipe, longer
+        segments, and the move of a Position file into the store."""
         assert self._context is not None
         make_directory(files.task)
         files.finish_wipe()
@@ -237,12 +233,12 @@ class CommittedStore(StateStore):
         self._drop_staged()
 
     def _take_layout(self, layout: Layout) -> None:
-        """These are the segments of the database that was opened: an older one keeps those it began with."""
+        """Use the segments of the database that was opened."""
 
     def _take_position_file(self, path: Path) -> None:
-        """Move the Position that Kafka Streams kept in a file into the store, if that has rows and none of its own.
+        """Move the Position of Kafka Streams' file into the store, if the store has rows and no Position.
 
-        The file goes then (KIP-892). Of a store without rows it would claim what is not there.
+        Then delete the file (KIP-892). In a store without rows, the Position would vouch for missing rows.
         """
         if not path.exists():
             return

@@ -1,7 +1,7 @@
 """One file of a copy, at the end that sends it and at the end that receives it (`store_copies`).
 
 Both make the digest of the whole file, also of what had arrived before: BLAKE2b of 32 bytes. All calls take as long as
-the disk does; each object is for one thread at a time.
+the disk does. Each object is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class _CopiedFile:
-    """What both ends have in common: the file, and the digest of what lies before the place where they are."""
+    """The file, and the digest of its bytes up to the present offset."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.size = path, size
@@ -30,11 +30,11 @@ class _CopiedFile:
 
     @property
     def digest(self) -> str:
-        """Of what lies before the place where it is, as hexadecimal digits."""
+        """The digest of the bytes up to the present offset, as hexadecimal digits."""
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """Let go of it; a second call does nothing."""
+        """Close the file. A second call does nothing."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -58,8 +58,8 @@ class LeavingFile(_CopiedFile):
     """A file that is sent: its first `size` bytes, from `offset` on."""
 
     def __init__(self, path: Path, size: int, offset: int) -> None:
-        """Raises `InvalidArgumentError` for an offset behind the end, `DamagedDataError` when the file is shorter,
-        `RetryLaterError` when it cannot be read."""
+        """Open it. Raises `InvalidArgumentError` for an offset behind the end, `DamagedDataError` if the file is
+        shorter, `RetryLaterError` if it cannot be read."""
         if not 0 <= offset <= size:
             raise InvalidArgumentError(f"{path.name} has no byte {offset}: it has {size}.")
         try:
@@ -70,7 +70,7 @@ class LeavingFile(_CopiedFile):
         self._at = offset
 
     def read(self, most: int) -> bytes:
-        """What comes next; empty at the end. Raises as the beginning does."""
+        """Return the next bytes, none at the end. Raises as the constructor."""
         try:
             piece = self._file.read(min(most, self.size - self._at))
         except OSError as error:
@@ -83,10 +83,10 @@ class LeavingFile(_CopiedFile):
 
 
 class ArrivingFile(_CopiedFile):
-    """A file that is received: `offset` bytes of it are there."""
+    """A file that is received. `offset` bytes of it are there."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Goes on with what is there. Raises `RetryLaterError` when the file system refuses."""
+        """Continue with the bytes that are there. Raises `RetryLaterError` when the file system refuses."""
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             super().__init__(path, os.fdopen(handle, "r+b", buffering=0), size)
@@ -96,7 +96,7 @@ class ArrivingFile(_CopiedFile):
             raise refused(path, "written", error) from error
 
     def add(self, piece: bytes) -> None:
-        """These bytes follow. Raises `RetryLaterError` when the file system refuses."""
+        """Append these bytes. Raises `RetryLaterError` when the file system refuses."""
         try:
             with memoryview(piece) as left:
                 written = 0
@@ -109,8 +109,8 @@ class ArrivingFile(_CopiedFile):
         reached("copy:piece-written")
 
     def finish(self, digest: str) -> None:
-        """All has come, and this is the digest of it at the other end. Raises `DamagedDataError` when it is another one
-        here: the file is deleted then, to be received anew."""
+        """Compare the sender's digest with this end's. If they differ, delete the file, so that it is received again,
+        and raise `DamagedDataError`."""
         if self.offset != self.size or digest != self.digest:
             with contextlib.suppress(OSError):
                 self.path.unlink()

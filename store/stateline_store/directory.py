@@ -45,18 +45,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def is_name(text: str) -> bool:
-    """Whether a directory here can be called so."""
+    """Return whether a directory here can have this name."""
     return _NAME.fullmatch(text) is not None and text not in (".", "..")
 
 
 def global_task(instance: str) -> str:
-    """Under which id a worker's global stores, which hold every partition, are found where tasks are: as
-    ``global/worker-0``. Each worker of a state directory has its own."""
+    """Return the id, such as ``global/worker-0``, under which a worker's global stores are found in place of a task.
+    They hold every partition. Each worker of a state directory has its own."""
     return f"{GLOBAL}/{instance}"
 
 
 def directory_name(store_name: str, *, timestamped: bool) -> str:
-    """The store's name on disk: the two formats never share a directory.
+    """Return the store's name on disk. The two formats never share a directory.
 
     Raises `InvalidArgumentError` for a name that would be taken for the other format's.
     """
@@ -66,27 +66,27 @@ def directory_name(store_name: str, *, timestamped: bool) -> str:
 
 
 def store_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
-    """The store's database, below its task's directory."""
+    """Return the path of the store's database, below its task's directory."""
     return task / "rocksdb" / directory_name(store_name, timestamped=timestamped)
 
 
 def holds_database(path: Path) -> bool:
-    """Whether a store's database is in this directory: the directory alone, or anything else in it, is none."""
+    """Return whether this directory has a store's database. An empty directory, or other files, are none."""
     return (path / "CURRENT").exists()
 
 
 def holds_few_tables(path: Path) -> bool:
-    """Whether the database in this directory has so few tables that one thread opens them at once."""
+    """Return whether the database in this directory has so few tables that one thread opens them at once."""
     return sum(name.endswith(".sst") for name in os.listdir(path)) <= _FEW_TABLES
 
 
 def notice_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
-    """The store's commit notice, below its task's directory."""
+    """Return the path of the store's commit notice, below its task's directory."""
     return task / f"{directory_name(store_name, timestamped=timestamped)}.notice"
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, 0o750 each. One that exists is left as it is.
+    """Create a directory and its parents, 0o750 each. An existing one is left as it is.
 
     Raises `RetryLaterError` naming the path when the file system refuses (read-only, full, no permission).
     """
@@ -108,9 +108,8 @@ class TaskLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises `LockedError` naming the path and the pid of its holder, and `RetryLaterError` when
-        the file system refuses.
-        """
+        """Take the lock. Raises `LockedError` naming the path and the pid of its holder, and `RetryLaterError` when the
+        file system refuses."""
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -133,9 +132,7 @@ class TaskLock:
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Give the task up; a second call does nothing. The file stays: removing it would let two owners
-        in.
-        """
+        """Give the task up. A second call does nothing. The file stays: removing it would let two owners in."""
         if self._fd >= 0:
             now = time.time_ns()
             # The cleaner counts from here. It cannot clean where this cannot be written.
@@ -154,13 +151,13 @@ class TaskLock:
 
 
 class StateDirectory:
-    """The paths of one application below `state_dir`. Only the locks and `delete_task` need any care.
+    """The paths of one application below `state_dir`. Only the locks and the deletions change anything.
 
     Thread-safe: it never changes.
     """
 
     def __init__(self, state_dir: Path, application_id: str) -> None:
-        """Creates the application's directory. Raises `RetryLaterError` when it cannot be created."""
+        """Create the application's directory. Raises `RetryLaterError` if it cannot be created."""
         if not is_name(application_id):
             raise InvalidArgumentError(
                 f"{application_id!r} is not an application.id: letters, digits, '.', '_' and '-' make one."
@@ -169,39 +166,37 @@ class StateDirectory:
         make_directory(self.application)
 
     def process_id(self) -> UUID:
-        """The id of this directory, the same for every process that shares it, and kept across restarts.
+        """Return the id of this directory, the same for every process that shares it, and kept across restarts.
 
         Raises `RetryLaterError` naming the file when the file system refuses.
         """
         return process_id(self.application)
 
     def task(self, task_id: str) -> Path:
-        """The directory of a task, or of what `global_task` names; it need not exist. Raises `InvalidArgumentError` for
-        another form of id.
-        """
+        """Return the directory of a task, or of an id of `global_task`. It need not exist. Raises
+        `InvalidArgumentError` for another form of id."""
         place, _, instance = task_id.partition("/")
         if place != GLOBAL or not is_name(instance):
             TaskId.parse(task_id)
         return self.application / task_id
 
     def store(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
-        """Where this store's database is, or would be."""
+        """Return the path of this store's database, which need not exist."""
         return store_path(self.task(task_id), store_name, timestamped=timestamped)
 
     def notice(self, task_id: str, store_name: str, *, timestamped: bool) -> Path:
-        """Where this store's commit notice is, or would be."""
+        """Return the path of this store's commit notice, which need not exist."""
         return notice_path(self.task(task_id), store_name, timestamped=timestamped)
 
     def lock_task(self, task_id: str) -> TaskLock:
-        """Own a task, creating its directory. Raises `LockedError` while another owner lives, `RetryLaterError`
-        when the file system refuses.
-        """
+        """Lock a task, and create its directory. Raises `LockedError` while another owner lives, `RetryLaterError` when
+        the file system refuses."""
         return _lock(self.task(task_id))
 
     def tasks(self) -> list[str]:
-        """The ids of the tasks that have a directory here, in order of their numbers.
+        """Return the ids of the tasks that have a directory here, in order of their numbers.
 
-        Raises `RetryLaterError` naming the directory when it may not be read.
+        Raises `RetryLaterError` naming the directory if it may not be read.
         """
         try:
             names = [entry.name for entry in self.application.iterdir() if entry.is_dir()]
@@ -210,7 +205,7 @@ class StateDirectory:
         return sorted(filter(TaskId.is_one, names), key=TaskId.parse)
 
     def global_tasks(self) -> list[str]:
-        """What `global_task` says of the workers that have global stores here, in order. Raises as `tasks`."""
+        """Return the ids (`global_task`) of the workers that have global stores here, in order. Raises as `tasks`."""
         try:
             instances = [entry.name for entry in (self.application / GLOBAL).iterdir() if entry.is_dir()]
         except FileNotFoundError:
@@ -220,14 +215,14 @@ class StateDirectory:
         return [global_task(name) for name in sorted(instances) if is_name(name)]
 
     def all_tasks(self) -> list[str]:
-        """`tasks`, then `global_tasks`. Raises as `tasks`."""
+        """Return `tasks`, then `global_tasks`. Raises as `tasks`."""
         return [*self.tasks(), *self.global_tasks()]
 
     def delete_task(self, lock: TaskLock) -> None:
-        """Delete everything of the task whose lock this is but the lock file. Its stores must be closed.
+        """Delete everything of the task with this lock except the lock file. Its stores must be closed.
 
-        Readers in other processes are told first, and answer `NotPresentError` from then on. A database goes in one
-        step: half of one, after a crash in here, could be taken for a whole one. Raises `RetryLaterError` naming the
+        First, readers in other processes are told: they raise `NotPresentError` from then on. A database is deleted in
+        one step, because after a crash half of one could be taken for a whole one. Raises `RetryLaterError` naming the
         task when the file system refuses.
         """
         task = lock.path.parent
@@ -242,9 +237,8 @@ class StateDirectory:
             raise refused(task, "deleted", error) from error
 
     def delete_store(self, lock: TaskLock, store_name: str) -> bool:
-        """Delete what this task, whose lock this is, has of a store, in whichever format; the task's other stores stay.
-        Whether there was anything. The store must be closed. As `delete_task` of readers, crashes and what raises.
-        """
+        """Delete a store of the task with this lock, in both formats. The task's other stores stay. Returns whether
+        there was anything. The store must be closed. Readers, crashes and errors are as in `delete_task`."""
         task = lock.path.parent
         found = [task / f"{store_name}.position", task / store_name]
         found += [task / "rocksdb" / name for name in (store_name, f"{store_name}-v2")]
@@ -274,7 +268,7 @@ def _lock(folder: Path) -> TaskLock:
 
 
 def _deleting_order(entry: Path) -> int:
-    """Offsets first, which must not outlive their data; then data; then what says how to read it."""
+    """Sort offsets first, which must not outlive their data, then data, then the files that say how to read it."""
     if entry.name == OFFSET_CHECKPOINT or entry.suffix == ".position":
         return 0
     return 1 if entry.is_dir() else 2

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole, durably; and what to do where the file system refuses."""
+"""Small files that are replaced as a whole, durably, and errors for refusals of the file system."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PROBE_BYTES = 4 << 20
 def replace_file(
     path: Path, content: bytes, *, mode: int = FILE_MODE, sync: bool = True, only_writer: bool = False
 ) -> None:
-    """Put this content in place of what the file holds: readers, who may come at any time, see the old or the new.
+    """Replace the file's content. Readers at any time see the old or the new content.
 
-    `sync`: so does whoever looks after a power cut, at the cost of two fsyncs; without it for what is written anew
-    anyway, as a status is. `only_writer`: the caller keeps others out by a lock of its own; so the draft has a fixed
-    name, ``<name>.tmp``, and the next write takes up what a crash has left of one. Such a file has `mode` as far as the
-    umask allows, others exactly. Of several writers the last one counts. Raises `StorageError` naming the path when
-    the file system refuses: the file is as it was then.
+    With `sync`, so do readers after a power cut, at the cost of two fsyncs. Without it for content that is written
+    again anyway, such as a status. `only_writer`: the caller's own lock keeps other writers out. Then the draft has the
+    fixed name ``<name>.tmp``, and the next write replaces a draft that a crash has left. Such a file has `mode` as far
+    as the umask allows, others exactly. Of several writers the last one counts. Raises `StorageError` naming the path
+    when the file system refuses. The file is then unchanged.
     """
     draft = None
     try:
@@ -53,7 +53,7 @@ def replace_file(
 
 
 def create_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Make a file with this content, unless it is there: of several processes that come at once the first one's stays.
+    """Make a file with this content, unless it exists. Of several processes at once, the first one's file stays.
 
     It is whole as soon as it can be seen, and after a power cut too. Raises `OSError`.
     """
@@ -81,8 +81,7 @@ def has_room(directory: Path) -> bool:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `StorageError` unless a file of `PROBE_BYTES` can be written here and forced to the disk. It is deleted
-    again."""
+    """Raise `StorageError` unless a file of `PROBE_BYTES` can be written here and synced. The file is deleted again."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -97,7 +96,7 @@ def check_writable(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Delete it, if it is there, for good: also after a power cut. Raises `OSError`."""
+    """Delete the file, if it exists, durably also after a power cut. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
         reached(f"{path.name}:removed")
@@ -105,7 +104,7 @@ def remove_file(path: Path) -> None:
 
 
 def _draft(path: Path, mode: int, *, only_writer: bool) -> tuple[int, str]:
-    """An empty file beside this one, opened, and its path."""
+    """Return an empty file beside this one, opened, and its path."""
     if only_writer:
         draft = f"{path}.tmp"
         return os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), draft
@@ -113,19 +112,20 @@ def _draft(path: Path, mode: int, *, only_writer: bool) -> tuple[int, str]:
 
 
 def _discard(draft: str) -> None:
-    """A full disk shall not fill with names; why it was refused is told, and not that this was, too."""
+    """Delete a draft, so that a full disk does not fill with names. The caller's error counts, not one of this
+    deletion."""
     with contextlib.suppress(OSError):
         os.unlink(draft)
 
 
 def sync_file(path: Path) -> None:
-    """Force what it holds to the disk. Raises `OSError`."""
+    """Sync the file's content to the disk. Raises `OSError`."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in it durable: a rename or an unlink lasts only once its directory is on disk.
+    """Sync the names in the directory. A rename or an unlink is durable only then.
 
     Raises `OSError`.
     """
@@ -137,7 +137,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def refused(path: Path, done: str, error: OSError) -> StorageError:
-    """The error for a path that cannot be `done` ("created", "opened", …): why, and what to do about it."""
+    """Return the error for a path that cannot be `done` ("created", "opened", …): why, and what to do."""
     return StorageError(f"{path} cannot be {done}: {error.strerror}. {_advice(path, error.errno)}.")
 
 
@@ -152,7 +152,7 @@ def _advice(path: Path, code: int | None) -> str:
 
 
 def _ownership(path: Path) -> str:
-    """Whose the path is, or the nearest of its parents that this user can see."""
+    """Describe the owner of the path, or of the nearest visible parent."""
     for place in (path, *path.parents):
         try:
             owner = place.stat().st_uid

@@ -1,4 +1,4 @@
-"""Engine: where a store's committed rows live. Two implementations: `rocksdb_engine` and `memory_engine`."""
+"""Engine: keeps a store's committed rows. Two implementations: `rocksdb_engine` and `memory_engine`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateline_store.segments import SegmentRange
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit says about itself; persisted with its rows in one atomic step.
+    """A commit's own data, persisted with its rows in one atomic step.
 
     `number` counts commits of this database from 1 (0: none yet). `offsets` are the changelog offsets that
     this commit moved; others stay. `stream_time_ms` is the largest timestamp that a store with a retention has seen
@@ -30,7 +30,7 @@ class Commit:
 
 
 def no_key(key: object) -> InvalidArgumentError:
-    """What to raise for a key that is none."""
+    """Return the error for a key that is not bytes."""
     return InvalidArgumentError(f"A key is bytes, not {key!r:.60}.")
 
 
@@ -41,32 +41,32 @@ class Engine(Protocol):
     """
 
     def get(self, key: bytes) -> bytes | None:
-        """The committed value, None when there is none."""
+        """Return the committed value, None if there is none."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As `get` for each key, in their order, at less cost."""
+        """Return the committed value of each key, in their order. Costs less than `get` for each."""
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        """The committed rows of this range in key order, as they are now."""
+        """Scan the committed rows of this range in key order, as they are now."""
 
     def write(
         self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
     ) -> None:
-        """Write rows (None deletes), remove what is in the range `expired`, these rows included, and keep the commit:
-        all together or nothing. The range must have an end.
+        """Write rows (None deletes) and the commit, and remove the rows in the range `expired`, also new ones: all
+        together or nothing. The range must have an end.
 
-        Raises `PoisonedError` when it failed; every later call does too, because whether the rows are on disk
-        is open until a reopen.
+        Raises `PoisonedError` when it failed, as every later call does: only a reopen tells whether the rows are on
+        disk.
         """
 
     def last_commit(self) -> Commit:
-        """The newest commit, with every changelog offset ever committed and not only those that it moved."""
+        """Return the newest commit, with all changelog offsets ever committed and not only those that it moved."""
 
     def approximate_num_entries(self) -> int:
-        """About how many rows there are."""
+        """Return the approximate number of rows."""
 
     def properties(self) -> Mapping[str, int]:
-        """What the database says of itself, by RocksDB's names for it; empty where there is none."""
+        """Return RocksDB's properties of the database by their names, none for a store in memory."""
 
     def close(self) -> None:
         """Release everything; open scans end with `StoreClosedError`. A second call does nothing."""

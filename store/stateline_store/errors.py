@@ -65,11 +65,11 @@ class DoesNotExistError(CallerError):
 
 
 class UnauthenticatedError(CallerError):
-    """Who asks is not known: no token, or none that is valid."""
+    """The caller is not known: it sent no token, or no valid one."""
 
 
 class ForbiddenError(CallerError):
-    """Who asks is known, and may not have this."""
+    """The caller is known, and may not have this."""
 
 
 class UnknownQueryTypeError(CallerError):
@@ -81,14 +81,13 @@ class StoreClosedError(CallerError):
 
 
 class NewerFormatError(CallerError):
-    """A newer version of Stateline wrote it: it is refused, and never deleted or written over, whatever it could be
-    rebuilt from. The message says what was found where, what is known here, and to run the newer version.
-    """
+    """A newer version of Stateline wrote it. It is refused, and never deleted or overwritten, even if it could be
+    rebuilt. The message has the content, its place and the known versions, and says to run the newer version."""
 
     @classmethod
     def of(cls, where: object, found: str, known: str) -> NewerFormatError:
-        """`where` is the file, or what else has it; `found` and `known` name what is written there, as
-        ``format version 2`` and ``up to 1``."""
+        """Make the error for a file or another place `where`. `found` and `known` name its content, as ``format version
+        2`` and ``up to 1``."""
         return cls(
             f"{where} has {found}; this version of Stateline reads {known}. Nothing was changed: run the newer version "
             "that wrote it."

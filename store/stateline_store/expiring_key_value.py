@@ -1,9 +1,9 @@
 """ExpiringKeyValueStore: a timestamped key-value store whose entries have a time to live.
 
-Stream time is the largest timestamp put; deletes do not move it. An entry whose timestamp is older than stream time
-less the time to live is deleted by the put that makes it so, in the same commit: no reader needs to know the rule, and
-a changelog gets a tombstone. What is there follows from what was put, so every copy that is given the same changes has
-the same. A value that comes too late replaces what its key had, and is gone at once. Timestamp -1, unknown, stays.
+Stream time is the largest timestamp put. Deletes do not move it. A put deletes, in the same commit, all entries whose
+timestamps are then older than stream time less the time to live. So no reader needs to know the rule, and a changelog
+gets a tombstone. The rows follow from the puts alone, so all copies with the same changes are equal. A late value
+replaces the key's value, and is deleted at once. Timestamp -1, unknown, stays.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _AT_ONCE = 10_000  # keys that are looked up together
 
 
 class ExpiringKeyValueStore(TimestampedKeyValueStore):
-    """As TimestampedKeyValueStore, for `ttl_ms` milliseconds. Its files and changelog are the same: either class opens
-    what the other one wrote.
+    """A TimestampedKeyValueStore whose entries live for `ttl_ms` milliseconds. Files and changelog are the same: either
+    class opens those of the other one.
 
-    Keys and timestamps are in memory besides, some 250 bytes a key; opening a store reads all of it.
+    Keys and timestamps are also in memory, some 250 bytes a key. Opening a store reads all of it.
     """
 
     def __init__(self, name: str, *, ttl_ms: int, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
-        """Raises `InvalidArgumentError` for less than a millisecond."""
+        """Make a closed store. Raises `InvalidArgumentError` for less than a millisecond."""
         if ttl_ms < 1:
             raise InvalidArgumentError(f"Store {name!r}: a time to live of {ttl_ms} ms: give 1 or more.")
         super().__init__(name, persistent=persistent, tuning=tuning)
@@ -50,11 +50,11 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         self._looked_at, self._looked_at_savepoint = [], 0
 
     def watch_expired(self) -> None:
-        """Keep what expires from now on for `take_expired`, until a commit or a rollback."""
+        """Keep entries that expire from now on for `take_expired`, until a commit or a rollback."""
         self._expired = {}
 
     def take_expired(self) -> Mapping[bytes, bytes]:
-        """Key → stored bytes of what has expired since the last call."""
+        """Return the stored bytes by key of entries that have expired since the last call."""
         taken = self._expired or {}
         self._expired = None if self._expired is None else {}
         return taken
@@ -100,7 +100,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
             self._pass([(key, TIMESTAMP.unpack_from(value)[0])])
 
     def _pass(self, puts: Iterable[tuple[bytes, int]]) -> None:
-        """These timestamps were put: move stream time, and stage the removal of what is too old then."""
+        """Move stream time past these put timestamps, and stage the removal of entries that are too old then."""
         newest = max(self._stream_time_ms, self._least_time_ms)
         for key, timestamp in puts:
             if timestamp >= 0:

@@ -1,7 +1,7 @@
-"""When keys may expire: in memory, one entry a key, made anew when a store is opened.
+"""ExpiryIndex: the times at which keys may expire, in memory, one entry a key, made again when a store is opened.
 
-An entry is a hint: the row says what holds. So what is put again costs nothing here; its key is looked at when the
-first timestamp that it had is due, and comes back with the one that it has then.
+An entry is a hint, and the row counts. So another put of a key costs nothing here. The key is looked at when its first
+timestamp is due, and comes back with its present timestamp.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class ExpiryIndex:
     """Keys by timestamp, in milliseconds. Not thread-safe."""
 
     def __init__(self, entries: Iterable[tuple[int, bytes]] = ()) -> None:
-        """`entries` are (timestamp, key), each key once."""
+        """Index these (timestamp, key), each key once."""
         self._heap = list(entries)
         heapq.heapify(self._heap)
         self._earliest = {key: timestamp for timestamp, key in self._heap}
@@ -23,14 +23,14 @@ class ExpiryIndex:
         return len(self._earliest)
 
     def add(self, key: bytes, timestamp: int) -> None:
-        """The key is to be looked at when this timestamp is due, unless it is looked at before."""
+        """Have the key looked at when this timestamp is due, unless it is due before."""
         known = self._earliest.get(key)
         if known is None or timestamp < known:
             self._earliest[key] = timestamp
             heapq.heappush(self._heap, (timestamp, key))
 
     def take(self, before: int, most: int) -> list[tuple[int, bytes]]:
-        """(timestamp, key) of up to `most` keys with timestamps before this one, which are not in it any more."""
+        """Take out and return (timestamp, key) of up to `most` keys with timestamps before this one."""
         taken: list[tuple[int, bytes]] = []
         while self._heap and self._heap[0][0] < before and len(taken) < most:
             entry = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
 """The upgrade of a store's files from plain (v1) to timestamped (v2) values (KIP-258), of one task's stores.
 
-The formats are told by the directory's name alone, never guessed from bytes. What a start does with a store that the
-application declares as timestamped:
+The directory's name alone gives the format, and bytes are never guessed. A store that the application declares as
+timestamped is opened like this:
 
 | `upgrade.from` | `upgrade.mode` | plain files | the store is                                            |
 |----------------|----------------|-------------|---------------------------------------------------------|
@@ -13,12 +13,12 @@ application declares as timestamped:
 | any            |                | there, of a | the timestamped files, which follow; the plain ones go  |
 |                |                | standby     | when these have all that they have                      |
 
-A standby may build because nobody needs it to serve: its task's owner has everything. One that has to take its task
+A standby may build because nobody needs it to serve: its task's owner has everything. A standby that takes its task
 over before it is done, while `upgrade.from` is set, is opened on its plain files again.
 
-Without `upgrade.from` on the first start with new code, the second row is the offline upgrade. Nothing here is lost by
-a crash: plain files go only when the timestamped store has been restored, and a start finds the rest by itself. Until
-they go, they hold what was committed before, and readers in other processes may read them.
+Without `upgrade.from` on the first start with new code, the second row is the offline upgrade. A crash loses nothing:
+plain files are deleted only when the timestamped store has been restored, and a start finds the rest by itself. Until
+then, they hold the earlier commits, and readers in other processes may read them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Files(enum.Enum):
-    """Which files a store is opened on."""
+    """The files that a store is opened on."""
 
     DECLARED = "declared"  # those of the format that the application declares
     PLAIN = "plain"  # the plain ones of a store that is declared as timestamped
@@ -56,14 +56,15 @@ class Files(enum.Enum):
 def choose_files(
     task: Path, store: str, *, timestamped: bool, mode: UpgradeMode | None, is_standby: bool = False
 ) -> Files:
-    """The table above; `mode` is None when `upgrade.from` is not set. A store that is not `timestamped` stays plain."""
+    """Choose the files by the table above. `mode` is None if `upgrade.from` is not set. A store that is not
+    `timestamped` stays plain."""
     if not timestamped or mode is None or is_standby or not holds_database(store_path(task, store, timestamped=False)):
         return Files.DECLARED
     return Files.PLAIN_AND_BUILD if mode == "in_place" else Files.PLAIN
 
 
 def has_plain_files(task: Path, store: str) -> bool:
-    """Whether there are plain files of this store, or the rest of some that were being removed."""
+    """Return whether there are plain files of this store, or the rest of an interrupted removal."""
     return holds_database(store_path(task, store, timestamped=False)) or _trash(task, store).exists()
 
 
@@ -74,12 +75,12 @@ def check_plain_files(
     types: StoreTypes | None = None,
     restored_from: TopicPartition | None = None,
 ) -> Commit:
-    """Make sure that the plain files are of the store that the application declares, now as a timestamped one; how far
-    they have come: their last commit, an empty one when they cannot be read. `restored_from` brings it again.
+    """Check that the plain files are of the store that the application declares, now with timestamps. Returns their
+    last commit, an empty one if they cannot be read. `restored_from` can bring the commit again.
 
-    Raises `TopologyError` when they hold another kind of store, other types, or values with timestamps: they would be
-    deleted in the end, and nobody but the user knows what they are. Raises `NewerFormatError` for a newer format. Files
-    that are damaged pass: the store is rebuilt from its changelog. The caller holds the task's lock.
+    Raises `TopologyError` if they hold another kind of store, other types, or values with timestamps, because they
+    would be deleted in the end. Raises `NewerFormatError` for a newer format. Damaged files pass: the store is rebuilt
+    from its changelog. The caller holds the task's lock.
     """
     path = store_path(task, store, timestamped=False)
     if not holds_database(path):
@@ -97,18 +98,18 @@ def check_plain_files(
 
 
 def withdraw_plain_files(task: Path, store: str) -> None:
-    """Tell readers in other processes to look elsewhere than in the plain files, which may stay. Raises
-    `RetryLaterError` when the file system refuses. The caller holds the task's lock."""
+    """Tell readers in other processes not to use the plain files, which may stay. Raises `RetryLaterError` when the
+    file system refuses. The caller holds the task's lock."""
     notice = notice_path(task, store, timestamped=False)
     if notice.exists():
         CommitNotice(notice).withdraw()
 
 
 def remove_plain_files(task: Path, store: str) -> None:
-    """Delete the plain files of a store whose timestamped ones are complete. Goes on where a crash has left it.
+    """Delete the plain files of a store whose timestamped ones are complete, also after a crash on the way.
 
     Readers in other processes are told first. The caller holds the task's lock. Raises `RetryLaterError` when the file
-    system refuses: the next start tries again.
+    system refuses. The next start tries again.
     """
     notice, files, trash = (
         notice_path(task, store, timestamped=False),

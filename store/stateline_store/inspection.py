@@ -1,7 +1,7 @@
-"""What a state directory holds, read offline: applications, tasks, stores, and the files around them.
+"""Reads a state directory offline: applications, tasks, stores, and the files around them.
 
-Nothing is written, created or removed, and no lock is kept, so it may run beside workers and in a directory that may
-not be written. What cannot be read becomes a `UnreadablePart` of its part; the rest goes on. Thread-safe.
+It writes, creates and removes nothing, and keeps no lock. So it may run beside workers and in a read-only directory. An
+unreadable part becomes an `UnreadablePart`, and the rest is shown. Thread-safe.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _Content = TypeVar("_Content")
 
 
 def inspect_directory(path: Path) -> DirectoryReport:
-    """Look at a state directory, an application's directory in one, or a task's.
+    """Inspect a state directory, an application's directory in one, or a task's.
 
-    Raises `DoesNotExistError` when there is nothing of that name, `InvalidArgumentError` for something else than one
-    of these three, and `RetryLaterError` when it may not be read.
+    Raises `DoesNotExistError` if the path does not exist, `InvalidArgumentError` if it is none of these three, and
+    `RetryLaterError` if it may not be read.
     """
     where = path.absolute()
     found = level_of(where)
@@ -68,7 +68,7 @@ def inspect_directory(path: Path) -> DirectoryReport:
 
 
 def level_of(path: Path) -> Level:
-    """Which level of a state directory this is. Raises as `inspect_directory` does."""
+    """Return the level of this directory in a state directory. Raises as `inspect_directory`."""
     if not os.path.lexists(path):
         raise DoesNotExistError(f"There is no {path}: give {_EXPECTED}.")
     if not path.is_dir():
@@ -94,7 +94,7 @@ _EXPECTED = (
 
 
 def inspect_application(path: Path) -> ApplicationReport:
-    """Look at one application's directory."""
+    """Inspect one application's directory."""
     problems: list[UnreadablePart] = []
     folders = _read(path, lambda: list(_folders(path)), problems) or []
     tasks = [inspect_task(folder) for each in sorted(folders, key=_by_number) for folder in _task_folders(each)]
@@ -104,7 +104,7 @@ def inspect_application(path: Path) -> ApplicationReport:
 
 
 def inspect_task(path: Path) -> TaskReport:
-    """Look at one task's directory."""
+    """Inspect one task's directory."""
     problems: list[UnreadablePart] = []
     names = _read(path, lambda: sorted(os.listdir(path)), problems) or []
     locked, owner_pid = lock_holder(path / ".lock")
@@ -130,7 +130,7 @@ def inspect_task(path: Path) -> TaskReport:
 
 
 def inspect_store(path: Path) -> StoreReport:
-    """Look at one store's database. Never raises for what is in it: see `StoreReport.problem`."""
+    """Inspect one store's database. Never raises for its content: see `StoreReport.problem`."""
     timestamped = path.name.endswith("-v2")
     name = path.name.removesuffix("-v2")
     size_bytes = _size(path)
@@ -153,10 +153,10 @@ def inspect_store(path: Path) -> StoreReport:
 
 
 def lock_holder(path: Path) -> tuple[bool | None, int | None]:
-    """Whether a process holds this task's lock now, and its process id.
+    """Return whether a process holds this task's lock now, and its process id.
 
-    Asks by a shared lock that is let go of at once: an owner that opens the task in this very moment tries again
-    (`LockedError`). (None, None) when that cannot be told: the file may not be read, or its file system has no locks.
+    It takes a shared lock for a moment. An owner that opens the task in this moment tries again (`LockedError`).
+    Returns (None, None) if the file may not be read, or its file system has no locks.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -178,8 +178,8 @@ def lock_holder(path: Path) -> tuple[bool | None, int | None]:
 
 
 def _is_application(path: Path) -> bool | None:
-    """Whether this is an application's directory: it holds tasks, or what else only such a directory holds. None when
-    it may not be read."""
+    """Return whether this is an application's directory: it holds tasks, or files that only such a directory has. None
+    if it may not be read."""
     try:
         holds_tasks = any(_is_task(folder) for folder in _folders(path))
         return holds_tasks or any((path / name).is_file() for name in _APPLICATION_MARKS)
@@ -188,18 +188,19 @@ def _is_application(path: Path) -> bool | None:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """The directories in this one, by name; none when it is not there."""
+    """Yield the directories in this one, by name, none if it does not exist."""
     with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
         yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
 
 
 def _is_task(folder: Path) -> bool:
-    """Kafka Streams keeps its global stores in `global`, Stateline each worker's in a folder of that."""
+    """Return whether this is a task's directory, or one of global stores. Kafka Streams keeps those in `global`,
+    Stateline each worker's in a folder of that."""
     return GLOBAL in (folder.name, folder.parent.name) or TaskId.is_one(folder.name)
 
 
 def _task_folders(folder: Path) -> list[Path]:
-    """What this folder of an application has of tasks: itself, one for each worker with global stores, or none."""
+    """Return the task folders here: the folder itself, one for each worker with global stores, or none."""
     if folder.name == GLOBAL and not (folder / "rocksdb").is_dir():
         return list(_folders(folder))
     return [folder] if _is_task(folder) else []
@@ -220,7 +221,7 @@ def _others(path: Path, known: Iterable[str]) -> Iterator[OtherFile]:
 
 
 def _size(path: Path) -> int:
-    """What this takes on disk, as far as it may be read; files that go meanwhile do not count."""
+    """Return the bytes on disk, as far as they may be read. Files that are deleted meanwhile do not count."""
     total = 0
     with contextlib.suppress(OSError):
         total += path.lstat().st_blocks * 512
@@ -248,7 +249,7 @@ def _read_topics(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path, read: Callable[[], _Content], problems: list[UnreadablePart]) -> _Content | None:
-    """What is there, or None and one more problem."""
+    """Return the content, or None and add a problem."""
     try:
         return read()
     except (OSError, StatelineError) as error:
@@ -257,7 +258,7 @@ def _read(path: Path, read: Callable[[], _Content], problems: list[UnreadablePar
 
 
 def problem_of(path: Path, error: OSError | StatelineError) -> UnreadablePart:
-    """What this error says of a part of the directory."""
+    """Describe this error as a problem of a part of the directory."""
     if isinstance(error, OSError):
         return UnreadablePart(
             path, "not readable", f"{path} cannot be read: {error.strerror}. Inspect it as its owner."

@@ -1,4 +1,4 @@
-"""What an inspection of a state directory found (`inspection.py`): values, thread-safe, none of them changes."""
+"""The results of an inspection of a state directory (`inspection.py`): values, thread-safe, none of them changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State: TypeAlias = Literal["damaged", "not readable", "newer format"]
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePart:
-    """Why a part cannot be shown; the message says what to do."""
+    """The reason why a part cannot be shown. The message says what to do."""
 
     path: Path
     state: State
@@ -26,9 +26,9 @@ class UnreadablePart:
 
 @dataclass(frozen=True, slots=True)
 class OtherFile:
-    """Something beside the stores: ``trash`` is what a deletion left (the next opening removes it), a ``journal`` says
-    how far a change of the directory has come, ``other`` is what Stateline does not know. `size_bytes` is what it takes
-    on disk, with everything below it."""
+    """Something beside the stores. ``trash`` is the rest of a deletion (the next opening removes it). A ``journal`` is
+    the progress of a change of the directory. ``other`` is unknown to Stateline. `size_bytes` is its size on disk, with
+    everything below it."""
 
     path: Path
     what: Literal["trash", "journal", "other"]
@@ -37,11 +37,10 @@ class OtherFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """One database. `format_version`, `commit` and `approximate_entries` are None when it cannot be opened.
+    """One database. `format_version`, `commit` and `approximate_entries` are None if it cannot be opened.
 
-    `layout` is the database's own; of one that has none, or cannot be opened, it is None, and then `timestamped` is
-    told by the directory's name alone and `kind` is None unless the database could be opened: those hold key-value
-    rows (`layout.py`).
+    `layout` is None if the database says none, or cannot be opened. Then `timestamped` follows from the directory's
+    name alone. `kind` is None if the database cannot be opened, and key-value if it says no layout (`layout.py`).
     """
 
     name: str
@@ -58,9 +57,9 @@ class StoreReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One task. `locked`: whether a process owns it now, None when that cannot be told; `owner_pid` is its process
-    id, None when it is free or its owner has not said. `offset_checkpoint` and `topics` (topic → topic id) are None
-    without such a file; `positions` are those of ``<store>.position`` files, by store."""
+    """One task. `locked`: whether a process owns it now, None if that is unknown. `owner_pid` is its process id, None
+    if the task is free or the owner has not said it. `offset_checkpoint` and `topics` (topic → topic id) are None
+    without such a file. `positions` are those of ``<store>.position`` files, by store."""
 
     task_id: str
     path: Path
@@ -76,7 +75,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReport:
-    """One application's directory: its tasks in order of their numbers, and files that belong to none of them."""
+    """One application's directory: its tasks in order of their numbers, and its other files."""
 
     application_id: str
     path: Path
@@ -87,7 +86,7 @@ class ApplicationReport:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryReport:
-    """What was found in a directory, and which level of a state directory it is."""
+    """The content of a directory, and its level in a state directory."""
 
     path: Path
     level: Level
@@ -95,12 +94,12 @@ class DirectoryReport:
 
     @property
     def tasks(self) -> Iterator[tuple[ApplicationReport, TaskReport]]:
-        """Every task, with its application."""
+        """All tasks, each with its application."""
         return ((application, task) for application in self.applications for task in application.tasks)
 
     @property
     def problems(self) -> Iterator[UnreadablePart]:
-        """Everything that is damaged or cannot be read."""
+        """All parts that are damaged or cannot be read."""
         for application in self.applications:
             yield from application.problems
             for task in application.tasks:

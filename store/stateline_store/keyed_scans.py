@@ -16,14 +16,14 @@ _NOTHING = KeyRange(b"", b"")
 
 
 def scan_nothing(reader: Reader) -> StoreIterator:
-    """No rows; asks the store all the same, so that a closed one says that it is closed."""
+    """Return an empty scan. It asks the store all the same, so that a closed store raises."""
     return reader.scan(_NOTHING)
 
 
 def scan_key(
     reader: Reader, segments: range, key: bytes, least: bytes, greatest: bytes, *, reverse: bool
 ) -> StoreIterator:
-    """The rows of one key with suffixes from `least` to `greatest`, both included. Rows of this key are the ones with
+    """Scan the rows of one key with suffixes from `least` to `greatest`, both included. The key's own rows have
     ``len(key) + len(least)`` bytes. Raises `InvalidArgumentError` unless the key is bytes."""
     if not isinstance(key, bytes):
         raise no_key(key)
@@ -35,9 +35,11 @@ def scan_key(
 def scan_keys(
     reader: Reader, segments: range, lower: bytes | None, upper: bytes | None, greatest: bytes, *, reverse: bool
 ) -> StoreIterator:
-    """The rows of the keys from `lower` to `upper`, both included, None open, whose suffixes are at most `greatest`.
+    """Scan the rows of the keys from `lower` to `upper`, both included, None open, whose suffixes are at most
+    `greatest`.
 
-    `lower` above `upper` gives none and logs a warning. Raises `InvalidArgumentError` unless both are bytes or None.
+    If `lower` is above `upper`, the scan is empty and a warning is logged. Raises `InvalidArgumentError` unless both
+    are bytes or None.
     """
     if KeyRange.between(lower, upper).is_empty or not segments:
         return scan_nothing(reader)
@@ -46,11 +48,11 @@ def scan_keys(
 
 
 def end_of_keys(upper: bytes, greatest: bytes) -> bytes:
-    """The end (excluded) of the rows of all keys up to `upper` with suffixes up to `greatest`.
+    """Return the end (excluded) of the rows of all keys up to `upper` with suffixes up to `greatest`.
 
-    The last such row is that of `upper` itself or of one of its prefixes, whose suffix may sort behind the bytes that
-    `upper` goes on with: of all these rows it is the greatest. (Kafka Streams' `OrderedBytes.upperRange` misses some:
-    for keys with zero bytes, of which another key is a prefix.)
+    The last such row is that of `upper` itself or of one of its prefixes. The prefix's suffix may sort behind the next
+    bytes of `upper`. The end is above the greatest of these rows. (Kafka Streams' `OrderedBytes.upperRange` misses
+    some, for keys with zero bytes that another key is a prefix of.)
     """
     width, cut = len(greatest), len(upper)
     for at in range(len(upper) - 1, -1, -1):

@@ -1,10 +1,10 @@
-"""Layout and StoreTypes: how a store's rows are written and what their bytes mean, kept in the database beside them.
+"""Layout and StoreTypes: the form of a store's rows and the meaning of their bytes, kept in the database beside them.
 
-The name of a store's directory tells its value format (`directory.py`); everything else that bytes cannot tell is
-here. On disk, in the row ``layout`` of the column family `offsets` (never change): UTF-8 JSON, for example
-``{"kind": "window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. Likewise the row
-``types``: ``{"key": "string", "session_gap_ms": null, "value": "int64", "window_size_ms": 60000}``. A database that was
-opened without types takes those of the next opening with them.
+The name of a store's directory gives its value format (`directory.py`). Everything else that bytes cannot tell is here.
+On disk, in the row ``layout`` of the column family `offsets` (never change): UTF-8 JSON, for example ``{"kind":
+"window", "retain_duplicates": false, "segment_interval_ms": 60000, "timestamped": true}``. Likewise the row ``types``:
+``{"key": "string", "session_gap_ms": null, "value": "int64", "window_size_ms": 60000}``. A database that was opened
+without types takes those of the next opening with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows are written. `segment_interval_ms` is None for a kind without segments.
+    """The form of rows. `segment_interval_ms` is None for a kind without segments.
 
     Thread-safe: it never changes.
     """
@@ -36,14 +36,13 @@ class Layout:
     retain_duplicates: bool = False
 
     def encode(self) -> bytes:
-        """The row's bytes."""
+        """Return the row's bytes."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A store") -> Layout:
-        """Read them. Raises `NewerFormatError` for those of a newer version, which `where` has, and `DamagedDataError`
-        for bytes that are none.
-        """
+        """Read the row's bytes at `where`. Raises `NewerFormatError` for those of a newer version, `DamagedDataError`
+        for bytes that are none."""
         layout = _decoded(cls, data, where)
         if not isinstance(layout.kind, str):
             raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
@@ -52,10 +51,10 @@ class Layout:
         return layout
 
     def check(self, stored: Layout, directory: Path) -> None:
-        """Refuse rows that were written in another layout than this one, which the application declares.
+        """Refuse rows of another layout than this one, which the application declares.
 
-        Raises `TopologyError`: nobody but the user knows which one is meant. Other segments are none: a database keeps
-        the interval that it began with until its rows move to a much longer one (`segment_lengths.py`).
+        Raises `TopologyError`, because only the user knows which layout is meant. Other segments are no other layout: a
+        database keeps its interval until its rows move to a much longer one (`segment_lengths.py`).
         """
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
@@ -71,7 +70,7 @@ class Layout:
 
     @property
     def declared_kind(self) -> str:
-        """The kind as an application declares it: ``timestamped_key_value``."""
+        """The kind in declarations, such as ``timestamped_key_value``."""
         return f"{TIMESTAMPED}{self.kind}" if self.timestamped else self.kind
 
 
@@ -79,19 +78,20 @@ KEY_VALUE = Layout("key_value")
 
 
 def plain_kind(declared: str) -> str:
-    """A declared kind without its timestamps."""
+    """Return a declared kind without its timestamps."""
     return declared.removeprefix(TIMESTAMPED)
 
 
 def is_timestamped(declared: str) -> bool:
-    """Whether a declared kind has timestamps that queries show."""
+    """Return whether a declared kind has timestamps that queries show."""
     return declared.startswith(TIMESTAMPED)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTypes:
-    """The types of a store's keys and values, by names that mean something to who declares them; in milliseconds how
-    long the windows of a window store are, and the gap that ends a session, None for others and where it is not known.
+    """The types of a store's keys and values, by names that the application gives them. In milliseconds, the length of
+    a window store's windows, and the gap that ends a session. Both are None for other stores, and where they are
+    unknown.
 
     Thread-safe: it never changes.
     """
@@ -102,19 +102,18 @@ class StoreTypes:
     session_gap_ms: int | None = None
 
     def encode(self) -> bytes:
-        """The row's bytes."""
+        """Return the row's bytes."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A store") -> StoreTypes:
-        """As `Layout.decode`."""
+        """Read the row's bytes. Raises as `Layout.decode`."""
         return _decoded(cls, data, where)
 
     def check(self, stored: StoreTypes, where: object) -> None:
-        """Refuse rows that were written with other types than these, which the application declares. `where` they are
-        is a directory or a changelog.
+        """Refuse rows of other types than these, which the application declares. `where` is a directory or a changelog.
 
-        Raises `TopologyError`: the same bytes would be read as something else.
+        Raises `TopologyError`, because the same bytes would be read as something else.
         """
         changed = [name for name in _IN_WORDS if getattr(self, name) != getattr(stored, name)]
         if changed:

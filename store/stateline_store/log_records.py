@@ -1,13 +1,12 @@
-"""Records of RocksDB's log format, which its write-ahead logs and its manifest are written in (db/log_format.h).
+"""Reads records of RocksDB's log format, the format of its write-ahead logs and its manifest (db/log_format.h).
 
     file     := block*                                            32768 bytes each, the last one may be shorter
     block    := fragment* trailer                                 a trailer of less than 7 bytes is zeros
     fragment := crc:u32 length:u16 type:u8 bytes                  little-endian
     type     := 1 whole | 2 first | 3 middle | 4 last             others are of recycled and of compressed logs
 
-A record is what is in a whole fragment, or in a first one and those that follow it up to a last one. Checksums are not
-compared here, but where it is asked for and in fragments of other types: RocksDB does that, and stops at what is
-damaged.
+A record is the bytes of a whole fragment, or of a first one and the following ones up to a last one. Checksums are only
+compared on request and in fragments of other types: RocksDB compares all, and stops at damage.
 """
 
 from __future__ import annotations
@@ -25,25 +24,26 @@ _RECYCLED = frozenset((5, 6, 7, 8, 11, 131))  # the log's number, in four bytes,
 
 
 class UnreadableLogError(ValueError):
-    """A log that goes on with what is no record, as bytes from elsewhere on the disk, or with one of another RocksDB.
+    """A log that continues with bytes that are no record, as from elsewhere on the disk, or with a record of another
+    RocksDB.
 
-    Where it is only not written to its end, it just ends.
+    A log that is only not written to its end just ends.
     """
 
     def __init__(self, path: Path, at: int, *, is_newer: bool = False) -> None:
-        """`is_newer`: it has the checksum of a fragment, and a type that is not known here."""
+        """Make the error. `is_newer`: there is a fragment with the right checksum and an unknown type."""
         what = "a record of a type that this version does not know" if is_newer else "what is no record"
         super().__init__(f"{path} has {what} at byte {at}")
         self.is_newer = is_newer
 
 
 def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterator[tuple[bytes, int]]:
-    """Each record of this file and the file's length up to its end, as far as they can be read, beginning with the
-    first that begins at `start`, which is a block's beginning, or behind it; `checked`: with the right checksum, at
-    some 10 MB/s. Where there are zeros instead of a fragment, it goes on with the next block, as RocksDB does
+    """Yield each record of this file and the file's length up to its end, as far as they can be read, from the first
+    record that begins at `start` or behind it. `start` is a block's beginning. `checked`: with the right checksum, at
+    some 10 MB/s. At zeros instead of a fragment, reading continues with the next block, as RocksDB does
     (db/log_reader.cc).
 
-    Raises `UnreadableLogError` before the file's end, and what `open` raises.
+    Raises `UnreadableLogError` before the file's end, and the errors of `open`.
     """
     parts: list[bytes] = []
     before, is_within = start, start > 0
@@ -77,7 +77,8 @@ def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterat
 
 
 def _is_intact(block: bytes, at: int) -> bool:
-    """Whether a whole fragment begins here, by its checksum (util/crc32c.h: of its type and what follows, masked)."""
+    """Return whether a whole fragment begins here, by its checksum (util/crc32c.h: of its type and the bytes behind,
+    masked)."""
     length, kind = _FRAGMENT.unpack_from(block, at + _CHECKSUM_BYTES)
     end = at + _HEADER_BYTES + length + (4 if kind in _RECYCLED else 0)
     masked = (int.from_bytes(block[at : at + _CHECKSUM_BYTES], "little") - 0xA282EAD8) & 0xFFFFFFFF

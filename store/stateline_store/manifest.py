@@ -1,4 +1,4 @@
-"""What RocksDB's manifest says of its write-ahead logs: which of them are needed, and what tables hold already.
+"""Reads RocksDB's manifest: which write-ahead logs are needed, and up to where the tables hold everything.
 
 A manifest is a log (`log_records.py`) of version edits, each a list of fields (db/version_edit.cc):
 
@@ -40,7 +40,7 @@ _CONTENT = {
 
 @dataclass(slots=True)
 class Manifest:
-    """What a manifest says, all edits together."""
+    """The result of all edits of a manifest."""
 
     last_sequence: int = 0
     """The largest sequence number in tables (`descriptor_last_sequence_`, db/version_set.cc)."""
@@ -51,16 +51,16 @@ class Manifest:
 
     @property
     def first_log(self) -> int:
-        """The first log that is needed: of those before it every column family has all in its tables."""
+        """The first needed log. Every column family has all of the logs before it in its tables."""
         return max(self._least_log, min(self._logs.values(), default=0))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it says of every column family of a store what it said last; what is later, it says as well."""
+        """Whether the applied edits speak of every column family of a store."""
         return self._logs.keys() >= _FAMILIES
 
     def apply(self, edit: dict[int, int]) -> None:
-        """Take an edit in: the numbers of its fields by their tags."""
+        """Apply an edit: the numbers of its fields by their tags."""
         self.last_sequence = max(self.last_sequence, edit.get(_LAST_SEQUENCE, 0))
         self._least_log = max(self._least_log, edit.get(_MIN_LOG_TO_KEEP, 0))
         if (log := edit.get(_LOG_NUMBER)) is not None:
@@ -70,14 +70,14 @@ class Manifest:
 
 
 def manifest_path(directory: Path) -> Path:
-    """The manifest in use. Raises `OSError` when there is none."""
+    """Return the path of the manifest in use. Raises `OSError` if there is none."""
     return directory / (directory / "CURRENT").read_text(errors="replace").strip()
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read it. Raises `ValueError` for what it does not know, `OSError` when it cannot be read.
+    """Read the manifest. Raises `ValueError` for unknown content, `OSError` if it cannot be read.
 
-    The newest edits are enough as soon as they speak of every column family, so that it takes the same few milliseconds
+    The newest edits are enough as soon as they speak of every column family. So it takes the same few milliseconds
     after a month: it is read from its last block, then from four times as far back, and so on.
     """
     blocks, last = 1, path.stat().st_size // BLOCK_BYTES
@@ -107,8 +107,8 @@ def _read_from(path: Path, start: int) -> Manifest:
 
 
 def _edit(record: bytes) -> dict[int, int]:
-    """The last number of each field by its tag, 0 for a field without one. Of edits without a log's number only what
-    stands before their files: those are compactions, and most of a manifest."""
+    """Return the last number of each field by its tag, 0 for a field without a number. Edits without a log's number are
+    compactions, and most of a manifest: only the fields before their files are read."""
     edit: dict[int, int] = {}
     at, end = 0, len(record)
     try:
@@ -127,7 +127,7 @@ def _edit(record: bytes) -> dict[int, int]:
 
 
 def _skim(record: bytes, at: int, content: str) -> tuple[int, int]:
-    """The last number of this content, 0 without one, and where it ends."""
+    """Return the last number of this content, 0 without one, and its end."""
     number = 0
     for each in content:
         value, at = _number(record, at)
@@ -139,7 +139,7 @@ def _skim(record: bytes, at: int, content: str) -> tuple[int, int]:
 
 
 def _number(record: bytes, at: int) -> tuple[int, int]:
-    """A varint, seven bits a byte and the lowest first, and where it ends."""
+    """Return a varint, seven bits a byte and the lowest first, and its end."""
     number = record[at]
     if number < 0x80:  # most of them
         return number, at + 1

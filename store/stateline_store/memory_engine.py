@@ -1,4 +1,4 @@
-"""MemoryEngine: committed rows in this process's memory; gone when closed."""
+"""MemoryEngine: keeps committed rows in memory until it is closed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which store's memtables are flushed when those of the process together have reached their budget.
+"""Chooses the store to flush when the memtables of the process have reached their budget.
 
-RocksDB flushes the database that is written to next, however little it holds: while others that nobody writes to any
-more hold the budget, after a restore say, each commit of a small store would be a flush. So before a write the one that
-holds most is told to go first.
+RocksDB flushes the database that is written to next, however little it holds. If stores without writes hold the budget,
+as after a restore, each commit of a small store would be a flush. So before a write, the store with most bytes is
+flushed first.
 
 Not thread-safe: a thread looks at the databases that it has opened itself.
 """
@@ -25,10 +25,10 @@ class Holder(Protocol):
 
     @property
     def memtable_bytes(self) -> int:
-        """What its memtables hold that are not being flushed yet."""
+        """The bytes in its memtables that are not being flushed yet."""
 
     def flush_soon(self) -> None:
-        """Have RocksDB flush it in the background, at a moment when the budget is reached."""
+        """Have RocksDB flush it in the background while the budget is reached."""
 
 
 class _Opened(threading.local):
@@ -40,13 +40,13 @@ _opened = _Opened()
 
 
 def take_part(holder: Holder) -> None:
-    """Count this database, of the thread that calls, until it is gone."""
+    """Count this database of the calling thread until it is gone."""
     _opened.holders.add(holder)
 
 
 def make_room(writer: Holder, budget: WriteBufferManager) -> None:
-    """Before `writer` is written to: if that would flush it, and another one of this thread's holds more, flush that
-    one instead. Costs a look at the budget, and only when that is reached one at each database."""
+    """Call before `writer` is written to. If that would flush it, and another database of this thread holds more, flush
+    that one instead. It costs a look at the budget, and at each database if the budget is reached."""
     limit = budget.get_buffer_size() * _EIGHTHS // 8
     if budget.get_usage() < limit:
         return

@@ -1,4 +1,4 @@
-"""Several scans of stored rows as one, in an order that each of them has."""
+"""Merges several scans of stored rows into one, in an order that each of them has."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Row = TypeVar("Row")
 
 
 class ScanSource(NamedTuple, Generic[Row]):
-    """A scan, and what each of its chunks becomes: rows in the same order, fewer or none where some are left out."""
+    """A scan, and a function of its chunks: it returns rows in the same order, fewer or none if some are left out."""
 
     scan: StoreIterator
     shown: Callable[[list[tuple[bytes, bytes]]], list[Row]]
 
 
 class _Part(Generic[Row]):
-    """One of them: its rows that were read and not given yet, and up to where it was read; None: to its end."""
+    """One source: its unread rows, and the end of what was read, None for the end of the scan."""
 
     __slots__ = ("_chunks", "_end_of", "_shown", "end", "rows")
 
@@ -30,7 +30,7 @@ class _Part(Generic[Row]):
         self.end: Any = None
 
     def read(self) -> bool:
-        """Read a chunk. False for an empty one, after which `end` is as it was."""
+        """Read a chunk. Returns False for an empty one, which leaves `end` unchanged."""
         chunk = next(self._chunks, None)
         if chunk:
             self.rows += self._shown(chunk)
@@ -47,10 +47,10 @@ class _Part(Generic[Row]):
 def merged(
     sources: Sequence[ScanSource[Row]], order: Callable[[Row], Any], end_of: Callable[[bytes], Any], *, reverse: bool
 ) -> Scan[Row]:
-    """The rows of all these scans by `order`, down when `reverse`; `end_of` is the order of a stored key. A chunk of
+    """Scan the rows of all these scans by `order`, down if `reverse`. `end_of` is the order of a stored key. A chunk of
     each is in memory. Closing it closes them all.
 
-    Where a scan shows little of what it reads it gives empty chunks: who reads on can let others in between.
+    A scan that shows few of its rows gives empty chunks, so that the reader can let others run in between.
     """
     return Scan.of_chunks(_merged(sources, order, end_of, reverse))
 
@@ -81,7 +81,7 @@ def _merged(
 
 
 def _up_to(parts: Sequence[_Part[Row]], order: Callable[[Row], Any], end: Any, reverse: bool) -> list[Row]:
-    """The rows that come before `end`, or with it."""
+    """Return the rows that come before `end`, or with it."""
 
     def is_behind(row: Row) -> bool:
         return bool(order(row) < end if reverse else order(row) > end)

@@ -1,6 +1,6 @@
-"""Stored rows taken apart, for whoever inspects a store: keys, windows, sessions, timestamps.
+"""Takes stored rows apart for inspections: keys, windows, sessions, timestamps.
 
-Everything that is on disk shows, what has expired included: reads of the store itself hide that.
+All rows on disk show, also expired ones, which reads of the store itself hide.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stateline_store.windowed_keys import split_session_key, split_window_key
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry; of a versioned store one version. Times are milliseconds since the epoch.
+    """One entry, or one version of a versioned store. Times are milliseconds since the epoch.
 
-    What a kind does not have is None. `value` is None for a deletion that a versioned store remembers. `end_ms` is a
-    session's (included); of a window only the start is on disk. `valid_to_ms` is a version's (excluded), None for the
-    latest; a deletion that begins where it ends is one that is still valid. `segment` is -1 for a versioned store's
+    Members that a kind does not have are None. `value` is None for a deletion that a versioned store remembers.
+    `end_ms` is a session's (included). Only the start of a window is on disk. `valid_to_ms` is a version's (excluded),
+    None for the latest. A deletion that begins where it ends is still valid. `segment` is -1 for a versioned store's
     latest values.
     """
 
@@ -40,8 +40,8 @@ class Entry:
 
 
 def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, timestamped: bool) -> Iterator[Entry]:
-    """The entries whose key lies between these, both included, None open; in stored order, which of a store with
-    segments is the order of the segments first.
+    """Yield the entries whose key lies between these, both included, None open, in stored order: by segment first in a
+    store with segments.
 
     `timestamped` is for a database without a layout. Raises `DamagedDataError` at a row that makes no sense.
     """
@@ -58,8 +58,8 @@ def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, ti
 
 
 def _keys(segment: int, lower: bytes | None, upper: bytes | None) -> KeyRange:
-    """The rows of a segment among which those keys are. What follows the key in a row (a time) counts when rows are
-    compared, so a key below `upper` can stand anywhere behind; of a single key the rows begin with it."""
+    """Return the rows of a segment that can have those keys. A row has a time behind the key, which counts when rows
+    are compared. So a key below `upper` can come anywhere behind. The rows of a single key begin with it."""
     prefix = PREFIX.pack(segment)
     if lower is not None and lower == upper:
         return KeyRange.prefixed(prefix + lower)

@@ -1,11 +1,12 @@
-"""OfflineStore: a store's database as it is on disk now, for whoever inspects it. Nothing in its directory changes.
+"""OfflineStore: reads a store's database on disk for an inspection. Nothing in its directory changes.
 
-RocksDB's read-only mode takes no lock and writes no file, but rocksdict 0.3.29 writes its ``rocksdict-config.json``
+RocksDB's read-only mode takes no lock and writes no file. But rocksdict 0.3.29 writes its ``rocksdict-config.json``
 into the directory that it opens, in every mode, and fails where it may not. So a scratch directory of links to the
 database's files is opened instead.
 
-Also while a worker has the store open: the write-ahead log is read to its end, so every commit that the worker has
-handed to the operating system shows. An opening during which the worker flushed is not used (`secondary.py` says why).
+This works also while a worker has the store open. The write-ahead log is read to its end, so every commit shows that
+the worker has handed to the operating system. An opening during a flush of the worker is not used (`secondary.py` says
+why).
 """
 
 from __future__ import annotations
@@ -34,19 +35,18 @@ _NOT_LINKED = frozenset({"LOCK", "LOG", "rocksdict-config.json"})  # written at 
 
 
 class OfflineStore:
-    """One opening of a store's database. A context manager. Not thread-safe. What it shows does not move.
+    """One opening of a store's database. A context manager. Not thread-safe. Its rows do not change.
 
-    `format_version` is None, and `layout` too, in a database that says nothing of it: an owner was interrupted at its
-    first opening, or Kafka Streams wrote it.
+    `format_version` and `layout` are None if the database says no format: an owner was interrupted at its first
+    opening, or Kafka Streams wrote it.
     """
 
     def __init__(self, directory: Path, known_damage: Damage | None = None) -> None:
-        """Open the database of this directory; tried twice when it changes meanwhile. `known_damage`: although its logs
-        have that, for its owner, who wants to know what database it is; its rows mean nothing then.
+        """Open the database of this directory. If it changes meanwhile, try once more. `known_damage`: open it although
+        its logs have this damage. Its owner does so to learn which database it is, and ignores the rows.
 
-        Raises `DamagedDataError` when it cannot be trusted, `CallerError` when a newer version wrote it,
-        `NotPresentError` when there is none yet, `RetryLaterError` when it was being written all the time or may not
-        be read.
+        Raises `DamagedDataError` if it cannot be trusted, `CallerError` if a newer version wrote it, `NotPresentError`
+        if there is none yet, `RetryLaterError` if it was being written all the time or may not be read.
         """
         self.directory = directory
         self._known_damage = known_damage
@@ -60,15 +60,15 @@ class OfflineStore:
             self._open_unchanged()
 
     def scan(self, keys: KeyRange) -> StoreIterator:
-        """The stored rows of this range, in key order. Raises, now or later, as the constructor does."""
+        """Scan the stored rows of this range, in key order. Raises, now or later, as the constructor."""
         return scan_rows(self._db, keys, self.directory, reverse=False)
 
     def approximate_num_entries(self) -> int:
-        """About how many rows there are."""
+        """Return the approximate number of rows."""
         return estimated_rows(self._db, self.directory)
 
     def close(self) -> None:
-        """Let go of the database and of the scratch directory; scans that are open keep what they pinned."""
+        """Close the database and delete the scratch directory. Open scans keep their rows."""
         self._opened.close()
 
     def __enter__(self) -> OfflineStore:
@@ -80,7 +80,7 @@ class OfflineStore:
         self.close()
 
     def _open_unchanged(self) -> None:
-        """One attempt, refused when an owner flushed meanwhile."""
+        """Try once to open it. A flush of the owner meanwhile is refused."""
         before = _files(self.directory)
         self._opened = contextlib.ExitStack()
         failure: Exception | None = None
@@ -154,7 +154,7 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
 
 
 def _files(directory: Path) -> tuple[str, int, frozenset[str]]:
-    """What an owner's flush changes: the manifest's name and size, and the logs."""
+    """Return the files that an owner's flush changes: the manifest's name and size, and the logs."""
     try:
         names = os.listdir(directory)
         if "CURRENT" not in names:

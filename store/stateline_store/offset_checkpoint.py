@@ -34,9 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """The offsets in this file, `OFFSET_UNKNOWN` among them; empty when there is no such file.
+    """Return the offsets in this file, also `OFFSET_UNKNOWN`, none without a file.
 
-    Raises `DamagedDataError`, naming the line, for anything else than the text described above, `NewerFormatError` for
+    Raises `DamagedDataError`, naming the line, for any other text than the one described above, `NewerFormatError` for
     a newer version of it, and `RetryLaterError` when the file system refuses.
     """
     advice = (
@@ -46,20 +46,20 @@ def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
 
 
 def read_position(path: Path) -> Position:
-    """The Position in this file; an empty one when there is no such file. Unknown offsets are left out.
+    """Return the Position in this file, an empty one without a file. Unknown offsets are left out.
 
-    Raises as `read_offset_checkpoint` does.
+    Raises as `read_offset_checkpoint`.
     """
     advice = "Delete the file: queries with a bound then wait until the store has read on in its input"
     return Position.of((tp, offset) for tp, offset in _read(path, advice).items() if offset != OFFSET_UNKNOWN)
 
 
 def write_offset_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Put these offsets in place of what the file holds, durably; without any, delete it.
+    """Replace the file's offsets durably. Without offsets, delete the file.
 
     Raises `InvalidArgumentError` for an offset below 0 that is not `OFFSET_UNKNOWN`, and for a topic that does not fit
-    into a line. Raises `RetryLaterError` naming the path when the file system refuses (full, read-only, no
-    directory): the file then holds the old offsets or the new ones.
+    into a line. Raises `RetryLaterError` naming the path when the file system refuses (full, read-only, no directory).
+    The file then holds the old offsets or the new ones.
     """
     text = "".join([f"{_VERSION}\n{len(offsets)}\n", *(_line(tp, offsets[tp]) for tp in sorted(offsets))])
     if offsets:

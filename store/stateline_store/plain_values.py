@@ -1,8 +1,8 @@
-"""A timestamped store over files in the plain (v1) format, while its upgrade is under way (KIP-258).
+"""A timestamped store over files in the plain (v1) format, during its upgrade (KIP-258).
 
-Everything above sees ``timestamp:i64 ‖ value``; on disk there is the value alone. What is read back has timestamp -1,
-unknown, as in Kafka Streams. The changelog still gets the timestamps, because it is written from what is staged: the
-timestamped store that is built from it beside this one has them all.
+The code above sees ``timestamp:i64 ‖ value``, and the disk has the value alone. Values that are read back have
+timestamp -1, unknown, as in Kafka Streams. The changelog still gets the timestamps, because it is written from staged
+rows. So the timestamped store that is built from it has all timestamps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WIDTH = len(_UNKNOWN)
 
 
 class PlainValuesEngine:
-    """An `Engine` that keeps timestamps off the disk of another one."""
+    """An `Engine` over another one that keeps the timestamps off the disk."""
 
     def __init__(self, plain: Engine) -> None:
         self._plain = plain
@@ -56,7 +56,8 @@ class PlainValuesEngine:
 
 
 class PlainValuesReader(Reader):
-    """A `Reader` of such files that shows what a timestamped store's reader shows. For the thread of the other one."""
+    """A `Reader` of plain files that shows rows like a timestamped store's reader. For the thread of the other reader.
+    """
 
     def __init__(self, plain: Reader) -> None:
         self._plain = plain

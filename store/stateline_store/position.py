@@ -34,7 +34,7 @@ _PAIR = struct.Struct(">iq")
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; `str()` is ``topic-partition``, the key of Kafka Streams' offset rows."""
+    """A partition of a topic. `str()` is ``topic-partition``, the key of Kafka Streams' offset rows."""
 
     topic: str
     partition: int
@@ -45,8 +45,8 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """An immutable topic → partition → offset map. Offsets are of the last record applied; absence means
-    none.
+    """An immutable topic → partition → offset map. Offsets are of the last record applied. A partition without an
+    applied record is absent.
 
     Thread-safe: it never changes. Build one with `Position.of`, grow one with `merge`.
     """
@@ -55,7 +55,7 @@ class Position:
 
     @classmethod
     def of(cls, entries: Mapping[TopicPartition, int] | Iterable[tuple[TopicPartition, int]]) -> Position:
-        """A Position of these offsets; of a partition named twice the larger stays."""
+        """Return a Position of these offsets. If a partition is named twice, the larger offset counts."""
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in pairs:
@@ -72,11 +72,11 @@ class Position:
                 yield TopicPartition(topic, partition), offset
 
     def get(self, topic: str, partition: int) -> int | None:
-        """The offset last applied of one partition, or None when nothing of it was."""
+        """Return the offset last applied of one partition, None before the first."""
         return self.offsets.get(topic, {}).get(partition)
 
     def merge(self, other: Position) -> Position:
-        """A new Position with the larger offset of every partition of both."""
+        """Return a new Position with the larger offset of every partition of both."""
         if not other.offsets:
             return self
         if not self.offsets:
@@ -84,7 +84,7 @@ class Position:
         return Position.of([*self, *other])
 
     def encode(self) -> bytes:
-        """The version 0 bytes described above, padding included."""
+        """Return the version 0 bytes described above, padding included."""
         parts = [bytes((_VERSION,)), _I32.pack(len(self.offsets))]
         size = 8 + 32
         for topic in sorted(self.offsets):
@@ -96,10 +96,10 @@ class Position:
 
     @classmethod
     def decode(cls, data: bytes, where: object = "This") -> Position:
-        """Read version 0 bytes; bytes after the content are ignored.
+        """Read version 0 bytes. Bytes after the content are ignored.
 
-        Raises `DamagedDataError` when the bytes end early or hold a negative length, `NewerFormatError` for another
-        version; `where` names what has them.
+        Raises `DamagedDataError` if the bytes end early or hold a negative length, `NewerFormatError` for another
+        version. Both name `where`.
         """
         if data and data[0] != _VERSION:
             raise NewerFormatError.of(where, f"Position version {data[0]}", f"version {_VERSION}")
@@ -109,7 +109,7 @@ class Position:
             raise DamagedDataError(f"These {len(data)} bytes are not a Position: {error}") from error
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Topic → partition (as text) → offset, as the HTTP contract writes it."""
+        """Return topic → partition (as text) → offset, the JSON of the HTTP contract."""
         return {
             topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
             for topic, partitions in sorted(self.offsets.items())
@@ -117,7 +117,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: object) -> Position:
-        """Read what `to_json` writes. Raises `InvalidArgumentError` that shows the part which is wrong."""
+        """Read the JSON of `to_json`. Raises `InvalidArgumentError` that shows the wrong part."""
         if not isinstance(value, dict):
             raise InvalidArgumentError(f"A position is an object of topic → partition → offset, not {_shown(value)}.")
         return cls({topic: _partitions_from_json(topic, part) for topic, part in value.items()})
@@ -173,8 +173,8 @@ class PositionBound:
         return not self.position.offsets
 
     def is_met(self, seen: Position, partition: int | None) -> bool:
-        """Whether a task of this partition number that has seen `seen` satisfies the bound (rules above). None is for a
-        global store, which has every partition: each one that the bound names is looked at."""
+        """Return whether a task of this partition number that has seen `seen` satisfies the bound (rules above). None
+        is for a global store, which has every partition: all partitions of the bound are compared."""
         for topic, partitions in self.position.offsets.items():
             for number, wanted in partitions.items():
                 if partition is not None and number != partition:

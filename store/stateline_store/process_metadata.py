@@ -1,8 +1,9 @@
-"""Which process's directory this is: ``<application.id>/kafka-streams-process-metadata``, Kafka Streams' file.
+"""The id of the process that has this directory: ``<application.id>/kafka-streams-process-metadata``, Kafka Streams'
+file.
 
-JSON, ``{"processId":"<uuid>"}``; fields may be added, and unknown ones are ignored. On disk: never change. Source:
-`StateDirectory.initializeProcessId` of Kafka Streams. It makes a file that cannot be read anew, with a warning, and so
-does this: the id only helps to give a restarted process its old tasks back.
+JSON, ``{"processId":"<uuid>"}``. Fields may be added, and unknown ones are ignored. On disk: never change. Source:
+`StateDirectory.initializeProcessId` of Kafka Streams. An unreadable file is replaced, with a warning, as there: the id
+only helps to give a restarted process its old tasks back.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 def known_process_id(application: Path) -> UUID | None:
-    """The id of this application's directory; None while nobody has made it. Writes nothing."""
+    """Return the id of this application's directory, None if it has none yet. Writes nothing."""
     return _read(application / PROCESS_FILE)
 
 
 def process_id(application: Path) -> UUID:
-    """The id of this application's directory, made by whoever asks first: all processes that share it agree.
+    """Return the id of this application's directory. The first caller makes it, and all processes that share it agree.
 
     Raises `RetryLaterError` naming the file when the file system refuses.
     """
@@ -45,7 +46,7 @@ def process_id(application: Path) -> UUID:
 
 
 def _read(path: Path, *, warn: bool = False) -> UUID | None:
-    """None when there is no file, or none that can be read."""
+    """Return the id in the file, None without a file or with an unreadable one."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -63,7 +64,7 @@ def _read(path: Path, *, warn: bool = False) -> UUID | None:
 
 @contextlib.contextmanager
 def _alone(application: Path) -> Iterator[None]:
-    """One process at a time. Whoever waits here waits for one small file to be written, or for a death."""
+    """Hold the directory's flock. A waiting process waits for one small file to be written, or for a death."""
     fd = os.open(application, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

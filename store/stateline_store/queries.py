@@ -86,7 +86,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True, slots=True)
 class QueryResult(Generic[Result]):
-    """An answer, and the Position of the state that it shows."""
+    """An answer, and the Position of its state."""
 
     result: Result
     position: Position
@@ -100,11 +100,11 @@ def run(
     bound: PositionBound | None = None,
     partition: int | None = 0,
 ) -> QueryResult[Result]:
-    """Answer a query from one partition's state, as it is now, or from that of a global store, whose `partition` is
-    None. For the reader's thread.
+    """Answer a query from one partition's present state, or from a global store's, whose `partition` is None. For the
+    reader's thread.
 
-    Raises `UnknownQueryTypeError` when this kind of store cannot answer it, `InvalidArgumentError` for a value that
-    cannot be used, `NotUpToBoundError` when the state is behind `bound` (ask again later), or what the reader raises.
+    Raises `UnknownQueryTypeError` if this kind of store cannot answer it, `InvalidArgumentError` for a value that
+    cannot be used, `NotUpToBoundError` if the state is behind `bound` (ask again later), or the reader's errors.
     """
     kind = type(query)
     answer = _ANSWERS.get((kind, schema.kind))
@@ -126,14 +126,14 @@ def run(
 
 
 def answered_by(schema: StoreSchema) -> list[type[Query[Any]]]:
-    """The queries that a store of this schema answers."""
+    """Return the queries that a store of this schema answers."""
     return [
         query for query, kind in _ANSWERS if kind == schema.kind and (schema.timestamped or query not in _TIMESTAMPED)
     ]
 
 
 def _check_key_or_times(query: WindowRangeQuery, schema: StoreSchema) -> None:
-    """Refuse what no state can make right, before the bound is looked at: nobody shall wait for it in vain."""
+    """Refuse a query that no state can answer, before the bound is compared, so that nobody waits in vain."""
     has_times = query.time_from is not None or query.time_to is not None
     if schema.kind == "window" and query.key is not None:
         raise InvalidArgumentError("A WindowRangeQuery of a window store takes time_from and time_to, not a key.")
@@ -238,7 +238,7 @@ def _position(query: PositionQuery, reader: Reader, schema: StoreSchema) -> None
 def _there(
     query: KeysQuery | VersionedKeysQuery, get: Callable[[bytes], Found | None], value_bytes: Callable[[Found], int]
 ) -> list[tuple[bytes, Found]]:
-    """Those of the keys that are there. Raises `InvalidArgumentError` when they have more than `most_bytes`."""
+    """Return (key, value) of the existing keys. Raises `InvalidArgumentError` if they have more than `most_bytes`."""
     found, size, most = list[tuple[bytes, Found]](), 0, query.most_bytes
     for key in query.keys:
         value = get(key)
@@ -252,7 +252,7 @@ def _there(
 
 
 def too_large(size: int) -> InvalidArgumentError:
-    """What to say of a query of keys whose values, with the keys, have too many bytes."""
+    """Return the error for a query of keys whose values, with the keys, have too many bytes."""
     return InvalidArgumentError(f"The values of these keys have more than {size} bytes: ask for fewer keys.")
 
 

@@ -1,7 +1,7 @@
 """Queries as values (IQv2: KIP-796, 805, 806, 960, 968, 992, and what Kafka Streams has no query for).
 
-What each is asked of and what it answers stands in `stateline_store.queries`, which runs them. A query can be compared,
-pickled and sent to another process. Thread-safe: it never changes.
+`stateline_store.queries` runs them, and lists the kinds of stores and the answers. Queries can be compared, pickled and
+sent to another process. Thread-safe: they never change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Order(enum.Enum):
 
 
 class Query(Generic[_Result]):
-    """A question to one store, as a value; its type says what comes back."""
+    """A question to one store, as a value. Its type parameter is the answer's type."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class TimestampedKeyQuery(Query[ValueAndTimestamp | None]):
 
 @dataclass(frozen=True, slots=True)
 class KeysQuery(Query[list[tuple[bytes, Value]]]):
-    """The values of those of these keys that are there, all of one state, in the order given. `InvalidArgumentError` as
-    soon as they have more than `most_bytes`, keys included; None for however many."""
+    """The values of the existing ones of these keys, of one state, in the order given. Raises `InvalidArgumentError` if
+    they have more than `most_bytes`, keys included. None: no limit."""
 
     keys: tuple[bytes, ...]
     most_bytes: int | None = None
@@ -65,7 +65,7 @@ class RangeQuery(Query[Scan[tuple[bytes, bytes]]]):
 
 @dataclass(frozen=True, slots=True)
 class TimestampedRangeQuery(Query[Scan[tuple[bytes, ValueAndTimestamp]]]):
-    """As `RangeQuery`, with timestamps."""
+    """The entries from `lower` to `upper`, both included, None open, with timestamps. Any order is ascending."""
 
     lower: bytes | None = None
     upper: bytes | None = None
@@ -93,9 +93,9 @@ class WindowKeyQuery(Query[Scan[tuple[int, Value]]]):
 
 @dataclass(frozen=True, slots=True)
 class WindowRangeQuery(Query[Scan[tuple[Windowed, Value]]]):
-    """Of a window store, the windows of all keys that start from `time_from` to `time_to` (ms, both included, None
-    open); of a session store, the sessions of `key`, by their end. Give the one or the other. Any order is ascending:
-    segment by segment of time, by key and then time within one."""
+    """The windows of all keys that start from `time_from` to `time_to` (ms, both included, None open) in a window
+    store, or the sessions of `key`, by their end, in a session store. Give times or a key. Any order is ascending: by
+    segment of time, then key and time."""
 
     key: bytes | None = None
     time_from: int | None = None
@@ -134,7 +134,8 @@ class VersionedKeyQuery(Query[VersionedRecord | None]):
 
 @dataclass(frozen=True, slots=True)
 class VersionedKeysQuery(Query[list[tuple[bytes, VersionedRecord]]]):
-    """As `KeysQuery`, of versioned stores: the latest versions, or those that were valid at `as_of` (ms)."""
+    """The latest versions of these keys, or those that were valid at `as_of` (ms). `most_bytes` limits as in
+    `KeysQuery`."""
 
     keys: tuple[bytes, ...]
     as_of: int | None = None
@@ -154,8 +155,8 @@ class MultiVersionedKeyQuery(Query[Scan[VersionedRecord]]):
 
 @dataclass(frozen=True, slots=True)
 class VersionedRangeQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
-    """As `RangeQuery`, of versioned stores: the latest versions, or those that were valid at `as_of` (ms). A key that
-    has none is left out."""
+    """The latest versions of the keys from `lower` to `upper`, both included, None open, or those that were valid at
+    `as_of` (ms). Keys without such a version are left out."""
 
     lower: bytes | None = None
     upper: bytes | None = None
@@ -165,7 +166,7 @@ class VersionedRangeQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
 
 @dataclass(frozen=True, slots=True)
 class VersionedPrefixQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
-    """As `VersionedRangeQuery`, of the keys that begin with `prefix`."""
+    """The latest versions of the keys that begin with `prefix`, or those that were valid at `as_of` (ms)."""
 
     prefix: bytes
     as_of: int | None = None
@@ -174,9 +175,9 @@ class VersionedPrefixQuery(Query[Scan[tuple[bytes, VersionedRecord]]]):
 
 @dataclass(frozen=True, slots=True)
 class CountQuery(Query[int]):
-    """About how many rows the store has; staged ones may count twice."""
+    """The approximate number of rows. Staged rows may count twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionQuery(Query[None]):
-    """Nothing but the Position that every answer carries."""
+    """No value, only the Position that each answer has."""

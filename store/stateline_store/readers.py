@@ -17,47 +17,47 @@ from stateline_store.transaction_buffer import TransactionBuffer
 
 
 class Reader(Protocol):
-    """What a query may do with a store. Not thread-safe; an answer and `position` agree when no write, commit
-    or refresh happens in between.
+    """Reads a store at one isolation level. Not thread-safe. An answer and `position` agree if no write, commit or
+    refresh happens in between.
 
     Every call may raise `StoreClosedError`, `PoisonedError` or, in another process, `RetryLaterError`.
     """
 
     @property
     def isolation_level(self) -> IsolationLevel:
-        """What this reader sees."""
+        """The isolation level of all reads."""
 
     @property
     def position(self) -> Position:
-        """How far into its input the state that this reader sees has come."""
+        """The Position of the state that this reader sees."""
 
     @property
     def stream_time_ms(self) -> int:
-        """The largest timestamp of a store with a retention, in the state that this reader sees; -1: none yet."""
+        """The stream time of the state that this reader sees, -1 for none yet. Only stores with a retention have it."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, None when there is none."""
+        """Return the value, None if there is none."""
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        """The rows of this range in key order; a snapshot made now."""
+        """Scan the rows of this range in key order, as they are now."""
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        """The rows from `lower` to `upper`, both included, None open; a snapshot made now.
+        """Scan the rows from `lower` to `upper`, both included, None open, as they are now.
 
-        `lower` above `upper` gives none and logs a warning.
+        If `lower` is above `upper`, the scan is empty and a warning is logged.
         """
         return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:
-        """The rows whose key begins with `prefix`; a snapshot made now."""
+        """Scan the rows whose key begins with `prefix`, as they are now."""
         return self.scan(KeyRange.prefixed(prefix), reverse=reverse)
 
     def approximate_num_entries(self) -> int:
-        """About how many rows there are; staged ones may count twice."""
+        """Return the approximate number of rows. Staged rows may count twice."""
 
 
 class CommittedReader(Reader):
-    """Sees what was committed, and nothing that is staged. In the owner's process and thread."""
+    """Reads committed rows alone, in the owner's process and thread."""
 
     isolation_level = IsolationLevel.READ_COMMITTED
 
@@ -84,7 +84,7 @@ class CommittedReader(Reader):
 
 
 class UncommittedReader(Reader):
-    """Sees what is staged over what was committed. In the owner's process and thread."""
+    """Reads staged rows over committed ones, in the owner's process and thread."""
 
     isolation_level = IsolationLevel.READ_UNCOMMITTED
 

@@ -2,10 +2,11 @@
 
 A task's directory is ``<subtopology>_<partition>``, and ordinals change when a topology does. At a start, before any
 task is opened, every store on disk is compared with the subtopology that has a store of its name now, and moved there:
-``0_3/rocksdb/s`` → ``1_3/rocksdb/s`` (`relocation_journal.py`: what moves, and how a crash is survived).
+``0_3/rocksdb/s`` → ``1_3/rocksdb/s``. `relocation_journal.py` has the moved files, and the behaviour in a crash.
 
-Refused, with nothing touched: a store that is in two tasks of one partition, or whose target holds something of it
-already (nobody but the user knows which one is right). A store that no subtopology names stays where it is.
+Two cases are refused, with nothing touched: a store in two tasks of one partition, and a store whose target holds some
+of its files already, because only the user knows which one is right. A store that no subtopology names stays where it
+is.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Listing = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a start did: the moves, and the (task, store) pairs on disk that the topology has no store for."""
+    """The result of a start: the moves, and the (task, store) pairs on disk that the topology has no store for."""
 
     moved: tuple[Move, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
@@ -50,15 +51,15 @@ class Settled:
 def settle_places(
     directory: StateDirectory, wanted: Mapping[str, int], *, automatic: bool, wait_ms: int = _WAIT_MS
 ) -> Settled:
-    """Bring every store to its place, before any task is opened. `wanted`: store → ordinal of its subtopology now.
+    """Move every store to its place, before any task is opened. `wanted`: store → ordinal of its subtopology now.
 
-    A relocation that was interrupted is finished first, whatever the topology now says. `automatic` is
+    An interrupted relocation is finished first, whatever the topology says now. `automatic` is
     ``automatic.state.relocation``: without it, stores at other places raise `TopologyError`. Several processes may
-    start at once: one moves, the others wait up to `wait_ms` and find nothing left to do.
+    start at once: one moves, and the others wait up to `wait_ms` and find nothing left to do.
 
-    Raises `TopologyError` for what is refused (rules above), `LockedError` naming a task that a live process holds, or
-    the relocation that lasts too long, `RetryLaterError` when the file system refuses. Nothing is moved then, unless a
-    journal was written: the next start goes on from there.
+    Raises `TopologyError` for refused cases (rules above), `LockedError` naming a task that a live process holds, or a
+    relocation that lasts too long, `RetryLaterError` when the file system refuses. Nothing is moved then, unless a
+    journal was written: the next start continues from there.
     """
     with _alone(directory, wait_ms):
         finished = _finish(directory)
@@ -71,22 +72,22 @@ def settle_places(
 
 
 def plan_relocation(directory: StateDirectory, wanted: Mapping[str, int]) -> list[Move]:
-    """The moves that bring every store to the subtopology that `wanted` names for it; empty when all is in place.
+    """Return the moves of every store to the subtopology that `wanted` names for it, none if all are in place.
 
-    Reads names only, and locks nothing: for show. Raises `TopologyError` for what is refused (rules above).
+    It reads names only, and locks nothing: it serves displays. Raises `TopologyError` for refused cases (rules above).
     """
     return plan_moves(read_listing(directory), wanted, directory)
 
 
 def relocate(directory: StateDirectory, moves: Sequence[Move], *, wait_ms: int = _WAIT_MS) -> None:
-    """Do these moves, all of them: after a crash in here, the next start finishes them. Raises as `settle_places`."""
+    """Do all of these moves. After a crash, the next start finishes them. Raises as `settle_places`."""
     with _alone(directory, wait_ms):
         _finish(directory)
         _relocate(directory, moves)
 
 
 def read_listing(directory: StateDirectory) -> Listing:
-    """What the tasks hold now. Raises `RetryLaterError` naming the task that cannot be read."""
+    """Return the files that the tasks hold now. Raises `RetryLaterError` naming the task that cannot be read."""
     listing: dict[str, frozenset[str]] = {}
     for task in directory.tasks():
         folder = directory.task(task)
@@ -101,7 +102,7 @@ def read_listing(directory: StateDirectory) -> Listing:
 
 
 def plan_moves(listing: Listing, wanted: Mapping[str, int], directory: StateDirectory) -> list[Move]:
-    """As `plan_relocation`, over a listing; `directory` only names paths."""
+    """Return the moves of `plan_relocation` for a listing. `directory` only names paths."""
     moves = []
     for store, ordinal in sorted(wanted.items()):
         rows = _rows_of(store)
@@ -119,7 +120,7 @@ def plan_moves(listing: Listing, wanted: Mapping[str, int], directory: StateDire
 
 
 def unknown_stores(listing: Listing, wanted: Mapping[str, int]) -> list[tuple[str, str]]:
-    """(task, store) of the databases that no subtopology has a store for, in the listing's order."""
+    """Return (task, store) of the databases that no subtopology has a store for, in the listing's order."""
     found: dict[tuple[str, str], None] = {}  # each once, though it have a database of either format
     for task, names in listing.items():
         databases_there = (name for name in sorted(names) if name.startswith("rocksdb/") and name.count("/") == 2)
@@ -131,7 +132,8 @@ def unknown_stores(listing: Listing, wanted: Mapping[str, int]) -> list[tuple[st
 
 
 def _rows_of(store: str) -> frozenset[str]:
-    """The names that show that a task holds this store. Its `.position` alone does not: Kafka Streams leaves it."""
+    """Return the names that show that a task holds this store. Its `.position` alone does not: Kafka Streams leaves it.
+    """
     return frozenset(f"{name}/" for name in databases(store))
 
 
@@ -140,7 +142,7 @@ def _anything_of(store: str) -> frozenset[str]:
 
 
 def _check_free(directory: StateDirectory, listing: Listing, move: Move) -> None:
-    """Refuse a move onto something that the target holds of this store: its rows, or a Position without any."""
+    """Refuse a move if the target holds some of this store: rows, or a Position without rows."""
     if listing.get(move.target, frozenset()) & _anything_of(move.store):
         raise _ambiguous(directory, listing, move.store, move.source, move.target)
 
@@ -168,7 +170,7 @@ def _refusal(directory: StateDirectory, moves: Sequence[Move]) -> TopologyError:
 
 
 def _finish(directory: StateDirectory) -> tuple[Move, ...]:
-    """Finish what an earlier start began; its moves."""
+    """Finish the moves that an earlier start began, and return them."""
     if not journal_path(directory).exists():
         return ()
     entries = read_journal(directory)
@@ -197,7 +199,7 @@ def _relocate(directory: StateDirectory, moves: Sequence[Move]) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: StateDirectory, moves: Sequence[Move]) -> Iterator[None]:
-    """Own every task that the moves touch. `LockedError` names the one that a live process holds."""
+    """Lock all tasks that the moves touch. `LockedError` names the one that a live process holds."""
     with contextlib.ExitStack() as locks:
         for task in sorted({task for move in moves for task in (move.source, move.target)}):
             locks.enter_context(directory.lock_task(task))
@@ -206,7 +208,7 @@ def _locked(directory: StateDirectory, moves: Sequence[Move]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(directory: StateDirectory, wait_ms: int) -> Iterator[None]:
-    """One relocation at a time in this directory."""
+    """Hold the lock of relocations in this directory."""
     deadline = time.monotonic() + wait_ms / 1000
     while True:
         try:

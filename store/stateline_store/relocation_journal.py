@@ -1,20 +1,19 @@
-"""How stores move from task to task, so that a crash at any step loses nothing: a journal, and steps that can be done
-again.
+"""The moves of stores from task to task, with a journal and repeatable steps, so that no crash loses anything.
 
-``<application>/.relocation.json`` (on disk: never change) is there from before the first step until after the last::
+``<application>/.relocation.json`` (on disk: never change) exists from before the first step until after the last::
 
     {"version": 1, "moves": [{"store": "s", "from": "0_3", "to": "1_3", "offset": 17}]}
 
-``offset`` is the store's entry in the ``.checkpoint`` of its old task when the move was decided, null for none: the
-step writes what the journal says, however often it is done. Of a store move
+``offset`` is the store's entry in the ``.checkpoint`` of its old task when the move was decided, null for none. The
+step writes the journal's offset, however often it is done. These files of a store move:
 
-- its databases, ``rocksdb/<store>`` and ``rocksdb/<store>-v2``, and what it keeps itself in ``<store>/``,
+- its databases, ``rocksdb/<store>`` and ``rocksdb/<store>-v2``, and its own files in ``<store>/``,
 - ``<store>.position``,
-- its entry in ``.checkpoint``, found by the topic ``<application.id>-<store>-changelog``;
+- its entry in ``.checkpoint``, found by the topic ``<application.id>-<store>-changelog``.
 
-the entries of ``topics.json`` (topic → topic id) are copied. Its commit notices are withdrawn first and removed last:
-readers of the old place are told, and the next `init` publishes the store where it is then. Names are unique, so stores
-that change places are never in each other's way.
+The entries of ``topics.json`` (topic → topic id) are copied. The commit notices are withdrawn first and removed last.
+So readers of the old place are told, and the next `init` publishes the store at its new place. Names are unique, so
+stores that change places never collide.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One store partition, from the task where it lies to the one that it belongs to."""
+    """One store partition, with its present task and the task that it belongs to."""
 
     store: str
     source: str
@@ -60,37 +59,37 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A move with the offset that goes with it, None where the old task's `.checkpoint` had none."""
+    """A move with its offset, None if the old task's `.checkpoint` had none."""
 
     move: Move
     offset: int | None
 
 
 def databases(store: str) -> tuple[str, ...]:
-    """The directories where a store keeps rows, below its task: any of these means that it is there."""
+    """Return the directories of a store's rows, below its task. Any of them means that the store is there."""
     own = () if store == "rocksdb" else (store,)  # that name is taken: below it are the others
     return (f"rocksdb/{store}", f"rocksdb/{store}-v2", *own)
 
 
 def holds_something(path: Path) -> bool:
-    """Whether there is a file here, or a directory that holds rows: below `rocksdb` a database, else any file."""
+    """Return whether there is a file here, or a directory with rows: below `rocksdb` a database, else any file."""
     if path.parent.name == "rocksdb":
         return holds_database(path)
     return not path.is_dir() or any(path.iterdir())
 
 
 def position_file(store: str) -> str:
-    """The name of the store's file of its Position, below its task."""
+    """Return the name of the store's Position file, below its task."""
     return f"{store}.position"
 
 
 def journal_path(directory: StateDirectory) -> Path:
-    """Where the journal is while a relocation is under way."""
+    """Return the path of the journal of a running relocation."""
     return directory.application / _JOURNAL
 
 
 def read_journal(directory: StateDirectory) -> list[JournalEntry]:
-    """What an interrupted relocation was to do; empty when there was none.
+    """Return the moves of an interrupted relocation, none without a journal.
 
     Raises `NewerFormatError` for a journal of a newer version, `DamagedDataError` for one that cannot be read.
     """
@@ -118,7 +117,7 @@ def _entry(move: dict[str, Any]) -> JournalEntry:
 
 
 def write_journal(directory: StateDirectory, moves: Iterable[Move]) -> list[JournalEntry]:
-    """From here on the moves will be done, by this start or by another one. The tasks must be locked."""
+    """Write the journal of these moves. From then on this start or another one does them. The tasks must be locked."""
     entries = [JournalEntry(move, _offset(directory, move)) for move in moves]
     document = {
         "version": _VERSION,
@@ -132,10 +131,10 @@ def write_journal(directory: StateDirectory, moves: Iterable[Move]) -> list[Jour
 
 
 def carry_out(directory: StateDirectory, entries: Sequence[JournalEntry]) -> None:
-    """Do the moves of the journal, or what is left of them, and remove it. The tasks must be locked.
+    """Do the moves of the journal, or the rest of them, and remove it. The tasks must be locked.
 
-    Raises `RetryLaterError` when the file system refuses, `TopologyError` when a store has been made at its target
-    meanwhile. The journal stays then, and so does everything that it speaks of.
+    Raises `RetryLaterError` when the file system refuses, `TopologyError` if a store has been made at its target
+    meanwhile. The journal and its stores stay then.
     """
     for entry in entries:
         _carry_out(directory, entry)
@@ -198,7 +197,8 @@ def _changelog(directory: StateDirectory, move: Move) -> TopicPartition:
 
 
 def _move_offset(directory: StateDirectory, entry: JournalEntry) -> None:
-    """The target's entry first: a crash in between leaves it in both, and the journal says which one is right."""
+    """Write the target's entry first. A crash in between leaves the entry in both tasks, and the journal has the right
+    one."""
     changelog = _changelog(directory, entry.move)
     for task, offset, step in (
         (entry.move.target, entry.offset, "relocation:offset-given"),
@@ -215,9 +215,10 @@ def _move_offset(directory: StateDirectory, entry: JournalEntry) -> None:
 
 
 def _copy_topics(source: Path, target: Path) -> None:
-    """Which topics the stores were made from. Two ids of one topic: it was made anew, and some store is of the old one.
+    """Merge the topic ids that the stores were made from. Two ids of one topic mean that it was made anew, and that
+    some store is of the old one.
 
-    Then none is right for all, and the task takes the topic for one that was made anew.
+    Then no id is right for all, and the task takes the topic for one that was made anew.
     """
     new, old = _topics(source), _topics(target)
     merged = old | {topic: name if old.get(topic, name) == name else _UNSURE for topic, name in new.items()}

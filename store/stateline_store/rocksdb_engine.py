@@ -1,6 +1,6 @@
 """RocksDBEngine: one RocksDB per store partition, opened by its owner.
 
-`rocksdb_rows` says what the database holds, `rocksdb_writes` writes to it.
+`rocksdb_rows` describes the rows of the database, `rocksdb_writes` writes them.
 """
 
 from __future__ import annotations
@@ -83,15 +83,13 @@ class RocksDBEngine:
         types: StoreTypes | None = None,
         restored_from: TopicPartition | None = None,
     ) -> None:
-        """Open the database, creating it when there is none. The caller holds the task's lock. Without `types` nothing
-        is known of what its bytes mean. `restored_from` is what brings commits again that a power cut took; None:
-        nothing does.
+        """Open the database, or create it. The caller holds the task's lock. `types` of None compares nothing.
+        `restored_from` is the changelog that brings commits again after a power cut, None for no changelog.
 
-        Where its logs have lost a part, it is opened at the newest commit before that, and what is behind is put aside
-        (`write_ahead_logs.py`), unless the database is refused. Raises `LockedError` when it is open elsewhere,
-        `DamagedDataError` when it cannot be trusted, `CallerError` when a newer version wrote it or it holds another
-        kind of store (`Layout.check`) or other types (`StoreTypes.check`), `RetryLaterError` when the file system
-        refuses.
+        If its logs have lost a part, the database is opened at the newest commit before that, and later commits are put
+        aside (`write_ahead_logs.py`), unless the database is refused. Raises `LockedError` if it is open elsewhere,
+        `DamagedDataError` if it cannot be trusted, `CallerError` if a newer version wrote it or it holds another kind
+        of store (`Layout.check`) or other types (`StoreTypes.check`), `RetryLaterError` when the file system refuses.
         """
         self.directory = directory
         self.cache = RowCache()
@@ -173,8 +171,8 @@ class RocksDBEngine:
                 self.cache.clear()
 
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
-        """These rows take the place of those of all segments, and this layout that of the old one: in one batch that is
-        forced to the disk. Raises what RocksDB says as an error of ours; nothing or all is written then."""
+        """Replace the rows of all segments by these rows, and the layout by this one, in one synced batch. Raises
+        RocksDB's errors as Stateline's. All is written or nothing."""
         try:
             self._writes.replace_segments(rows, layout)
         except Exception as error:
@@ -185,15 +183,15 @@ class RocksDBEngine:
 
     @property
     def memtable_bytes(self) -> int:
-        """What the memtables hold that are not being flushed yet; 0 once closed."""
+        """The bytes in memtables that are not being flushed yet, 0 once closed."""
         if self._refusal() is not None:
             return 0
         name = "rocksdb.cur-size-active-mem-table"
         return (self._db.property_int_value(name) or 0) + (self._offsets.property_int_value(name) or 0)
 
     def flush_soon(self) -> None:
-        """As `RocksDBWrites.flush_soon`. When it fails, the store refuses everything from then on, as after a commit
-        that failed."""
+        """Flush both column families in the background. After a failure the store refuses everything, as after a failed
+        commit."""
         try:
             self._writes.flush_soon(self.layout)
         except Exception as error:  # noqa: BLE001  # rocksdict raises nothing narrower
@@ -244,12 +242,12 @@ class RocksDBEngine:
                     _log.warning("%s: RocksDB failed while closing; nothing is lost by it: %s", self.directory, error)
 
     def _poison(self, error: Exception) -> None:
-        """Whether the log holds the batch is open: refuse everything until a reopen has read it."""
+        """Refuse everything until a reopen has read whether the log holds the batch."""
         self._failure = str(error)
         self.close()
 
     def _refusal(self) -> StatelineError | None:
-        """Why nothing can be read or written; None when all is well."""
+        """Return the error of every read and write, None if the database can be used."""
         if self._failure is not None:
             return PoisonedError(
                 f"A commit to {self.directory} failed: {self._failure}. Whether it was "
@@ -258,14 +256,14 @@ class RocksDBEngine:
         return StoreClosedError(f"{self.directory} is closed: call init first.") if self._closed else None
 
     def _check_behind(self, damage: Damage, layout: Layout, types: StoreTypes | None) -> None:
-        """Refuse, before a log is touched, what `_check_format` refuses; what is damaged, RocksDB says later."""
+        """Refuse the cases of `_check_format` before a log is touched. RocksDB reports damage later."""
         with contextlib.suppress(DamagedDataError), OfflineStore(self.directory, damage) as store:
             if store.format is not None:
                 check_format(store.format, layout, types, store.commit, self.directory)
 
     def _check_format(self, layout: Layout, types: StoreTypes | None) -> Layout:
-        """The layout of the rows that are there. Refuses a newer format, another layout or other types; marks a new
-        database, and one that does not say its types."""
+        """Return the layout of the rows. Refuses a newer format, another layout or other types. Marks a new database,
+        and one without these types."""
         stored = read_format(self._offsets, self.directory)
         if stored is None:
             self._mark([*format_rows(layout), *([] if types is None else [types_row(types)])])
@@ -283,8 +281,8 @@ class RocksDBEngine:
 
 
 def check_format(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
-    """The layout of a database's rows. Raises `TopologyError` when it, or what their bytes mean, is declared to be
-    another."""
+    """Return the layout of a database's rows. Raises `TopologyError` if the declaration has another layout or other
+    types."""
     layout.check(stored.layout, directory)
     if types is not None and stored.types is not None and commit.number:  # before the first, no bytes have these types
         types.check(stored.types, directory)

@@ -1,6 +1,4 @@
-"""What RocksDB says, as Stateline's errors. rocksdict raises bare `Exception` with RocksDB's status as
-text.
-"""
+"""Translates RocksDB's errors into Stateline's. rocksdict raises bare `Exception` with RocksDB's status as text."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ _ENVIRONMENT = {
 
 
 def translated(error: Exception, directory: Path) -> Exception:
-    """The error to raise in place of what rocksdict raised about this directory; other errors come back as
-    they are.
+    """Return the error to raise in place of rocksdict's error about this directory. Other errors come back as they are.
     """
     if isinstance(error, StatelineError):
         return error
@@ -75,7 +72,7 @@ def _by_text(text: str, directory: Path) -> StatelineError:
 
 
 def damaged(directory: Path, what: str) -> DamagedDataError:
-    """The error for data that cannot be trusted, with the way out."""
+    """Return the error for data that cannot be trusted, with the way out."""
     return DamagedDataError(
         f"The store in {directory} is damaged: {what}. To rebuild it, stop its worker and delete this directory: "
         "it is restored from its changelog at the next start."

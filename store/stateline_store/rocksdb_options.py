@@ -1,10 +1,10 @@
-"""How Stateline sets RocksDB up: the memory that one process may use, and what durability rests on.
+"""The options of RocksDB: the memory that one process may use, and durability.
 
-Memory: one block cache and one write-buffer budget are shared by every store that the process opens, so that
-native memory does not grow with stores × partitions. Index and filter blocks live in the cache too.
+Memory: one block cache and one write-buffer budget are shared by every store that the process opens, so that native
+memory does not grow with stores × partitions. Index and filter blocks are in the cache too.
 
-Fork: RocksDB's background threads do not survive `fork()`: a child that was forked after a database was
-opened hangs at its first flush. Start processes with spawn.
+Fork: RocksDB's background threads do not survive `fork()`: a child that was forked after a database was opened hangs at
+its first flush. Start processes with spawn.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _ARENA_BLOCK_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What tests make small in order to see flushes and compactions. Bytes.
+    """Sizes in bytes that tests make small, to cause flushes and compactions.
 
-    The default memtable holds about two seconds of full load: larger ones mean fewer, larger files, but also
-    a longer replay after a crash and more memory in every reader, which keeps a copy.
+    The default memtable holds about two seconds of full load. Larger ones mean fewer, larger files, but also a longer
+    replay after a crash and more memory in every reader, which keeps a copy.
     """
 
     write_buffer_bytes: int = 16 * _MIB
@@ -59,19 +59,19 @@ def _shared() -> tuple[Cache, WriteBufferManager]:
 
 
 def block_cache() -> Cache:
-    """The block cache that every store of this process shares."""
+    """Return the block cache that every store of this process shares."""
     return _shared()[0]
 
 
 def write_buffers() -> WriteBufferManager:
-    """The budget of the memtables of every store of this process."""
+    """Return the budget of the memtables of every store of this process."""
     return _shared()[1]
 
 
 @contextlib.contextmanager
 def flushing_at_once(stores: int) -> Iterator[None]:
-    """Meanwhile so many databases of this process are flushed side by side, at least one. RocksDB flushes one after the
-    other otherwise, however many are closed at once."""
+    """Flush so many databases of this process side by side within the block, at least one. Otherwise RocksDB flushes
+    one after the other, however many are closed at once."""
     env = Env()
     env.set_high_priority_background_threads(max(stores, 1))
     try:
@@ -81,8 +81,8 @@ def flushing_at_once(stores: int) -> Iterator[None]:
 
 
 def primary_options(tuning: Tuning, few_tables: bool = False) -> Options:
-    """Options of the owner's database, and of each of its column families. `few_tables`: it has so few that one thread
-    opens them at once."""
+    """Return options of the owner's database, and of each of its column families. `few_tables`: one thread opens all
+    tables at once."""
     options = _common()
     if few_tables:
         _open_with_one_thread(options)
@@ -101,10 +101,10 @@ def primary_options(tuning: Tuning, few_tables: bool = False) -> Options:
 
 
 def secondary_options(files: Path | None = None) -> Options:
-    """Options of a reader's database, and of each of its column families; `files` is where its logs and tables are, if
-    not in the folder that is opened.
+    """Return options of a reader's database, and of each of its column families. `files` is the directory of its logs
+    and tables, if they are not in the opened folder.
 
-    Files must stay open (`max_open_files` is -1), or a compaction of the primary pulls them from under it.
+    Files must stay open (`max_open_files` is -1), or a compaction of the primary deletes them under the reader.
     """
     options = _common()
     if files is not None:
@@ -115,8 +115,8 @@ def secondary_options(files: Path | None = None) -> Options:
 
 
 def _open_with_one_thread(options: Options) -> None:
-    """Each opening and catch-up starts as many threads per column family, whether or not there are files to open (16 by
-    default: two milliseconds of each); with one, the calling thread does it."""
+    """Let the calling thread open the files. By default each opening and catch-up starts 16 threads per column family,
+    with or without files to open: two milliseconds each time."""
     options.set_max_file_opening_threads(1)
 
 

@@ -1,16 +1,15 @@
-"""What a store's database holds, and how to read it: for its owner, for readers, for whoever inspects it.
+"""The rows of a store's database, and how to read them, for its owner, for readers and for inspections.
 
 On disk: never change.
 
     column family `default`   the store's rows, raw bytes
-    column family `offsets`   utf8 ``topic-partition`` → i64 BE   changelog offset last applied (Kafka
-    Streams' row)
+    column family `offsets`   utf8 ``topic-partition`` → i64 BE   changelog offset last applied (Kafka Streams' row)
                               ``position``       → Position, version 0 (`position.py`; Kafka Streams' row)
                               ``format_version`` → u32 BE         1
                               ``commit_number``  → u64 BE         commits of this database, from 1
-                              ``committed_at``   → u64 BE         when the newest was made, ms since the epoch
-                              ``layout``         → JSON           how rows are written (`layout.py`)
-                              ``types``          → JSON           what their bytes mean (`layout.py`)
+                              ``committed_at``   → u64 BE         time of the newest commit, ms since the epoch
+                              ``layout``         → JSON           the form of rows (`layout.py`)
+                              ``types``          → JSON           the meaning of their bytes (`layout.py`)
                               ``stream_time``    → i64 BE         ms; only with a retention or time to live
                               ``sequence``       → i64 BE         only in stores that retain duplicates
 
@@ -95,18 +94,18 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
 
 
 def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of `offsets` that mark a new database."""
+    """Yield the rows of `offsets` that mark a new database."""
     yield _FORMAT_VERSION_ROW, _U32.pack(FORMAT_VERSION)
     yield _LAYOUT, layout.encode()
 
 
 def types_row(types: StoreTypes) -> tuple[bytes, bytes]:
-    """The row of `offsets` that says what the bytes mean."""
+    """Return the row of `offsets` with the types."""
     return _TYPES, types.encode()
 
 
 def commit_rows(commit: Commit) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of `offsets` that a commit writes."""
+    """Yield the rows of `offsets` that a commit writes."""
     for partition, offset in commit.offsets.items():
         yield str(partition).encode(), _I64.pack(offset)
     yield _POSITION, commit.position.encode()
@@ -119,9 +118,8 @@ def commit_rows(commit: Commit) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_commit(offsets: Rdict, directory: Path) -> Commit:
-    """The newest commit, from the `offsets` column family. Raises `DamagedDataError` for rows that make no
-    sense, `NewerFormatError` for those of a newer version.
-    """
+    """Read the newest commit from the `offsets` column family. Raises `DamagedDataError` for rows that make no sense,
+    `NewerFormatError` for those of a newer version."""
     with scan_rows(offsets, KeyRange(), directory, reverse=False) as scan:
         rows = dict(scan)
     where = f"The store in {directory}"
@@ -142,8 +140,7 @@ def read_commit(offsets: Rdict, directory: Path) -> Commit:
 
 
 def estimated_rows(db: Rdict, directory: Path) -> int:
-    """RocksDB's estimate of the rows of the `default` column family: overwrites may count twice until
-    compacted.
+    """Return RocksDB's estimate of the rows of the `default` column family. Overwrites may count twice until compacted.
     """
     try:
         return int(db.property_int_value("rocksdb.estimate-num-keys") or 0)

@@ -34,8 +34,8 @@ _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 def scan_rows(
     db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reverse: bool, cached: bool = True
 ) -> StoreIterator:
-    """The rows of this range, as they are now. Raises, now or later, what RocksDB says as an error of ours. `cached`:
-    keep the blocks that are read. Whoever reads all of a store once leaves that room to others."""
+    """Scan the rows of this range, as they are now. Raises, now or later, RocksDB's errors as Stateline's. `cached`:
+    keep the blocks that are read. A reader of a whole store leaves that room to others."""
     if keys.is_empty:
         return Scan.of_chunks(_no_rows())
     try:
@@ -63,7 +63,7 @@ def scan_rows(
 
 
 def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunks:
-    """These chunks, whose iterators read `bound`: held here until they are gone."""
+    """Yield these chunks, and hold `bound`, which their iterators read, until they are gone."""
     try:
         yield from chunks
     except Exception as error:
@@ -71,7 +71,8 @@ def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunk
 
 
 def _forwards(rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
-    """By `items`, which is half as dear again as stepping here, and ends at an error as at the end: `witness` tells."""
+    """Yield rows by `items`, which is cheaper than stepping here. It ends at an error as at the end: `witness` tells
+    these apart."""
     size, behind = FIRST_CHUNK, keys.start
     while chunk := _taken(rows, size):
         behind = chunk[-1][0] + b"\0"  # before the chunk is given away: it is the taker's to change
@@ -120,7 +121,7 @@ def _looked_up(iterator: RdictIter, keys: KeyRange) -> _Chunks:
 
 
 def _segments(iterator: RdictIter, keys: SegmentRange, reverse: bool) -> _Chunks:
-    """From each segment that exists to the next one: two seeks for each, however many do not exist."""
+    """Yield rows from each existing segment to the next one: two seeks for each, however many do not exist."""
     segments = keys.segments
     while segments:
         start, end = keys.within(segments[-1] if reverse else segments[0])
@@ -142,7 +143,7 @@ def _segments(iterator: RdictIter, keys: SegmentRange, reverse: bool) -> _Chunks
 
 
 def _stepped(iterator: RdictIter, step: Callable[[], None], keys: KeyRange, last: bytes | None = None) -> _Chunks:
-    """The rows from where the iterator is, while they are in this range; not a step beyond the key `last`."""
+    """Yield the rows from the iterator's place, while they are in this range, without a step beyond the key `last`."""
     size = FIRST_CHUNK
     chunk, room = list[tuple[bytes, bytes]](), LARGEST_CHUNK_BYTES
     while (key := iterator.key()) is not None and key >= keys.start and (keys.end is None or key < keys.end):

@@ -1,6 +1,6 @@
 """RocksDBSecondary: one opening of a RocksDB secondary, and whether a catch-up of it can be trusted.
 
-The rules that are named by number stand in `secondary`.
+`secondary` has the numbered rules.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from stateline_store.write_ahead_logs import refuse_holes
 
 
 class OwnerFiles(NamedTuple):
-    """What the owner's files looked like at one moment: the manifest's name and size, and the numbers of the logs."""
+    """The owner's files at one moment: the manifest's name and size, and the numbers of the logs."""
 
     manifest: tuple[str, int]
     logs: frozenset[int]
 
     @classmethod
     def of(cls, directory: Path) -> OwnerFiles:
-        """As they are now. Raises `NotPresentError` when there is no database, or not yet."""
+        """Return the present files. Raises `NotPresentError` if there is no database, or not yet."""
         path = str(directory)  # each refresh comes here twice, and pathlib takes longer than the system
         try:
             with open(f"{path}/CURRENT", "rb", buffering=0) as current:
@@ -41,21 +41,20 @@ class OwnerFiles(NamedTuple):
         return cls((name, size), logs)
 
     def lead_to(self, now: OwnerFiles) -> bool:
-        """Whether the log whose end may be unread has not been flushed since (rule 2)."""
+        """Return whether the log whose end may be unread has not been flushed since (rule 2)."""
         newest = max(self.logs, default=0)
         return newest in now.logs and (newest == max(now.logs) or self.manifest == now.manifest)
 
 
 class RocksDBSecondary:
-    """One opening of a secondary. Each has a scratch folder of its own, because an open scan may outlive
-    it.
+    """One opening of a secondary. Each has a scratch folder of its own, because an open scan may outlive it.
 
-    That folder is what is opened: rocksdict makes the one that it is given, and writes into it, also for a reader. It
-    has links to CURRENT and the manifest in use; options say where logs and tables are, which come and go.
+    The scratch folder is opened, because rocksdict makes and writes into the given folder, also for a reader. It has
+    links to CURRENT and the manifest in use. Options name the folder of logs and tables.
     """
 
     def __init__(self, directory: Path, scratch: Path, generation: int, *, proven: bool) -> None:
-        """`proven`: the logs of this generation were looked through before (rule 5)."""
+        """Open the database. `proven`: the logs of this generation were checked before (rule 5)."""
         self.directory = directory
         self.generation = generation
         self.failed = False
@@ -83,12 +82,12 @@ class RocksDBSecondary:
             raise translated(error, directory) from error
 
     def can_catch_up(self, now: OwnerFiles) -> bool:
-        """Whether a catch-up can be trusted (rule 2), and none has failed twice."""
+        """Return whether a catch-up can be trusted (rule 2), and none has failed twice."""
         return not self.failed and self._files.lead_to(now)
 
     def catch_up(self, before: OwnerFiles, *, last_chance: bool) -> None:
-        """Follow the owner, whose files were `before` a moment ago. After an error it may be tried once more, and with
-        `failed` set no more."""
+        """Follow the owner, whose files were `before` a moment ago. After an error, one more try is allowed, the
+        `last_chance`."""
         self.failed = last_chance
         try:
             self.db.try_catch_up_with_primary()
@@ -101,7 +100,7 @@ class RocksDBSecondary:
         self._files = before
 
     def close(self) -> None:
-        """Let go of the database; scans that are open keep what they pinned."""
+        """Close the database. Open scans keep their rows."""
         if hasattr(self, "_offsets"):
             self._offsets.close()
         if hasattr(self, "db"):

@@ -1,8 +1,8 @@
-"""Where a store's bytes are written: RocksDBWrites, the batches that go to the RocksDB of one store partition.
+"""RocksDBWrites: writes the batches of one store partition to its RocksDB.
 
 A commit is one WriteBatch with the WAL on: rows, offsets, Position and commit number become visible, and survive a
-crash, together. `rocksdb_rows` says what the bytes of the column family `offsets` are, each kind of store what a row's
-are. Every method raises what RocksDB says, and writes all or nothing.
+crash, together. `rocksdb_rows` describes the bytes of the column family `offsets`, each kind of store its own rows.
+Every method raises RocksDB's errors, and writes all or nothing.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ class RocksDBWrites:
     """For the database's owner. It keeps the database open until `close`."""
 
     def __init__(self, database: Rdict, offsets: ColumnFamily) -> None:
-        """`offsets` is the handle of that column family."""
+        """Write to this database. `offsets` is the handle of that column family."""
         self._db = database
         self._offsets = offsets
 
     def close(self) -> None:
-        """Let go of the database. An error of a write that failed may still refer to this."""
+        """Release the database. The error of a failed write may still refer to this."""
         del self._db, self._offsets
 
     def commit(
         self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None, *, sync: bool
     ) -> None:
-        """As `Engine.write`."""
+        """Write rows and commit in one batch, as `Engine.write` says."""
         self._write(lambda: self._commit_batch(rows, commit, expired), sync=sync)
 
     def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
-        """These rows take the place of those of all segments, and this layout that of the old one; forced to the
-        disk."""
+        """Replace the rows of all segments by these, and the layout by this one, synced."""
 
         def batch() -> WriteBatch:
             made, end = WriteBatch(raw_mode=True), EVERY_SEGMENT.end
@@ -60,8 +59,8 @@ class RocksDBWrites:
         self._db.write(self._with_marks(WriteBatch(raw_mode=True), rows))
 
     def flush_soon(self, layout: Layout) -> None:
-        """Have RocksDB flush both column families as one cut, as it does before any write while the budget of all
-        memtables is reached; the row that is written, of this layout, is there already. (`Rdict.flush` would flush one
+        """Have RocksDB flush both column families together, as it does before any write while the budget of all
+        memtables is reached. It writes a row of this layout that is there already. (`Rdict.flush` would flush one
         family alone.) While its flushes are behind, nothing happens."""
         options = WriteOptions()
         options.no_slowdown = True
@@ -72,11 +71,11 @@ class RocksDBWrites:
                 raise
 
     def _write(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
-        """Write a batch, waiting here while RocksDB takes no writes because its flushes are behind.
+        """Write a batch. Wait here while RocksDB takes no writes because its flushes are behind.
 
-        In RocksDB the wait would hold the GIL, and have no end on a full disk: it hides the failed flush while it hopes
-        for space. Asked again, it tells of that. A write that is merely slowed down is left to RocksDB, which counts
-        every attempt against the writer.
+        RocksDB's own wait would hold the GIL, and have no end on a full disk: it hides the failed flush while it hopes
+        for space. Asked again, it reports the failure. RocksDB itself delays a write that is merely slowed down,
+        because it counts every attempt against the writer.
         """
         options = WriteOptions()
         options.sync = sync

@@ -1,10 +1,10 @@
-"""RowCache: rows of one database that its owner has read or committed lately, in Python's hands.
+"""RowCache: recently read or committed rows of one database, in Python objects, for its owner.
 
-A get through RocksDB's binding takes 1.4 µs, of many keys at once 0.6 µs each; here it takes 0.1 µs.
+A get through RocksDB's binding takes 1.4 µs, of many keys at once 0.6 µs each. Here it takes 0.1 µs.
 
-All caches of a thread share one budget. Each has two generations: what comes goes into the younger one; when the
-younger ones have three eighths of the budget, the largest becomes its cache's older one, and what that was is
-forgotten. The older ones have half of it, of which the largest goes first; a batch of more than an eighth is not kept.
+All caches of a thread share one budget. Each has two generations. New rows go into the younger one. When the younger
+ones have three eighths of the budget, the largest becomes its cache's older one, which replaces the former older one.
+The older ones have half of the budget, and the largest is dropped first. A batch of more than an eighth is not kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_BYTES = 1024 * 1024  # how much comes into all of them between two looks a
 
 
 class Unknown(Enum):
-    """What is said of a key that is not in the cache: it may be in the database."""
+    """The result for a key that is not in the cache. It may be in the database."""
 
     UNKNOWN = "unknown"
 
@@ -35,8 +35,8 @@ Known: TypeAlias = bytes | Unknown | None
 
 
 class RowCache:
-    """One database's. It is right as long as all that is written is told (`committed`, `clear`). Used on the thread
-    that has made it."""
+    """The cache of one database. It is right if it is told all writes (`committed`, `clear`). For the thread that made
+    it."""
 
     __slots__ = ("__weakref__", "_asked", "older", "older_bytes", "younger", "younger_bytes")
 
@@ -49,13 +49,13 @@ class RowCache:
         shared.caches.add(self)
 
     def get(self, key: bytes) -> Known:
-        """What is known of this key."""
+        """Return the cached value of this key, or `UNKNOWN`."""
         self._asked += 1
         rows = self.younger
         return rows[key] if key in rows else self.older.get(key, UNKNOWN)
 
     def get_many(self, keys: Sequence[bytes]) -> list[Known]:
-        """What is known of each of them."""
+        """Return the cached value of each key, or `UNKNOWN`."""
         self._asked += len(keys)
         rows, older = self.younger, self.older
         return [rows[key] if key in rows else older.get(key, UNKNOWN) for key in keys]
@@ -66,7 +66,7 @@ class RowCache:
         self._grown(row_bytes(key, value))
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """The database has these rows."""
+        """Keep these rows, which the database has."""
         size_bytes = rows_bytes(rows)
         if size_bytes > ROW_CACHE_BYTES // 8:
             self.clear()
@@ -75,7 +75,7 @@ class RowCache:
             self._grown(size_bytes)
 
     def committed(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """The database was given these rows."""
+        """Keep these rows, which were written to the database."""
         if self._asked * _ROWS_PER_GET >= len(rows):
             self.keep(rows)
         else:
@@ -112,7 +112,7 @@ class _Shared(threading.local):
         self.grown_bytes = 0
 
     def stay_within(self, budget_bytes: int) -> None:
-        """Let caches forget until they do. What has come since the last look, and a batch, are the eighth between."""
+        """Have caches forget rows until they fit. The eighth between is for rows since the last look, and a batch."""
         self._lessen(budget_bytes * 3 // 8, lambda cache: cache.younger_bytes, RowCache.grow_older)
         self._lessen(budget_bytes // 2, lambda cache: cache.older_bytes, RowCache.forget_older)
 

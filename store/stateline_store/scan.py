@@ -18,10 +18,10 @@ Row = TypeVar("Row", covariant=True)
 
 
 class ChunkSource:
-    """The chunks that a scan gives. The store that they come from holds it weakly, to cut them off when it closes.
+    """The chunks of a scan. The scan's store holds it weakly, to end it when the store closes.
 
-    Held by the scan and by whatever reads on from it. So it lives as long as one of them does: a loop over a scan that
-    nobody else holds has the iterator alone.
+    The scan and its iterators hold it. So it lives as long as one of them: a loop over a scan may hold the iterator
+    alone.
     """
 
     __slots__ = ("__weakref__", "chunks", "was_cut")
@@ -31,17 +31,15 @@ class ChunkSource:
         self.was_cut = False
 
     def cut_off(self) -> None:
-        """The store is closing: free what is pinned, and let who reads on meet a `StoreClosedError`, unless the end has
-        been reached."""
+        """Free the pinned rows, because the store is closing. Unless the end was reached, the next step raises
+        `StoreClosedError`."""
         if inspect.getgeneratorstate(self.chunks) != inspect.GEN_CLOSED:
             self.was_cut = True
             self.chunks.close()
 
 
 class ValueAndTimestamp(NamedTuple):
-    """A value and the timestamp of the record that brought it: milliseconds since the epoch, -1 for
-    unknown.
-    """
+    """A value and the timestamp of its record: milliseconds since the epoch, -1 for unknown."""
 
     value: bytes
     timestamp: int
@@ -53,11 +51,11 @@ Value: TypeAlias = bytes | ValueAndTimestamp
 class Scan(Generic[Row]):
     """Rows in key order, as they were when the scan was made: later puts, commits and rollbacks do not show.
 
-    An iterator and a context manager. `close` frees what it pins (files, memory); running to the end does so
-    as well. Goes on after the store was written to or committed. Not thread-safe. When the store was closed under it,
-    it raises `StoreClosedError` after the rows that it had read ahead: a closed store never looks like the end of data.
+    An iterator and a context manager. `close` frees the pinned files and memory, and so does the end. It survives
+    writes to the store and commits. Not thread-safe. If the store is closed meanwhile, it raises `StoreClosedError`
+    after the rows that it had read ahead: a closed store never looks like the end of data.
 
-    Rows are read in chunks, small ones first: a row then costs a fraction of what a Python step per row would.
+    Rows are read in chunks, small ones first: a row then costs a fraction of a Python step per row.
     """
 
     __slots__ = ("_ahead", "_generator", "_rows", "_source")
@@ -70,7 +68,7 @@ class Scan(Generic[Row]):
 
     @classmethod
     def of_chunks(cls, chunks: Generator[list[Row], None, None]) -> Scan[Row]:
-        """A scan of the rows in these chunks, which may be empty. Closing it closes the generator."""
+        """Make a scan of the rows in these chunks, which may be empty. Closing it closes the generator."""
         scan, source = cls.__new__(cls), ChunkSource(chunks)
         scan._source, scan._generator, scan._ahead = source, chunks, []
         # Flattened without a Python step per row, which took a fifth of a scan's time; and without a reference to the
@@ -86,18 +84,18 @@ class Scan(Generic[Row]):
 
     @property
     def source(self) -> ChunkSource:
-        """What the store that made this scan of chunks holds of it, weakly."""
+        """The object by which the scan's store ends it, held weakly."""
         assert self._source is not None, "only scans of chunks are cut off"
         return self._source
 
     def chunks(self) -> Generator[list[Row], None, None]:
-        """The rows in lists, the caller's own, for whoever merges or filters them: instead of iterating, not beside."""
+        """Yield the rows in lists, which the caller may keep and change. Use it instead of iterating, not beside it."""
         if self._source is None:
             return ([row] for row in self._rows)
         return _checked(self._source)
 
     def close(self) -> None:
-        """Free what the scan pins. It then has no more rows; a second call does nothing."""
+        """Free the pinned rows. The scan is then at its end. A second call does nothing."""
         self._generator.close()
         for rows in self._ahead:
             rows.clear()
@@ -137,17 +135,15 @@ TimestampedIterator: TypeAlias = Scan[tuple[bytes, ValueAndTimestamp]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from `start` (included) to `end` (excluded; None is open). Empty when `end` is not above
-    `start`.
-    """
+    """Keys from `start` (included) to `end` (excluded, None is open). Empty if `end` is not above `start`."""
 
     start: bytes = b""
     end: bytes | None = None
 
     @classmethod
     def between(cls, lower: bytes | None, upper: bytes | None) -> KeyRange:
-        """Both ends included, None open. `lower` above `upper` covers nothing and logs a warning, because it
-        is most often a serializer whose bytes do not sort like its values (Kafka Streams' rule)."""
+        """Return the range with both ends included, None open. If `lower` is above `upper`, the range is empty and a
+        warning is logged, because most often a serializer's bytes do not sort like its values (Kafka Streams' rule)."""
         _check_bound(lower)
         _check_bound(upper)
         if lower is not None and upper is not None and lower > upper:
@@ -163,9 +159,8 @@ class KeyRange:
 
     @classmethod
     def prefixed(cls, prefix: bytes) -> KeyRange:
-        """Every key that begins with `prefix`; the end is its successor, and open for 0xff… and for
-        nothing.
-        """
+        """Return the range of every key that begins with `prefix`. Its end is the successor of the prefix, and open for
+        0xff… and for an empty prefix."""
         if not isinstance(prefix, bytes):
             raise InvalidArgumentError(f"A prefix is bytes, not {prefix!r:.60}.")
         stem = prefix.rstrip(b"\xff")

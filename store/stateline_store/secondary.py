@@ -1,24 +1,23 @@
 """SecondaryReader: committed reads in another process than the owner's, through a RocksDB secondary.
 
-A secondary follows the owner's manifest and write-ahead log when told to (`refresh`), and stands still in
-between. What RocksDB does not promise is checked here, so that an answer is right or is an error that says to
-ask again:
+A secondary follows the owner's manifest and write-ahead log at each `refresh`, and does not change in between. RocksDB
+does not promise all of this, so it is checked here. An answer is then right, or an error that says to ask again:
 
 1. The notice's commit number, read before a catch-up, is demanded from the database's own row after it.
 2. No catch-up goes across the flush of a log whose end was not read before: RocksDB can leave the flushed rows hidden
    behind older ones that it had replayed (facebook/rocksdb issues 14444, 15051), or miss the end of a log that was
-   deleted after it read the manifest; each for one column family alone, so that the commit number looks right. The
-   newest log at the start of the last refresh is the only one whose end can be unread. If it is gone, or if there are
-   newer logs and the manifest has changed, this opens anew, with empty memory. The check is made after the catch-up
-   as well as before it. Flushes are recorded in the manifest before their logs are deleted, and logs go in order.
-3. An opening during which the manifest changed is not used: table files can have gone in between, and RocksDB then
-   shows an older state without a word.
-4. A changed generation (reopened, wiped, rebuilt) opens anew. Generation 0 means that there is no database.
-5. At the first opening of a generation the logs must follow each other without a gap (`write_ahead_logs.py`): a power
-   cut can have come since an owner was here. None comes while this process lives, and an owner has looked itself.
-6. An error is answered by one more catch-up, then by opening anew, then by `RetryLaterError`.
+   deleted after it read the manifest. This happens to one column family alone, so the commit number looks right. Only
+   the newest log at the start of the last refresh can have an unread end. If it is gone, or if there are newer logs
+   and the manifest has changed, the reader opens again, with empty memory. It checks this before and after the
+   catch-up. Flushes are recorded in the manifest before their logs are deleted, and logs are deleted in order.
+3. An opening during which the manifest changed is not used: table files can vanish in between, and RocksDB then shows
+   an older state without an error.
+4. After a change of generation (reopened, wiped, rebuilt), the reader opens again. Generation 0 means no database.
+5. At the first opening of a generation the logs must follow each other without a gap (`write_ahead_logs.py`), because
+   of a power cut since the last owner. There is none while this process lives, and an owner has checked the logs.
+6. After an error, the reader catches up once more, then opens again, then raises `RetryLaterError`.
 
-An opening takes about a millisecond, and more when it has a long log to replay; one comes with most flushes.
+An opening takes about a millisecond, and more with a long log to replay. Most flushes cause one.
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ _ATTEMPTS = 5  # openings before giving up: each fails only when a flush ends wi
 
 
 class SecondaryReader(Reader):
-    """A `Reader` of committed state in another process. Between two `refresh` calls data and position do not
-    move.
+    """A `Reader` of committed state in another process. Data and Position only change by `refresh`.
 
-    Not thread-safe. Never answers wrong or empty for lack of data: it raises `RetryLaterError` instead.
+    Not thread-safe. It never answers wrong or empty for lack of data: it raises `RetryLaterError` instead.
     """
 
     isolation_level = IsolationLevel.READ_COMMITTED
@@ -62,8 +60,8 @@ class SecondaryReader(Reader):
     def __init__(self, store_directory: Path, notice_path: Path, scratch_directory: Path) -> None:
         """Open the store as its owner last committed it.
 
-        `scratch_directory` is created if need be; what is put there is removed at `close`. Raises
-        `NotPresentError` when no owner has opened the store here (or it was wiped).
+        `scratch_directory` is created if need be, and its files are removed at `close`. Raises `NotPresentError` if no
+        owner has opened the store here, or if it was wiped.
         """
         self._directory = store_directory
         self._scratch = scratch_directory
@@ -85,12 +83,12 @@ class SecondaryReader(Reader):
 
     @property
     def layout(self) -> Layout:
-        """How the rows are written: of which kind the store is, and its segments. Nothing else tells a reader."""
+        """The form of the rows: the kind of store and its segments."""
         return self._open().layout
 
     @property
     def types(self) -> StoreTypes | None:
-        """What the bytes of keys and values mean; None where the store does not say."""
+        """The types of keys and values, None if the store does not say them."""
         return self._open().types
 
     @property
@@ -105,41 +103,41 @@ class SecondaryReader(Reader):
 
     @property
     def commit_number(self) -> int:
-        """The commit that is read, as of the last refresh."""
+        """The number of the commit that is read, as of the last refresh."""
         return self._open().commit.number
 
     @property
     def shown_number(self) -> int:
-        """The commit that was read last, 0 before the first; also while nothing can be read."""
+        """The number of the commit that was read last, 0 before the first, also while nothing can be read."""
         return self._number
 
     @property
     def generation(self) -> int:
-        """The opening by its owner that is read, as of the last refresh: a commit's number is of one generation."""
+        """The owner's opening that is read, as of the last refresh. A commit number belongs to one generation."""
         return self._generation
 
     @property
     def is_behind(self) -> bool:
-        """Whether `refresh` has anything to do: a commit or an opening was announced since the last one."""
+        """Whether a commit or an opening was announced since the last refresh."""
         if self._closed:
             raise StoreClosedError(f"This reader of {self._directory} is closed: make a new one.")
         slots = self.notice.slots
         return slots[1] != self._generation or slots[2] > self._number or self._secondary is None
 
     def refresh(self, *, files: bool = False) -> None:
-        """Reflect at least the newest commit announced when this was called; costs nothing when there is
-        none. `files`: let go of files too that the owner has replaced since then, as compactions do; a commit
-        that is made, and not announced yet, is reflected then.
+        """Reflect at least the newest announced commit. Without a new one, it costs nothing. `files`: also release
+        files that the owner has replaced since, for example by compactions. Then a commit that is made and not
+        announced yet is reflected too.
 
-        Raises `NotPresentError` when the store was wiped or deleted, `NewerFormatError` when a newer version owns it
-        now, `RetryLaterError` when the owner changed it faster than it could be read: nothing can be read then until a
-        refresh succeeds.
+        Raises `NotPresentError` if the store was wiped or deleted, `NewerFormatError` if a newer version owns it now,
+        `RetryLaterError` if the owner changed it faster than it could be read. Nothing can be read then until a refresh
+        succeeds.
         """
         if self.is_behind or files:
             self._follow()
 
     def get(self, key: bytes) -> bytes | None:
-        """The committed value as of the last refresh, None when there is none."""
+        """Return the committed value as of the last refresh, None if there is none."""
         secondary = self._open()
         try:
             value: bytes | None = secondary.db.get(key)
@@ -150,15 +148,16 @@ class SecondaryReader(Reader):
         return value
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        """As `Reader.scan`. The scan keeps what it saw, across refreshes and even across `close`."""
+        """Scan the rows of this range in key order. The scan keeps its rows, across refreshes and even across `close`.
+        """
         return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
-        """About how many rows there are."""
+        """Return the approximate number of rows."""
         return estimated_rows(self._open().db, self._directory)
 
     def close(self) -> None:
-        """Release everything, the scratch files included; a second call does nothing."""
+        """Release everything, also the scratch files. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +174,7 @@ class SecondaryReader(Reader):
         return self._secondary
 
     def _follow(self) -> None:
-        """Catch up, or open anew, until what is read is what the notice speaks of."""
+        """Catch up or open again, until the read state is the announced one."""
         failure: StatelineError | None = None
         for _ in range(_ATTEMPTS):
             generation, wanted = self._announced()
@@ -200,7 +199,7 @@ class SecondaryReader(Reader):
         raise RetryLaterError(f"{self._directory} cannot be read just now: {failure} Ask again.") from failure
 
     def _moved(self, generation: int, *, again: bool) -> RocksDBSecondary:
-        """A secondary of this generation that has just been moved on; `again`: a first try has failed."""
+        """Return a secondary of this generation that has caught up just now. `again`: a first try has failed."""
         secondary = self._secondary
         if secondary is not None and secondary.generation == generation:
             files = OwnerFiles.of(self._directory)
@@ -214,7 +213,7 @@ class SecondaryReader(Reader):
         return self._secondary
 
     def _announced(self) -> tuple[int, int]:
-        """Generation and commit number of the notice, looked up by its path again when it was withdrawn."""
+        """Return generation and commit number of the notice. A withdrawn notice is looked up by its path again."""
         if self.notice.generation == 0:
             self._drop()
             self.notice.look_again()
@@ -223,9 +222,7 @@ class SecondaryReader(Reader):
         return self.notice.generation, self.notice.commit_number
 
     def _get_anew(self, key: bytes, error: Exception) -> bytes | None:
-        """A read failed, for example because a file is gone: read from a new opening, if that is of the
-        same commit.
-        """
+        """Read after a failure, for example because a file is gone, from a new opening of the same commit."""
         if not isinstance(error, StatelineError):
             raise error
         number = self._open().commit.number

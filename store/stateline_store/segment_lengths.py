@@ -1,7 +1,8 @@
-"""Longer segments for a store whose retention was raised: its rows move to them when it is opened, all at once.
+"""Longer segments for a store whose retention was raised: at an opening, all its rows move to them.
 
-Rows keep the length of the segments that they were written in, or else none would be found. With a retention that is a
-thousand times as long, a thousand times as many segments would fill up, and a read of a key's history looks at each.
+Rows stay in segments of the length that they were written with, because reads would not find them otherwise. With a
+retention that is a thousand times as long, there would be a thousand times as many segments, and a read of a key's
+history looks at each.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -> None:
-    """Rewrite a store whose segments are much shorter than the declared ones. One that is too large stays as it is,
-    with a warning. A crash leaves the one or the other; readers in other processes find no database meanwhile.
+    """Rewrite a store whose segments are much shorter than the declared ones. A store that is too large stays as it is,
+    with a warning. A crash leaves the old or the new rows. Readers in other processes find no database meanwhile.
 
     Raises `DamagedDataError` for rows that make no sense, and as `RocksDBEngine.replace_segments`.
     """
@@ -57,7 +58,7 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
 
 
 def _of_times(rows: Iterable[tuple[bytes, bytes]], interval_ms: int, layout: Layout) -> dict[bytes, bytes]:
-    """Rows of windows by their start, of sessions by their end."""
+    """Place rows of windows by their start, of sessions by their end."""
     pack, width, moved = PREFIX.pack, PREFIX.size, dict[bytes, bytes]()
     for stored_key, value in rows:
         row = stored_key[width:]
@@ -67,7 +68,7 @@ def _of_times(rows: Iterable[tuple[bytes, bytes]], interval_ms: int, layout: Lay
 
 
 def _of_versions(rows: Iterable[tuple[bytes, bytes]], interval_ms: int) -> dict[bytes, bytes]:
-    """Versions by the time at which their validity ends; those of a key come in ascending segments."""
+    """Place versions by the end of their validity. Those of a key come in ascending segments."""
     moved = dict[bytes, list[Version]]()
     for stored_key, row in rows:
         for version in reversed(versions(row)):
@@ -77,8 +78,8 @@ def _of_versions(rows: Iterable[tuple[bytes, bytes]], interval_ms: int) -> dict[
 
 
 def _append(oldest_first: list[Version], version: Version) -> None:
-    """One more version of a row, the newest. A gap before it becomes a tombstone. A degenerate one, which says only
-    that the key is deleted from there on, stands alone or not at all: the end of a row says the same."""
+    """Append the newest version to a row. A gap before it becomes a tombstone. A degenerate version only says that the
+    key is deleted from there on. It is alone in a row or absent, because the end of a row says the same."""
     if oldest_first:
         end = oldest_first[-1].valid_to
         if oldest_first[-1].timestamp == end:

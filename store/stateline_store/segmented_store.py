@@ -1,9 +1,9 @@
-"""SegmentedStore: what window and session stores have in common: rows in segments of time, and a retention.
+"""SegmentedStore: the base of window and session stores: rows in segments of time, and a retention.
 
     stored key := segment:i64 BE ‖ row key              on disk: never change
     row key    := key ‖ two numbers (`windowed_keys`)   the changelog's key too
 
-The first of the two numbers is the row's time: the start of a window, the end of a session. It tells the segment, moves
+The first of the two numbers is the row's time: the start of a window, the end of a session. It gives the segment, moves
 stream time, and decides when the row expires (`segments`).
 """
 
@@ -44,7 +44,7 @@ class RowPackers(dict[int, Callable[[int, bytes, int, int], bytes]]):
 
 
 class SegmentedStore(TransactionalStore):
-    """A TransactionalStore whose rows expire. Each kind says what a row key is."""
+    """A TransactionalStore whose rows expire. Each kind defines its row keys."""
 
     _segments: Segments
     _segment_width: ClassVar[int] = PREFIX.size
@@ -62,7 +62,7 @@ class SegmentedStore(TransactionalStore):
 
     @property
     def segments(self) -> Segments:
-        """How long rows are kept, and how time is cut: what readers need beside the rows."""
+        """The retention and the segment interval, which readers need beside the rows."""
         return self._segments
 
     @property
@@ -71,8 +71,7 @@ class SegmentedStore(TransactionalStore):
 
     @property
     def dropped_records(self) -> int:
-        """How many puts came too late and were dropped since the store was opened; a rollback does not take them
-        back."""
+        """The number of puts since the opening that were dropped as late. A rollback does not change it."""
         return self._dropped
 
     def init(self, context: StoreContext) -> None:
@@ -80,14 +79,14 @@ class SegmentedStore(TransactionalStore):
         self._dropped = 0
 
     def with_segments(self, row_keys: Iterable[bytes]) -> list[bytes]:
-        """The stored keys of these row keys, for `get_rows` and `put_rows`."""
+        """Return the stored keys of these row keys, for `get_rows` and `put_rows`."""
         pack, interval = PREFIX.pack, self._interval_ms
         unpack, width = self._row_suffix.unpack_from, self._row_suffix.size
         return [pack(unpack(key, len(key) - width)[0] // interval) + key for key in row_keys]
 
     def rows_between(self, first_ms: int, last_ms: int) -> StoreIterator:
-        """(stored key, stored bytes) of the rows of these times, and of others in their segments: staged over
-        committed, segment by segment. Also those that reads do not show any more, until a commit has removed them."""
+        """Scan (stored key, stored bytes) of the rows of these times and of others in their segments: staged over
+        committed, by segment. The scan also has rows that reads hide, until a commit has removed them."""
         first, last = self._segments.id_of(max(first_ms, 0)), self._segments.id_of(min(last_ms, MAX_TIMESTAMP_MS))
         return self._own_reader().scan(KeyRange(PREFIX.pack(first), PREFIX.pack(last + 1)))
 
@@ -96,10 +95,10 @@ class SegmentedStore(TransactionalStore):
         self._segments = Segments(self._retention_ms, self._interval_ms)
 
     def restore(self, changes: Changes) -> None:
-        """Stage changes as the changelog holds them, the newest last. Those whose segment has expired by the end of
-        them are left out; they move stream time all the same.
+        """Stage changes of changelog records, the newest last. A change is left out if its segment has expired by the
+        last of them. It moves stream time all the same.
 
-        Raises `DamagedDataError` for a key that is none of this kind of store; nothing was staged then.
+        Raises `DamagedDataError` for a key that is none of this kind of store. Nothing is staged then.
         """
         self._open()
         if self.timestamped:
@@ -109,7 +108,7 @@ class SegmentedStore(TransactionalStore):
         self._stream_time_ms = newest_ms
 
     def _restored(self, changes: Changes) -> tuple[dict[bytes, bytes | None], int]:
-        """The rows of these changes that are still live after all of them, and the stream time then."""
+        """Return the rows of these changes that are still live after all of them, and the stream time then."""
         rows: dict[bytes, bytes | None] = {}
         oldest, newest = MAX_TIMESTAMP_MS, self._stream_time_ms
         # The hot path of a restore: over a million records a second, so no calls but the ones into C.

@@ -1,11 +1,11 @@
-"""Segments: how a store with a retention cuts time into pieces, so that old ones can be dropped as a whole.
+"""Segments: the pieces of time of a store with a retention, each of which is dropped as a whole.
 
-A stored key is ``segment:i64 ‖ row key`` with ``segment = timestamp // interval``: all rows of a segment are
-neighbours in the one database of the store, and one range delete, in the batch of the commit that expires them, drops
-them (Kafka Streams keeps a database per segment, and loses late records by it). The numbers are Kafka Streams'
-(`AbstractSegments`, `Stores`): stream time is the largest timestamp seen, never a clock, and
+A stored key is ``segment:i64 ‖ row key`` with ``segment = timestamp // interval``. All rows of a segment are neighbours
+in the store's one database. One range delete drops them, in the batch of the commit that expires them. (Kafka Streams
+keeps a database per segment, and loses late records by it.) The numbers are Kafka Streams' (`AbstractSegments`,
+`Stores`). Stream time is the largest timestamp seen, never a clock, and
 
-- a *put* is refused when its whole segment is older than ``stream time - retention``;
+- a *put* is refused if its whole segment is older than ``stream time - retention``;
 - a *read* sees nothing older than ``stream time - retention + 1``, whatever is still on disk.
 """
 
@@ -42,16 +42,16 @@ class SegmentRange:
 
     @property
     def end(self) -> bytes:
-        """Above every stored key of a range that is not empty."""
+        """A key above every stored key of a range that is not empty."""
         return self.within(self.segments[-1])[1]
 
     def within(self, segment: int) -> tuple[bytes, bytes]:
-        """The stored keys of this range in that segment: from which to which, the second excluded."""
+        """Return the stored keys of this range in that segment: the first, and the end (excluded)."""
         prefix = PREFIX.pack(segment)
         return prefix + self.start, PREFIX.pack(segment + 1) if self.stop is None else prefix + self.stop
 
     def of_sorted(self, keys: list[bytes]) -> list[bytes]:
-        """Those of these stored keys, which are ascending, that are inside: two searches per segment that exists."""
+        """Return the keys of the range among these ascending stored keys: two searches per existing segment."""
         found, segments = list[bytes](), self.segments
         until = bisect_left(keys, self.end) if segments else 0
         while segments:
@@ -66,65 +66,66 @@ class SegmentRange:
 
 
 class Scannable(Protocol):
-    """What segments need of a reader (`readers.Reader`)."""
+    """The part of a reader (`readers.Reader`) that segments need."""
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        """The rows of this range in key order; a snapshot made now."""
+        """Scan the rows of this range in key order, as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """How long rows are kept and how time is cut. All times are milliseconds. Thread-safe: it never changes."""
+    """A retention and a segment interval. All times are milliseconds. Thread-safe: it never changes."""
 
     retention_ms: int
     interval_ms: int
 
     @classmethod
     def of_retention(cls, retention_ms: int) -> Segments:
-        """The cut of window and session stores. Raises `InvalidArgumentError` for a negative retention."""
+        """Make the segments of window and session stores. Raises `InvalidArgumentError` for a negative retention."""
         if retention_ms < 0:
             raise InvalidArgumentError(f"A retention of {retention_ms} ms: 0 or more is accepted.")
         return cls(retention_ms, max(retention_ms // 2, _LEAST_INTERVAL_MS))
 
     def id_of(self, timestamp_ms: int) -> int:
-        """The segment of this timestamp, which must not be negative."""
+        """Return the segment of this timestamp, which must not be negative."""
         return timestamp_ms // self.interval_ms
 
     def oldest_live(self, stream_time_ms: int) -> int:
-        """The oldest segment that still takes puts."""
+        """Return the oldest segment that still takes puts."""
         return max(0, stream_time_ms - self.retention_ms) // self.interval_ms
 
     def oldest_readable_ms(self, stream_time_ms: int) -> int:
-        """The oldest timestamp that reads still show."""
+        """Return the oldest timestamp that reads still show."""
         return max(0, stream_time_ms - self.retention_ms + 1)
 
     def readable(self, from_ms: int, to_ms: int, stream_time_ms: int) -> tuple[int, int]:
-        """The part of this span of timestamps that reads show, both ends included; (1, 0) for none."""
+        """Return the part of this span of timestamps that reads show, both ends included, (1, 0) for none."""
         first, last = max(from_ms, self.oldest_readable_ms(stream_time_ms)), min(to_ms, stream_time_ms)
         return (first, last) if first <= last else (1, 0)
 
     def between(self, first_ms: int, last_ms: int) -> range:
-        """The segments of these timestamps, both included, the oldest first; none when they are in the wrong order."""
+        """Return the segments of these timestamps, both included, oldest first. Timestamps in the wrong order give
+        none."""
         return range(self.id_of(first_ms), self.id_of(last_ms) + 1) if first_ms <= last_ms else range(0)
 
     def expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        """The rows that are to go when stream time moves from `before_ms` to here; None for none."""
+        """Return the rows that expire when stream time moves from `before_ms` to here, None for none."""
         old, new = self.oldest_live(before_ms), self.oldest_live(stream_time_ms)
         return KeyRange(PREFIX.pack(old), PREFIX.pack(new)) if new > old else None
 
     def all_expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
-        """As `expired`, from the beginning of time: an earlier run with a longer retention has removed less."""
+        """Return all rows that have expired by now, also those that an earlier run with a longer retention kept."""
         return None if self.expired(before_ms, stream_time_ms) is None else self.expired(-1, stream_time_ms)
 
 
 def scan_segments(
     reader: Scannable, segments: range, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
 ) -> StoreIterator:
-    """(row key, value) of each of these segments, oldest first (newest first when `reverse`), in key order within one.
+    """Scan (row key, value) of these segments, oldest first (newest first if `reverse`), in key order within a segment.
 
-    `start` (included) and `end` (excluded, None open) bound the row key within each segment. All segments are seen at
-    one moment: now. However many do not exist: a store whose retention was raised can have a thousand times as many as
-    before, of which nearly none has rows.
+    `start` (included) and `end` (excluded, None open) bound the row key within each segment. The scan shows all
+    segments at one moment. Segments need not exist: a store with a raised retention can have a thousand times as many
+    as before, nearly all without rows.
     """
     keys = SegmentRange(segments, start, end)
     ranges: list[KeyRange | SegmentRange] = [keys]
@@ -138,7 +139,7 @@ def scan_segments(
 
 
 def existing(scan: Callable[[KeyRange], StoreIterator], segments: range) -> Iterator[int]:
-    """Those of these segments that have rows, ascending; all of them when they are few. Nobody may move what is scanned
+    """Return the segments that have rows, ascending, or all segments if they are few. The scanned rows must not change
     meanwhile."""
     if len(segments) <= MOST_AT_ONCE:
         return iter(segments)
@@ -146,8 +147,8 @@ def existing(scan: Callable[[KeyRange], StoreIterator], segments: range) -> Iter
 
 
 def present(scan: Callable[[KeyRange], StoreIterator], keys: KeyRange = EVERY_KEY) -> Iterator[int]:
-    """The segments that have rows in this range of stored keys, in stored order (a versioned store's -1 is the last).
-    One scan for each."""
+    """Return the segments with rows in this range of stored keys, in stored order. A versioned store's -1 is the last.
+    It takes one scan for each."""
     while True:
         with scan(keys) as rows:
             row = next(rows, None)
@@ -161,7 +162,7 @@ def present(scan: Callable[[KeyRange], StoreIterator], keys: KeyRange = EVERY_KE
 
 
 def segment_of(key: bytes) -> int:
-    """The segment of this stored key; -1 of a versioned store's latest values, which stand behind all others. Raises
+    """Return the segment of this stored key. Latest values of a versioned store have -1 and sort last. Raises
     `DamagedDataError` for a key that is too short to have one."""
     try:
         return int(PREFIX.unpack_from(key)[0])

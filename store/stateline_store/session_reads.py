@@ -33,9 +33,9 @@ class SessionReads:
     """Sessions by key, start and end, seen through `reader`. Times are milliseconds since the epoch, bounds are
     included.
 
-    Nothing is seen that ended ``retention`` or longer before the stream time that the reader sees. Every scan is a
-    snapshot, made now, in Kafka Streams' order: segment by segment of the sessions' ends, by row key within one; so the
-    sessions of one key come by end, then start. Raises what the reader raises; not thread-safe, as the reader.
+    Sessions are hidden that ended ``retention`` or longer before the reader's stream time. Every scan is a snapshot, in
+    Kafka Streams' order: by segment of the sessions' ends, then by row key. So the sessions of one key come by end,
+    then start. Raises what the reader raises. Not thread-safe, as the reader.
     """
 
     __slots__ = ("_reader", "_segments")
@@ -45,7 +45,7 @@ class SessionReads:
         self._segments = segments
 
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
-        """The aggregate of exactly this session, None when there is none."""
+        """Return the aggregate of exactly this session, None if there is none."""
         if not isinstance(key, bytes):
             raise no_key(key)
         first, last = self._readable(end_ms, end_ms)
@@ -55,18 +55,18 @@ class SessionReads:
         return self._reader.get(PREFIX.pack(self._segments.id_of(end_ms)) + session_key(key, start_ms, end_ms))
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
-        """All sessions of a key."""
+        """Scan all sessions of a key."""
         return self.find_sessions(key, 0, MAX_TIMESTAMP_MS, reverse=reverse)
 
     def fetch_keys(self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False) -> WindowedIterator:
-        """All sessions of the keys from `key_from` to `key_to`, both included, None open. `key_from` above `key_to`
-        gives none and logs a warning."""
+        """Scan all sessions of the keys from `key_from` to `key_to`, both included, None open. If `key_from` is above
+        `key_to`, the scan is empty and a warning is logged."""
         return self.find_sessions_of_keys(key_from, key_to, 0, MAX_TIMESTAMP_MS, reverse=reverse)
 
     def find_sessions(
         self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
     ) -> WindowedIterator:
-        """The sessions of a key that end at `earliest_end` or later and start at `latest_start` or earlier."""
+        """Scan a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         least, greatest = SESSION_SUFFIX.pack(first, 0), SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
         rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
@@ -81,20 +81,20 @@ class SessionReads:
         *,
         reverse: bool = False,
     ) -> WindowedIterator:
-        """As `find_sessions`, of the keys from `key_from` to `key_to`, as in `fetch_keys`."""
+        """Scan the sessions of `find_sessions`, of the keys from `key_from` to `key_to` as in `fetch_keys`."""
         first, last = self._readable(earliest_end, MAX_TIMESTAMP_MS)
         greatest = SESSION_SUFFIX.pack(last, MAX_TIMESTAMP_MS)
         rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
         return Scan.of_chunks(_of_keys(rows, key_from or b"", key_to, first, last, latest_start))
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
-        """The sessions of all keys that end from `earliest_end` to `latest_end`."""
+        """Scan the sessions of all keys that end from `earliest_end` to `latest_end`."""
         first, last = self._readable(earliest_end, latest_end)
         rows = scan_keys(self._reader, self._segments.between(first, last), None, None, b"", reverse=reverse)
         return Scan.of_chunks(_of_keys(rows, b"", None, first, last, MAX_TIMESTAMP_MS))
 
     def sessions_of_all_keys(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
-        """As `find_sessions_ended`, but by key, then end and start: all segments are read side by side."""
+        """Scan the sessions of `find_sessions_ended` by key, then end and start. All segments are read side by side."""
         first, last = self._readable(earliest_end, latest_end)
         segments = existing(self._reader.scan, self._segments.between(first, last))
         least, greatest = SESSION_SUFFIX.pack(max(first, 0), 0), SESSION_SUFFIX.pack(max(last, 0), MAX_TIMESTAMP_MS)
@@ -104,7 +104,7 @@ class SessionReads:
         return merged(sources, session_order, lambda row: session_order((_session(row), None)), reverse=reverse)
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
-        """All sessions of all keys."""
+        """Scan all sessions of all keys."""
         return self.fetch_keys(None, None, reverse=reverse)
 
     def _readable(self, from_ms: int, to_ms: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def _session(stored_key: bytes) -> Windowed:
 
 
 def _ended(chunk: list[tuple[bytes, bytes]], first_end: int, last_end: int) -> _Chunk:
-    """The sessions of these stored rows that ended in this time."""
+    """Select the sessions of these stored rows that ended in this time."""
     found = ((_session(stored_key), value) for stored_key, value in chunk)
     return [(session, value) for session, value in found if first_end <= session.end_ms <= last_end]
 

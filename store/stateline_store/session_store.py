@@ -27,10 +27,10 @@ from stateline_store.windowed_keys import SESSION_SUFFIX, Windowed
 
 
 class SessionStore(SegmentedStore):
-    """Bytes by key and session. All times are milliseconds since the epoch, 0 or more; a session includes its end.
+    """Bytes by key and session. All times are milliseconds since the epoch, 0 or more. A session includes its end.
 
-    Stream time is the largest end put so far. A put is dropped and counted (`dropped_records`) when its whole segment
-    is older than stream time - retention; reads see what ended after stream time - retention.
+    Stream time is the largest end put so far. A put is dropped and counted (`dropped_records`) if its whole segment is
+    older than stream time - retention. Reads see sessions that ended after stream time - retention.
     """
 
     kind: ClassVar[StoreKind] = "session"
@@ -43,11 +43,12 @@ class SessionStore(SegmentedStore):
         self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
 
     def reads(self, isolation_level: IsolationLevel) -> SessionReads:
-        """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
+        """Return the reads of this kind over stored bytes, at this isolation level. They end with the `reader`."""
         return SessionReads(self.reader(isolation_level), self._segments)
 
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
-        """The aggregate of exactly this session, staged or committed; None when there is none, or it has expired."""
+        """Return the aggregate of exactly this session, staged or committed, None if there is none or it has expired.
+        """
         return self._seen_reads().fetch_session(key, start_ms, end_ms)
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
@@ -75,7 +76,7 @@ class SessionStore(SegmentedStore):
         *,
         reverse: bool = False,
     ) -> WindowedIterator:
-        """As `fetch_keys`, of the sessions that `find_sessions` would find."""
+        """Scan the sessions that `find_sessions` finds, of a range of keys, in the order of `fetch_keys`."""
         reads = self._seen_reads()
         found = reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
         return self._values_of(found)
@@ -89,10 +90,10 @@ class SessionStore(SegmentedStore):
         return self._values_of(self._seen_reads().all(reverse=reverse))
 
     def put(self, session: Windowed, aggregate: bytes | None) -> None:
-        """Stage the aggregate of a session; None removes it.
+        """Stage the aggregate of a session. None removes it.
 
         A put whose segment has expired is dropped and counted. Raises `InvalidArgumentError` for a key or aggregate
-        that is not bytes and times that are not 0 <= start <= end <= 2^63 - 1; nothing has changed then.
+        that is not bytes, and for times that are not 0 <= start <= end <= 2^63 - 1. Nothing has changed then.
         """
         if self._engine is None or self._failure is not None:
             self._open()
@@ -114,7 +115,7 @@ class SessionStore(SegmentedStore):
             self._stream_time_ms = end_ms
 
     def remove(self, session: Windowed) -> None:
-        """Stage a removal, as `put` of None does. One that comes too late is not counted: it loses nothing."""
+        """Stage a removal, as `put` of None. A late removal is not counted, because it loses nothing."""
         dropped = self._dropped
         SessionStore.put(self, session, None)
         self._dropped = dropped

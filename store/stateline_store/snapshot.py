@@ -1,6 +1,6 @@
-"""Snapshot: which stores it has, at which commits, and until when it is kept; the pin that somebody knows it by.
+"""Snapshot: its parts, their commits and its lease, and the pin by which a caller finds it again.
 
-The manifest, `snapshot.json`, is described in `snapshot_directory`.
+`snapshot_directory` describes the manifest, `snapshot.json`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _FORMAT = 1  # on disk: never change what 1 means
 
 @dataclass(frozen=True, slots=True)
 class PartsElsewhere:
-    """What another node keeps of a snapshot, in a directory of its own and under the same id; no part where it only
-    remembers the pin. Thread-safe: it never changes. JSON as `to_json` writes it, on disk: never change.
-    """
+    """The parts of a snapshot at another node, in that node's directory and under the same id. Without parts, the node
+    only remembers the pin. Thread-safe: it never changes. JSON as `to_json` writes it, on disk: never change."""
 
     node: str
     parts: tuple[CheckpointPart, ...]
 
     def has(self, store: str, partition: int) -> bool:
-        """Whether this store partition is there."""
+        """Return whether this store partition is there."""
         return any((part.store, part.partition) == (store, partition) for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON object."""
         return {"node": self.node, "parts": [part.to_json() for part in self.parts]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PartsElsewhere:
-        """Read it. Raises `KeyError`, `TypeError`, `ValueError` or `DamagedDataError` for anything else."""
+        """Read the JSON object. Raises `KeyError`, `TypeError`, `ValueError` or `DamagedDataError` for anything else.
+        """
         return cls(str(value["node"]), tuple(map(CheckpointPart.from_json, value["parts"])))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A whole snapshot, or of one over several nodes what one of them keeps. `elsewhere` is known to the one that
-    keeps the account of it. Times are milliseconds since the epoch. Thread-safe: it never changes."""
+    """A whole snapshot, or the part of one node in a snapshot over several nodes. One of these nodes knows `elsewhere`.
+    Times are milliseconds since the epoch. Thread-safe: it never changes."""
 
     id: str
     created_at_ms: int
@@ -55,14 +55,14 @@ class Snapshot:
     elsewhere: tuple[PartsElsewhere, ...] = ()
 
     def part(self, store: str, partition: int) -> CheckpointPart:
-        """What it has of this store partition. Raises `DoesNotExistError` when that is nothing."""
+        """Return the part of this store partition. Raises `DoesNotExistError` if there is none."""
         for part in self.parts:
             if (part.store, part.partition) == (store, partition):
                 return part
         raise DoesNotExistError(f"The snapshot {self.id} has no partition {partition} of {store[:200]!r}.")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the JSON object."""
         return {
             "format": _FORMAT,
             "id": self.id,
@@ -75,12 +75,12 @@ class Snapshot:
         }
 
     def encode(self) -> bytes:
-        """The manifest."""
+        """Return the bytes of the manifest."""
         return json.dumps(self.to_json()).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A snapshot") -> Snapshot:
-        """Read it. Raises as `from_json`."""
+        """Read the manifest. Raises as `from_json`."""
         try:
             members = json.loads(data)
         except ValueError as error:
@@ -89,9 +89,8 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any], where: object = "A snapshot") -> Snapshot:
-        """Read it. Raises `NewerFormatError` for one of a newer version, which `where` has, `DamagedDataError` for what
-        is none.
-        """
+        """Read the JSON object at `where`. Raises `NewerFormatError` for a newer version, `DamagedDataError` for
+        anything else."""
         try:
             if members["format"] > _FORMAT:
                 raise NewerFormatError.of(where, f"format {members['format']!r:.200}", f"up to {_FORMAT}")
@@ -106,7 +105,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What somebody calls the snapshot of these stores that they ask for. Thread-safe: it never changes."""
+    """A caller's name for the snapshot of these stores. Thread-safe: it never changes."""
 
     text: str
     owner: str | None
@@ -114,14 +113,15 @@ class Pin:
 
     @property
     def file_name(self) -> str:
-        """Where its snapshot's id stands. On disk: never change."""
+        """The name of the file with the snapshot's id. On disk: never change."""
         named = json.dumps([self.text, self.owner, sorted(self.stores)])
         return f"{PIN}{hashlib.sha256(named.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
 class CallerShare:
-    """How many snapshots there may be of one caller, a name for who is counted. Thread-safe: it never changes."""
+    """The largest number of snapshots of one caller, by the name under which they are counted. Thread-safe: it never
+    changes."""
 
     caller: str
     most: int

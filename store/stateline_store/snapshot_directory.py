@@ -6,24 +6,24 @@
             .making                       flock of the process that makes it, until it is whole
             <task>/<store>/               links to the database's files (`checkpoints.py`)
             snapshot.json                 written last, by rename: without it the directory is rubbish
-        .deleted-<id>                     on its way out
+        .deleted-<id>                     being deleted
         .gone-<id>                        empty: there was one, its lease has ended; kept for a day
-        .pin-<digest>                     the id of the snapshot that was made under this pin; goes with that and its
-                                          .gone-<id>
+        .pin-<digest>                     the id of the snapshot that was made under this pin; deleted when neither that
+                                          nor its .gone-<id> is there
 
     snapshot.json := {"format": 1, "id", "created_at_ms", "expires_at_ms", "parts": [part …], "owner": text,
                       "caller": text, "elsewhere": [{"node", "parts": [part …]} …]}
 
-A snapshot over several nodes has a directory of the same id at each of them; `elsewhere`, at one of them, says what the
-others keep.
+A snapshot over several nodes has a directory of the same id at each of them. One of them has `elsewhere`, the parts of
+the others.
 
-`owner`, a name that means something to who makes snapshots, is left out where there is none; so is `caller`, whose
-snapshots are counted together, which `.making` holds until then. A **pin** is a text that
-who asks for a snapshot has chosen, so that asking twice makes one: `digest` is SHA-256 of pin, owner and stores.
+`owner` is a name that the maker of snapshots knows, and absent without one. So is `caller`, whose snapshots are counted
+together. `.making` holds it until the manifest is written. A **pin** is a text that the caller chooses, so that asking
+twice makes one snapshot. `digest` is the SHA-256 of pin, owner and stores.
 
-On disk: never change. The lease is in the manifest, so it survives whoever made it. A crash leaves a directory without
-a manifest that nobody makes any more (its flock is gone), or one on its way out: `sweep` removes both, and those whose
-lease has ended. A reader that has a checkpoint open reads on: the space is freed when it ends.
+On disk: never change. The lease is in the manifest, so it survives its maker. A crash leaves a directory without a
+manifest and without a maker (its flock is gone), or a half deleted one. `sweep` removes both, and snapshots whose lease
+has ended. A reader with an open checkpoint continues. Its space is freed when it ends.
 """
 
 from __future__ import annotations
@@ -71,22 +71,19 @@ def is_snapshot_id(text: str) -> bool:
 
 
 class SnapshotDirectory:
-    """The snapshots of one application. Any thread, any number of processes; each call takes the lock for as long as
-    it looks or moves files, so all of them are for a thread that may wait. Every method may raise `RetryLaterError`
-    when the file system refuses.
-    """
+    """The snapshots of one application, for any thread and any number of processes. Each call holds the lock while it
+    looks or moves files, so it may wait. Every method may raise `RetryLaterError` when the file system refuses."""
 
     def __init__(self, application: Path) -> None:
-        """Touches nothing: the directory is made with the first snapshot."""
+        """Do nothing on disk: the first snapshot makes the directory."""
         self.path = application / SNAPSHOTS
 
     def begin(
         self, now_ms: int, most: int, most_bytes: int, share: CallerShare | None = None, snapshot_id: str | None = None
     ) -> UnfinishedSnapshot:
-        """Begin one, of a new id unless that is given. Raises `TooManyRequestsError` when there are `most` already, or
-        of this caller as many as its share; what a sweep would delete is not one of them. So it does when all that is
-        there, swept or not, keeps `most_bytes` or more that nobody else has (-1: no limit).
-        """
+        """Begin a snapshot, with a new id unless one is given. Raises `TooManyRequestsError` if there are `most`
+        already, or the share of this caller, without those that a sweep would delete. It also does so if all snapshots
+        together keep `most_bytes` or more (-1: no limit)."""
         make_directory(self.path)
         with self._locked():
             there = [each for each in self._present() if not is_over(each, now_ms)]
@@ -113,9 +110,10 @@ class SnapshotDirectory:
         pin: Pin | None = None,
         elsewhere: Sequence[PartsElsewhere] = (),
     ) -> Snapshot:
-        """All parts are linked: from now on it is a snapshot, and survives this process.
+        """Make a snapshot of the linked parts, which survives this process.
 
-        The one of this pin, if another has made that meanwhile; `unfinished` is rubbish then. Raises as `pinned`.
+        If another snapshot was made under this pin meanwhile, return that one, and leave `unfinished` as rubbish.
+        Raises as `pinned`.
         """
         snapshot = Snapshot(
             unfinished.id, now_ms, expires_at_ms, tuple(parts), owner, unfinished.caller, tuple(elsewhere)
@@ -132,9 +130,8 @@ class SnapshotDirectory:
             return self._publish(unfinished, snapshot)
 
     def pinned(self, pin: Pin, now_ms: int) -> Snapshot | None:
-        """The snapshot that was made under this pin, None when there is none yet. Raises `CursorExpiredError` when its
-        lease has ended or it was released: who pins a state must not be given another one unawares.
-        """
+        """Return the snapshot that was made under this pin, None if there is none yet. Raises `CursorExpiredError` if
+        it has ended or was released, because a pin must not lead to another state."""
         snapshot_id = self._pinned_id(pin)
         try:
             return None if snapshot_id is None else self.find(snapshot_id, now_ms)
@@ -142,9 +139,8 @@ class SnapshotDirectory:
             return None
 
     def find(self, snapshot_id: str, now_ms: int) -> Snapshot:
-        """Raises `DoesNotExistError` when there never was one of this id (or more than a day ago), `CursorExpiredError`
-        when its lease has ended or it was released.
-        """
+        """Return the snapshot of this id. Raises `DoesNotExistError` if there was none within a day,
+        `CursorExpiredError` if its lease has ended or it was released."""
         if not is_snapshot_id(snapshot_id):
             raise _unknown(snapshot_id)
         try:
@@ -160,7 +156,7 @@ class SnapshotDirectory:
         return snapshot
 
     def all(self, now_ms: int) -> list[Snapshot]:
-        """Those whose lease has not ended, the oldest first."""
+        """Return the snapshots whose lease has not ended, oldest first."""
         found = []
         for path in self._present():
             with contextlib.suppress(StatelineError):
@@ -168,9 +164,8 @@ class SnapshotDirectory:
         return sorted(found, key=lambda snapshot: (snapshot.created_at_ms, snapshot.id))
 
     def renew(self, snapshot_id: str, now_ms: int, expires_at_ms: int, most_bytes: int = -1) -> Snapshot:
-        """Let its lease end then, be that later or earlier than before. Raises as `find`; and, of a later one,
-        `TooManyRequestsError` when snapshots keep `most_bytes` or more by now: the lease ends when it was to end.
-        """
+        """Set the end of its lease, to later or earlier. Raises as `find`. Raises `TooManyRequestsError` for a later
+        end while snapshots keep `most_bytes` or more. The lease then ends as before."""
         with self._locked_for(snapshot_id):
             found = self.find(snapshot_id, now_ms)
             if expires_at_ms > found.expires_at_ms:
@@ -180,14 +175,14 @@ class SnapshotDirectory:
             return renewed
 
     def release(self, snapshot_id: str, now_ms: int) -> None:
-        """Delete it; readers that have it open read on. Raises as `find`."""
+        """Delete a snapshot. Readers with an open checkpoint continue. Raises as `find`."""
         with self._locked_for(snapshot_id):
             self.find(snapshot_id, now_ms)
             self._remove(self.path / snapshot_id, gone=True)
 
     def give_up(self, snapshot_id: str, pin: Pin | None = None) -> None:
-        """Delete it as if it had never been: what it was to be a part of was not made. One that is being made is not
-        finished then. Nothing when it is not there."""
+        """Delete a snapshot without a trace, because the whole that it was a part of was not made. A snapshot that is
+        being made is not finished then. Without a snapshot, nothing happens."""
         if not is_snapshot_id(snapshot_id) or not self.path.is_dir():
             return
         with self._locked():
@@ -197,9 +192,8 @@ class SnapshotDirectory:
                 self._remove(self.path / snapshot_id, gone=False)
 
     def sweep(self, now_ms: int) -> list[str]:
-        """Delete those whose lease has ended and what crashes have left; the names of what went. While another process
-        has the lock nothing is done: it sweeps, or the next call does.
-        """
+        """Delete snapshots whose lease has ended and the rests of crashes. Returns the deleted names. While another
+        process holds the lock, nothing is done: that process sweeps, or the next call does."""
         if not self.path.is_dir():
             return []
         swept = []
@@ -213,7 +207,7 @@ class SnapshotDirectory:
         return swept
 
     def kept_bytes(self) -> int:
-        """The bytes on disk that only snapshots keep: of files without a link anywhere else."""
+        """Return the bytes on disk that only snapshots keep: files without a link anywhere else."""
         return unshared_bytes(self._present())
 
     def _publish(self, unfinished: UnfinishedSnapshot, snapshot: Snapshot) -> Snapshot:
@@ -231,7 +225,7 @@ class SnapshotDirectory:
             )
 
     def _present(self) -> list[Path]:
-        """Every snapshot's directory, those that are being made and rubbish included."""
+        """Return the directories of all snapshots, also of unfinished ones and rubbish."""
         try:
             return [self.path / name for name in sorted(os.listdir(self.path)) if _ID.fullmatch(name)]
         except FileNotFoundError:
@@ -256,7 +250,7 @@ class SnapshotDirectory:
             raise refused(path, "created", error) from error
 
     def _remove(self, path: Path, *, gone: bool) -> None:
-        """Out of sight by one rename, so that nobody finds half of it."""
+        """Rename it first, so that nobody finds half of it, then delete it."""
         try:
             if gone:
                 (self.path / f"{_GONE}{path.name}").touch(mode=FILE_MODE)
@@ -268,7 +262,7 @@ class SnapshotDirectory:
             raise refused(path, "deleted", error) from error
 
     def _tidy(self, now_ms: int) -> None:
-        """What a deletion that was interrupted has left, and marks of snapshots that ended long ago."""
+        """Delete the rests of interrupted deletions, and old marks of ended snapshots."""
         try:
             for entry in os.scandir(self.path):
                 if entry.name.startswith(_DELETED):
@@ -279,7 +273,7 @@ class SnapshotDirectory:
             raise refused(self.path, "tidied up", error) from error
 
     def _is_spent(self, entry: os.DirEntry[str], now_ms: int) -> bool:
-        """Whether it reminds of a snapshot that nobody needs to be reminded of any more."""
+        """Return whether this mark or pin serves no snapshot any more."""
         if entry.name.startswith(_GONE):
             return entry.stat().st_mtime_ns // 1_000_000 < now_ms - _GONE_MS
         if not entry.name.startswith(PIN):
@@ -313,7 +307,7 @@ class SnapshotDirectory:
 
 
 def lease_has_ended(snapshot_id: str) -> CursorExpiredError:
-    """What to raise of a snapshot that was there, and is not any more."""
+    """Return the error for a snapshot that existed and has ended."""
     return CursorExpiredError(f"The lease of the snapshot {snapshot_id} has ended: make a new one.")
 
 

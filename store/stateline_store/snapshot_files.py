@@ -1,6 +1,6 @@
-"""The directory of one snapshot: being made, whole, ended, or rubbish; and the disk space that it keeps.
+"""The directory of one snapshot: unfinished, whole, ended, or rubbish; and the disk space that it keeps.
 
-What lies in it is described in `snapshot_directory`.
+`snapshot_directory` describes its files.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class UnfinishedSnapshot:
         os.write(self._fd, (caller or "").encode())
 
     def close(self) -> None:
-        """Let go: without a manifest it is rubbish from now on. A second call does nothing."""
+        """Release the lock. Without a manifest the directory is rubbish then. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _new_lock(path: Path) -> int:
-    """A new file that is locked until its descriptor is closed, or this process ends."""
+    """Return a new file that is locked until its descriptor is closed, or this process ends."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
 
 
 def caller_of(path: Path) -> str | None:
-    """Whose snapshot this directory is, whole or being made; None where that was not said, or cannot be read."""
+    """Return the caller of a whole or unfinished snapshot, None if it has none or cannot be read."""
     with contextlib.suppress(OSError, StatelineError):
         return Snapshot.decode((path / MANIFEST).read_bytes()).caller
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -57,7 +57,7 @@ def caller_of(path: Path) -> str | None:
 
 
 def is_rubbish(path: Path) -> bool:
-    """Whether this will never be a snapshot: it has no manifest, and nobody makes it any more."""
+    """Return whether this will never be a snapshot: it has no manifest, and nobody makes it any more."""
     if (path / MANIFEST).exists():
         return False
     try:
@@ -74,14 +74,14 @@ def is_rubbish(path: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Snapshot:
-    """The snapshot in this directory. Raises `FileNotFoundError` when it is none, another `OSError` when it cannot be
-    read, and as `Snapshot.decode` does."""
+    """Read the snapshot in this directory. Raises `FileNotFoundError` without a manifest, another `OSError` if it
+    cannot be read, and as `Snapshot.decode`."""
     return Snapshot.decode((path / MANIFEST).read_bytes(), path / MANIFEST)
 
 
 def has_ended(path: Path, now_ms: int) -> bool:
-    """Whether its lease has ended. A manifest that cannot be read belongs to a newer version, or is damaged: a snapshot
-    is a copy that nobody can read then, and what it keeps would be kept for ever."""
+    """Return whether its lease has ended. A damaged manifest counts as ended: nobody can read such a snapshot, and it
+    would keep its files for ever. A manifest of a newer version does not."""
     try:
         return read_manifest(path).expires_at_ms <= now_ms
     except FileNotFoundError:
@@ -96,12 +96,12 @@ def has_ended(path: Path, now_ms: int) -> bool:
 
 
 def is_over(path: Path, now_ms: int) -> bool:
-    """Whether a sweep deletes it."""
+    """Return whether a sweep deletes it."""
     return has_ended(path, now_ms) or is_rubbish(path)
 
 
 def unshared_bytes(snapshots: Iterable[Path]) -> int:
-    """The bytes on disk of files in these directories that have no link anywhere else."""
+    """Return the bytes on disk of files in these directories that have no link anywhere else."""
     links: Counter[tuple[int, int]] = Counter()
     sizes: dict[tuple[int, int], tuple[int, int]] = {}
     for path in snapshots:
@@ -113,7 +113,7 @@ def unshared_bytes(snapshots: Iterable[Path]) -> int:
 
 
 def _file_stats(directory: Path) -> Iterator[os.stat_result]:
-    """Of every file below it that is still there."""
+    """Yield the status of every existing file below."""
     for folder, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(FileNotFoundError):

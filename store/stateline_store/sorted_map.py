@@ -56,15 +56,15 @@ class SortedMap:
 
     @property
     def rows(self) -> dict[bytes, bytes | None]:
-        """The rows as they are now: for reading only, and only until the next write."""
+        """The present rows, for reading only, until the next write."""
         return self._version.rows
 
     def update(self, rows: dict[bytes, bytes | None]) -> None:
-        """Take in these rows, over what is there."""
+        """Add these rows, over the existing ones."""
         self._writable().rows.update(rows)
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        """Forget these keys; one that is not there is passed over."""
+        """Remove these keys, also absent ones."""
         version = self._writable()
         for key in keys:
             if key in version.rows:
@@ -72,11 +72,11 @@ class SortedMap:
                 version.removed = True
 
     def clear(self) -> None:
-        """Forget everything. Open scans go on."""
+        """Remove everything. Open scans continue."""
         self._version = SortedVersion({}, [])
 
     def scan(self, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False) -> Scan[MaybeRow]:
-        """The rows of this range in key order, pinned as they are now."""
+        """Scan the rows of this range in key order, as they are now."""
         version, names, low, high = self._pinned(keys)
         chunks = primed(_chunks(version, names, low, high, reverse))
         if isinstance(keys, SuffixedRange):
@@ -84,8 +84,8 @@ class SortedMap:
         return Scan.of_chunks(chunks)
 
     def _pinned(self, keys: KeyRange | SegmentRange) -> tuple[SortedVersion, list[bytes], int, int]:
-        """The rows of this range as they are now: a version, and keys in order with the part of them that is inside.
-        Give the pin back."""
+        """Pin the rows of this range as they are now: a version, and keys in order with the part of them inside the
+        range. Give the pin back."""
         version = self._version
         version.sort()
         if isinstance(keys, SegmentRange):
@@ -131,7 +131,7 @@ def _between(version: SortedVersion, names: list[bytes], keys: KeyRange) -> Iter
 
 
 def primed(chunks: Generator[list[Row], None, None]) -> Generator[list[Row], None, None]:
-    """These chunks after a first one that is empty: a generator that has begun gives its pin back when it is closed,
-    also before its first row is taken."""
+    """Yield these chunks after an empty one, which starts the generator. A started generator gives its pin back when it
+    is closed, also before its first row is taken."""
     next(chunks)
     return chunks

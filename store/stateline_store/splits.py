@@ -1,4 +1,4 @@
-"""Where a store that never changes is cut, so that several may read it: at boundaries of RocksDB's own tables. Pure.
+"""Splits: ranges of a store that never changes, for several readers, cut at boundaries of RocksDB's tables. Pure.
 
 A split is a range of stored keys, whatever these hold (a segment, a key, a time), so each stored row is in exactly one.
 No row has to be read together with another one: all versions of a key in a segment are one row.
@@ -20,7 +20,7 @@ _SMALL = 64
 
 
 class TableFile(NamedTuple):
-    """One of RocksDB's tables: its least and its largest key, and its bytes on disk."""
+    """A table of RocksDB: its least and its largest key, and its bytes on disk."""
 
     first: bytes
     last: bytes
@@ -28,15 +28,15 @@ class TableFile(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Stored keys, and about how many bytes on disk their rows have."""
+    """A range of stored keys, and the approximate bytes of its rows on disk."""
 
     keys: KeyRange
     size: int
 
 
 def splits(tables: Iterable[TableFile], size: int) -> list[Split]:
-    """Ranges that cover every key once, ascending, of about so many bytes; one at least. A table is cut only where
-    another one begins, so one may have more. What is in no table yet counts as nothing."""
+    """Return ranges that cover every key once, ascending, of about so many bytes, at least one. A table is cut only
+    where another one begins, so a range may have more bytes. Rows that are in no table yet count as nothing."""
     every = list(tables)
     # Below the least key there is nothing to be cut off.
     cuts = sorted({each.first[:LONGEST_BOUNDARY] for each in every if each.size * _SMALL >= size})[1:]
@@ -55,6 +55,6 @@ def splits(tables: Iterable[TableFile], size: int) -> list[Split]:
 
 
 def common(one: KeyRange, other: KeyRange) -> KeyRange:
-    """The keys that are in both."""
+    """Return the range of keys in both."""
     ends = [end for end in (one.end, other.end) if end is not None]
     return KeyRange(max(one.start, other.start), min(ends, default=None))

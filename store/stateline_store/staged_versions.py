@@ -1,6 +1,6 @@
-"""StagedVersions: the puts to a versioned store since its last commit, in order, as its changelog gets them.
+"""StagedVersions: the puts to a versioned store since its last commit, in order, for its changelog.
 
-Beside them the keys that were changed: by these puts, and by changes that were restored, which are not logged again.
+It also has the keys that were changed by these puts and by restored changes, which are not logged again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StagedVersions:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is staged any more, and no savepoint is set."""
+        """Forget all puts, keys and the savepoint."""
         self.changes: list[Change] = []
         self.size_bytes = 0
         self.keys: set[bytes] = set()
@@ -29,24 +29,24 @@ class StagedVersions:
         self._undo: tuple[int, int, set[bytes]] | None = None
 
     def add(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """A put that is to be logged."""
+        """Add a put that is to be logged."""
         self.changes.append(Change(key, value, timestamp))
         self.size_bytes += len(key) + (len(value) if value else 0) + _CHANGE_OVERHEAD
         if key not in self.keys:
             self.add_key(key)
 
     def add_key(self, key: bytes) -> None:
-        """This key was changed."""
+        """Add a key that was changed."""
         if self._undo is not None and key not in self.keys:
             self._undo[2].add(key)
         self.keys.add(key)
 
     def savepoint(self) -> None:
-        """What is added from here on can be taken back; an earlier savepoint is forgotten."""
+        """Set the point that `rollback_to_savepoint` goes back to. An earlier savepoint is forgotten."""
         self._undo = (len(self.changes), self.size_bytes, set())
 
     def rollback_to_savepoint(self) -> None:
-        """Take back what was added since `savepoint`, and forget it; nothing without one."""
+        """Drop what was added since `savepoint`, and forget it. Nothing happens without one."""
         if self._undo is not None:
             count, self.size_bytes, newly_changed = self._undo
             del self.changes[count:]

@@ -1,4 +1,4 @@
-"""The StateStore contract (KIP-892): what the runtime asks of every store, the user's own included.
+"""The StateStore contract (KIP-892): the methods of every store, the user's own included.
 
 Lifecycle (illegal moves raise `StoreClosedError`):
 
@@ -33,7 +33,7 @@ from stateline_store.position import TopicPartition
 
 
 class IsolationLevel(enum.StrEnum):
-    """What a reader may see: every staged record, or only what was committed (KIP-892)."""
+    """Whether a reader sees staged records, or committed ones alone (KIP-892)."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -41,12 +41,12 @@ class IsolationLevel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a store is given when it opens: where it lives and which changelog partition it follows.
+    """The place where a store opens, and the changelog partition that it follows.
 
     `directory` is the task's directory; a persistent store keeps its files below it. `changelog` is None
     for a store that is not logged. `sync` asks for an fsync per commit. `plain_format` opens a timestamped store on the
-    plain (v1) files that are there, while an upgrade to timestamps is under way (KIP-258, `plain_values.py`). `types`
-    are what the application declares: a store of Stateline's kinds does not open on others; None compares nothing.
+    existing plain (v1) files, during an upgrade to timestamps (KIP-258, `plain_values.py`). `types` are those that the
+    application declares: a store of Stateline's kinds does not open on others. None compares nothing.
     """
 
     task_id: str
@@ -58,8 +58,8 @@ class StoreContext:
 
 
 class Change(NamedTuple):
-    """One record for a changelog: the store's key, the plain value (None deletes) and its timestamp in milliseconds
-    since the epoch, -1 for an unknown one, None where the store keeps none: the time of the commit then."""
+    """A record for a changelog: the store's key, the plain value (None deletes) and its timestamp in milliseconds since
+    the epoch. -1 is an unknown timestamp. None, of a store without timestamps, means the time of the commit."""
 
     key: bytes
     value: bytes | None
@@ -94,7 +94,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Drop what is staged and release every resource. A second call does nothing."""
+        """Drop staged records and release all resources. A second call does nothing."""
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Make everything staged since the last commit visible to READ_COMMITTED readers, atomically.
@@ -111,28 +111,27 @@ class StateStore(ABC):
         self.flush()
 
     def staged_changes(self) -> Iterable[Change]:
-        """What was put since the last commit, for the store's changelog; the runtime writes it there, then commits.
+        """Return the changes since the last commit. The runtime writes them to the changelog, then commits.
 
-        The default is nothing: the store of a user who declares it logged must override this and `restore`.
+        The default returns none. A user's own store that is declared as logged must override this and `restore`.
         """
         return ()
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Apply (key, value, record timestamp) as the changelog holds them, the newest last; a `commit` follows.
+        """Apply (key, value, record timestamp) of changelog records, the newest last. A `commit` follows.
 
-        Raises `TopologyError` in a store that cannot: declare it as not logged.
+        The default raises `TopologyError`: declare the store as not logged.
         """
         del changes
         raise TopologyError(f"Store {self.name!r} has no `restore`: define it, or declare the store with logged=False.")
 
     def query(self, query: Any, isolation_level: IsolationLevel) -> Any:
-        """Answer a query of the application's own, which somebody has asked over HTTP (`"type": "custom"`). `query` and
-        what comes back are JSON, as Python has it; `READ_COMMITTED` is only asked of a store that is `transactional`,
-        and wants nothing that is staged.
+        """Answer the application's own query over HTTP (`"type": "custom"`). `query` and the result are JSON as Python
+        objects. `READ_COMMITTED` is only asked of a `transactional` store, and must not show staged records.
 
-        The owner's thread calls it between slices of its work, once for each partition that is asked: whatever it takes
-        holds the worker up. It must not write. `InvalidArgumentError` is for a query that makes no sense. The default
-        raises `UnknownQueryTypeError`.
+        The owner's thread calls it between slices of its work, once for each asked partition. The worker waits for it.
+        It must not write. Raise `InvalidArgumentError` for a query that makes no sense. The default raises
+        `UnknownQueryTypeError`.
         """
         del query, isolation_level
         raise UnknownQueryTypeError(f"Store {self.name!r} answers no custom query: its class does not define `query`.")
@@ -142,16 +141,16 @@ class StateStore(ABC):
         return
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """The last committed changelog offset of this partition.
+        """Return the last committed changelog offset of this partition.
 
-        None when none was committed, or when the store is not persistent or does not manage its offsets.
+        Returns None before a commit, and if the store is not persistent or does not manage its offsets.
         """
         del partition
         return None
 
     @property
     def manages_offsets(self) -> bool:
-        """Whether `commit` persists the offsets that it is given. False ignores them."""
+        """Whether `commit` persists its offsets. Otherwise it ignores them."""
         return False
 
     @property
@@ -161,5 +160,5 @@ class StateStore(ABC):
 
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
-        """About how many bytes of memory the next `commit` frees; 0 for a store without transactions."""
+        """The approximate number of bytes that the next `commit` frees. 0 for a store without transactions."""
         return 0

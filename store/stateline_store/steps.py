@@ -17,7 +17,7 @@ _seen: Counter[str] = Counter()
 
 
 def reached(step: str) -> None:
-    """This step is done, the next one not begun."""
+    """Stop or kill the process here, if a test wants it: this step is done, the next one not begun."""
     if _CRASH_AT is None and _STOP_AT is None:
         return
     _seen[step] += 1

@@ -1,17 +1,16 @@
-"""Copies of stores that come from another machine: what they consist of, where they arrive, and how they take their
-place.
+"""Copies of stores from another machine: their content, the place where they arrive, and the move to their task.
 
     <application>/copies/<task>/              0o750; of the process that receives
-        copy.json                             what arrives here, as the other end has said it
+        copy.json                             the arriving files, as the other end has announced them
         <task>/<store>/                       the database's files, whole or in part; names as in `directory.py`
-        whole                                 empty: everything is there and was looked through
+        whole                                 empty: everything is there and was checked
 
     copy.json := {"format": 1, "source": text, "topics": {topic: topic id}, "parts": [part …], "files": {path: bytes}}
 
-What is sent are the files of a checkpoint (`checkpoints.py`), each up to the length that counts; `source` names the
-directory that they come from. A table never changes under its name, and logs and the manifest are only appended to: so
-what has arrived of one source is kept, over restarts too, and gone on with. Each file is held against the digest that
-the sender has made of the whole of it (`copied_files.py`). On disk: never change.
+The files are those of a checkpoint (`checkpoints.py`), each up to the length that counts. `source` names the directory
+of the sender. A table never changes under its name, and logs and the manifest only grow. So arrived files of one source
+are kept, over restarts too, and continued. Each file is checked against the sender's digest of the whole file
+(`copied_files.py`). On disk: never change.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _KEPT_FREE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """The stores of one task, as another directory has them. `files` has the bytes of each by its path, which begins
-    with the `directory` of its part; `topics` the ids of the topics that the stores were made from. Thread-safe: it
+    """The stores of one task in another directory. `files` has the bytes of each file by its path, which begins with
+    the `directory` of its part. `topics` has the ids of the topics that the stores were made from. Thread-safe: it
     never changes."""
 
     source: str
@@ -55,7 +54,8 @@ class StoreCopy:
 
     @classmethod
     def of(cls, source: str, topics: Mapping[str, str], parts: Sequence[CheckpointPart], linked: Path) -> StoreCopy:
-        """What these parts of a snapshot, linked in this directory, consist of. Raises `RetryLaterError`."""
+        """Return the copy of these parts of a snapshot, which are linked in this directory. Raises `RetryLaterError`.
+        """
         files: dict[str, int] = {}
         for part in parts:
             try:
@@ -67,19 +67,19 @@ class StoreCopy:
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """The bytes of all files."""
         return sum(self.files.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent and kept."""
+        """Return the JSON object, as it is sent and kept."""
         parts = [part.to_json() for part in self.parts]
         told = {"source": self.source, "topics": dict(self.topics), "parts": parts, "files": dict(self.files)}
         return {"format": _FORMAT, **told}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StoreCopy:
-        """What `to_json` wrote. Raises `NewerFormatError` for what a newer version has, `DamagedDataError` for anything
-        else, and for names that no database's files have: they would lie elsewhere."""
+        """Read the JSON object. Raises `NewerFormatError` for a newer version, `DamagedDataError` for anything else,
+        and for names that no database's files have, because those files would lie elsewhere."""
         try:
             if int(value["format"]) != _FORMAT:
                 raise NewerFormatError.of("The copy", f"format {value['format']}", str(_FORMAT))
@@ -97,8 +97,8 @@ class StoreCopy:
         return found
 
     def check_stores(self, task_id: str, wanted: Mapping[str, bool], partition: int) -> None:
-        """Raises `DamagedDataError` unless it is of some of these stores of this task, which are timestamped or not,
-        and of nothing else."""
+        """Raise `DamagedDataError` unless the copy has some of these stores of this task, timestamped or not, and
+        nothing else."""
         told = [(part.store, part.partition, part.directory) for part in self.parts]
         names = {name: directory_name(name, timestamped=stamped) for name, stamped in wanted.items()}
         expected = {(name, partition, f"{task_id}/{folder}") for name, folder in names.items()}
@@ -107,7 +107,7 @@ class StoreCopy:
 
 
 class Declared(NamedTuple):
-    """What a store is to be here, for what arrives of it."""
+    """The declaration that an arriving store must fit."""
 
     layout: Layout
     types: StoreTypes
@@ -115,16 +115,16 @@ class Declared(NamedTuple):
 
 
 class CopyDirectory:
-    """Where the copy of one task arrives. For one process at a time; the calls take as long as the disk does. All may
-    raise `RetryLaterError` where the file system refuses."""
+    """The place where the copy of one task arrives. For one process at a time. The calls take as long as the disk does.
+    All may raise `RetryLaterError` when the file system refuses."""
 
     def __init__(self, application: Path, task_id: str) -> None:
-        """Touches nothing."""
+        """Do nothing on disk."""
         self.path = application / COPIES / task_id
 
     def begin(self, copy: StoreCopy) -> None:
-        """This is to arrive, or to arrive further: what is here of another source, or of files that it has not, goes.
-        Raises `RetryLaterError` also when the disk has not enough room for it."""
+        """Prepare for this copy, or continue it. Deletes files of another source, and files that the copy has not.
+        Raises `RetryLaterError` also if the disk has too little room."""
         make_directory(self.path.parent)
         known = self._known()
         if known is None or known.source != copy.source:
@@ -141,8 +141,8 @@ class CopyDirectory:
         replace_file(self.path / _MANIFEST, json.dumps(copy.to_json()).encode(), only_writer=True)
 
     def check(self, copy: StoreCopy, declared: Mapping[str, Declared]) -> None:
-        """Everything has arrived: look it through as who opens it will. Raises `DamagedDataError`, or `TopologyError`
-        for stores that are other ones than these: nothing of it can be used then."""
+        """Check the arrived files as their opening will. Raises `DamagedDataError`, or `TopologyError` for stores that
+        do not fit their declaration. Nothing of the copy can be used then."""
         for part in copy.parts:
             wanted = declared[part.store]
             with Checkpoint(self.path, part) as opened:  # compares the commit and its Position
@@ -158,10 +158,11 @@ class CopyDirectory:
         reached("copy:whole")
 
     def place(self, task: Path, ids: Mapping[str, str]) -> bool:
-        """Move what has arrived into the task's directory, which the caller has locked; whether there is anything, and
-        it is of these topics. What is left of it here goes.
+        """Move the arrived stores into the task's directory, which the caller has locked, and delete the rest here.
+        Returns whether there was a copy of these topics.
 
-        A store that is there already is not touched: False then, too. A crash leaves each store as it was or whole.
+        Returns False, and moves nothing, if one of the stores exists already. A crash leaves each store as it was or
+        whole.
         """
         copy = self._known()
         is_whole = copy is not None and (self.path / _WHOLE).exists()
@@ -180,12 +181,12 @@ class CopyDirectory:
         return True
 
     def remove(self) -> None:
-        """Delete all that has arrived."""
+        """Delete all arrived files."""
         with self._refused("deleted"):
             shutil.rmtree(self.path)
 
     def _known(self) -> StoreCopy | None:
-        """What arrives here, as far as that can be read."""
+        """Return the arriving copy, None if that cannot be read."""
         try:
             return StoreCopy.from_json(json.loads((self.path / _MANIFEST).read_bytes()))
         except (OSError, ValueError, DamagedDataError, NewerFormatError):
@@ -212,8 +213,8 @@ class CopyDirectory:
 
 
 def remove_unwanted(application: Path, wanted: Callable[[str], bool], before_s: float) -> list[str]:
-    """Delete what has arrived of tasks that nobody wants, and was not touched since (`os.stat`'s seconds); which. What
-    cannot be deleted stays."""
+    """Delete arrived files of unwanted tasks that were not touched since (`os.stat`'s seconds). Returns these tasks.
+    Files that cannot be deleted stay."""
     swept = []
     try:
         entries = list(os.scandir(application / COPIES))

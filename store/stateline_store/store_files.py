@@ -14,7 +14,8 @@ from stateline_store.directory import directory_name, notice_path, store_path
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """Those of the store of this name. `timestamped`: in the timestamped (v2) format, which has names of its own."""
+    """The files of the store of this name. `timestamped`: in the timestamped (v2) format, which has names of its own.
+    """
 
     task: Path
     name: str
@@ -22,12 +23,12 @@ class StoreFiles:
 
     @property
     def database(self) -> Path:
-        """The directory of its RocksDB."""
+        """The directory of the store's RocksDB."""
         return store_path(self.task, self.name, timestamped=self.timestamped)
 
     @property
     def notice(self) -> Path:
-        """The notice of its commits."""
+        """The commit notice."""
         return notice_path(self.task, self.name, timestamped=self.timestamped)
 
     @property
@@ -36,7 +37,7 @@ class StoreFiles:
         return self.task / f"{self.name}.position"
 
     def wipe(self) -> None:
-        """Delete database and notice; readers answer `NotPresentError` from then on. Raises `OSError`."""
+        """Delete database and notice. Readers raise `NotPresentError` from then on. Raises `OSError`."""
         CommitNotice(self.notice).withdraw()
         with contextlib.suppress(FileNotFoundError):
             # Moved in one step: half a database, after a crash in here, could be taken for a whole one.
@@ -44,7 +45,7 @@ class StoreFiles:
         self.finish_wipe()
 
     def finish_wipe(self) -> None:
-        """Delete what a `wipe` that was interrupted has left. Raises `OSError`."""
+        """Delete the rest of an interrupted `wipe`. Raises `OSError`."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._trash)
 

@@ -1,4 +1,4 @@
-"""StoreSchema: what a query must know of a store beside its rows, whichever reader shows them."""
+"""StoreSchema: the properties of a store that its queries need beside the rows of a reader."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stateline_store.segments import Segments
 
 @dataclass(frozen=True, slots=True)
 class StoreSchema:
-    """What a store's rows are. `segments` is None for key-value stores; the times are milliseconds.
+    """The form of a store's rows. `segments` is None for key-value stores. Times are milliseconds.
 
-    `TransactionalStore.schema` gives a store's own; a process that only reads makes it from the declaration.
-    Thread-safe: it never changes.
+    `TransactionalStore.schema` has a store's own. A process that only reads makes it from the declaration. Thread-safe:
+    it never changes.
     """
 
     kind: StoreKind
@@ -23,8 +23,8 @@ class StoreSchema:
     retain_duplicates: bool = False
 
     def of_stored_values(self) -> StoreSchema:
-        """The same, to be answered with values as they are stored: in a timestamped store each behind its timestamp
-        (`timestamped_rows`). For who passes them on, and takes them apart where they are shown."""
+        """Return the schema for answers with values as they are stored: in a timestamped store behind the timestamp
+        (`timestamped_rows`). It serves processes that pass the values on."""
         return replace(self, timestamped=False) if self.timestamped else self
 
     def __str__(self) -> str:

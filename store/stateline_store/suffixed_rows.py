@@ -1,15 +1,15 @@
-"""Rows of one segment in the order of their keys, and not in the one in which they are stored.
+"""Rows of one segment in the order of their keys, and not in their stored order.
 
     stored key := segment:i64 ‖ key ‖ suffix        the suffix has a fixed length (`windowed_keys`)
 
-The two orders differ where one key is the beginning of another: rows of ``a`` and of ``a…`` lie among each other, by
-how the suffix of the one compares with the further bytes of the other. So a row may come after rows of longer keys that
-begin with its own. Nothing else is out of place, and nothing has to be loaded to put it there:
+The two orders differ where one key is a prefix of another: rows of ``a`` and of ``a…`` are mixed, by how the suffix of
+the one compares with the further bytes of the other. So a row may come after rows of longer keys that begin with its
+own key. Everything else is in place, and no rows are loaded to sort them:
 
-- upwards, before the row of a longer key, the rest of each shorter key whose rows may come later is looked up. What
-  comes later has a suffix of this segment's times, which begin with zeros, so it is only a key that goes on with as
-  many zeros that has to be looked at, and each shorter key is looked up once;
-- downwards the rows of a key are held back while there are rows that begin with it.
+- Upwards, before the row of a longer key, the rest of each shorter key whose rows may come later is looked up. Later
+  rows have a suffix of this segment's times, which begin with zeros. So only keys with as many zeros are looked at,
+  and each shorter key is looked up once.
+- Downwards, the rows of a key are held back while there are rows that begin with it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class SuffixedRange(KeyRange):
 
     @classmethod
     def of_segment(cls, segment: int, least: bytes, greatest: bytes) -> SuffixedRange:
-        """Those of this segment."""
+        """Return the range of this segment."""
         return cls(PREFIX.pack(segment), PREFIX.pack(segment + 1), least, greatest)
 
     def order(self, stored: bytes) -> tuple[bytes, bytes]:
-        """What a stored key is ordered by."""
+        """Return the sort key of a stored key."""
         width = len(self.greatest)
         return stored[:-width], stored[-width:]
 
     def shorter(self, stored: bytes, zeros: bytes) -> Iterator[bytes]:
-        """The shorter keys, each behind the segment, that this stored one begins with and of which rows may come after
-        it, the shortest first. `zeros` are what `greatest` begins with: who looks at many keys has them at hand."""
+        """Return the shorter keys, each behind the segment, that this stored key begins with and whose rows may come
+        after it, shortest first. `zeros` are those of the property, for callers that look at many keys."""
         greatest, width = self.greatest, len(self.greatest)
         stop = len(stored) - width - 1 + len(zeros)
         at = stored.find(zeros, PREFIX.size, stop)
@@ -56,11 +56,11 @@ class SuffixedRange(KeyRange):
 
     @property
     def zeros(self) -> bytes:
-        """What `greatest` begins with."""
+        """The zeros that `greatest` begins with."""
         return self.greatest[: len(self.greatest) - len(self.greatest.lstrip(b"\0"))]
 
     def sorted(self, stored_keys: list[bytes]) -> list[bytes]:
-        """These stored keys, which ascend, in the order of this range."""
+        """Return these ascending stored keys in the order of this range."""
         zeros = self.zeros
         is_sorted = all(next(self.shorter(key, zeros), None) is None for key in stored_keys)
         return stored_keys if is_sorted else sorted(stored_keys, key=self.order)
@@ -69,8 +69,8 @@ class SuffixedRange(KeyRange):
 def by_key(
     chunks: _Chunks[_Row], look: Callable[[KeyRange], Iterator[list[_Row]]], keys: SuffixedRange
 ) -> _Chunks[_Row]:
-    """These rows, which come as they are stored, in the order of this range. `look` gives those between two stored keys
-    as they were when the chunks were begun."""
+    """Yield these rows, which come in stored order, in the order of this range. `look` returns the rows between two
+    stored keys, as they were when the chunks were begun."""
     width, zeros = len(keys.greatest), keys.zeros
     given = list[bytes]()  # keys of which all was given, each the beginning of the next one and of the newest row
     for chunk in chunks:
@@ -96,7 +96,8 @@ def by_key(
 
 
 def by_key_down(chunks: _Chunks[_Row], keys: SuffixedRange) -> _Chunks[_Row]:
-    """The same, downwards. It holds the rows of one key, and of those that this begins with."""
+    """Yield these rows in the order of this range, downwards. It holds back the rows of one key, and of its prefixes.
+    """
     width = len(keys.greatest)
     held = list[tuple[bytes, list[_Row]]]()  # each key is the beginning of the next one and of the newest row
     for chunk in chunks:

@@ -11,19 +11,19 @@ _FORM = re.compile(r"([0-9]+)_([0-9]+)")
 
 
 class TaskId(NamedTuple):
-    """One partition of one subtopology. Its text names directories and stands in files; on disk: never change."""
+    """One partition of one subtopology. Its text names directories and is in files. On disk: never change."""
 
     subtopology: int
     partition: int
 
     @staticmethod
     def is_one(text: str) -> bool:
-        """Whether this has the form of a task's."""
+        """Return whether this text has the form of a task's id."""
         return _FORM.fullmatch(text) is not None
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Raises `InvalidArgumentError` for another form."""
+        """Read the text of an id. Raises `InvalidArgumentError` for another form."""
         if (found := _FORM.fullmatch(text)) is None:
             raise InvalidArgumentError(f"{text[:100]!r} is not a task id: <subtopology>_<partition>, such as 0_3.")
         return cls(int(found[1]), int(found[2]))

@@ -23,9 +23,10 @@ from stateline_store.timestamped_rows import (
 
 
 class TimestampedKeyValueStore(KeyValueStore):
-    """As KeyValueStore, with a timestamp (milliseconds since the epoch) beside each value.
+    """A KeyValueStore with a timestamp (milliseconds since the epoch) beside each value.
 
-    The methods of KeyValueStore work on the values alone; `put` and its like store timestamp -1, unknown.
+    The methods of KeyValueStore work on the values alone. `put`, `put_all` and `put_if_absent` store timestamp -1,
+    unknown.
     """
 
     timestamped: ClassVar[bool] = True
@@ -35,7 +36,7 @@ class TimestampedKeyValueStore(KeyValueStore):
         return None if stored is None else stored[8:]
 
     def get_with_timestamp(self, key: bytes) -> ValueAndTimestamp | None:
-        """The value and its timestamp, staged or committed; None when there is none."""
+        """Return the value and its timestamp, staged or committed, None if there is none."""
         stored = self._get(key)
         return None if stored is None else split(stored)
 
@@ -43,13 +44,12 @@ class TimestampedKeyValueStore(KeyValueStore):
         self.put_with_timestamp(key, value, UNKNOWN_TIMESTAMP)
 
     def put_with_timestamp(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """Stage a value and its timestamp; None deletes. Raises `InvalidArgumentError` for what does not
-        fit.
-        """
+        """Stage a value and its timestamp. None deletes. Raises `InvalidArgumentError` for a wrong type or a timestamp
+        that does not fit."""
         self._stage(key, checked_join(value, timestamp))
 
     def put_if_absent_with_timestamp(self, key: bytes, value: bytes | None, timestamp: int) -> ValueAndTimestamp | None:
-        """Stage the value if there is none for this key; returns what was found, None when nothing was."""
+        """Stage the value if the key has none. Returns the value that was there, None if there was none."""
         found = self.get_with_timestamp(key)
         if found is None:
             self.put_with_timestamp(key, value, timestamp)
@@ -59,10 +59,10 @@ class TimestampedKeyValueStore(KeyValueStore):
         self.put_all_with_timestamp((key, value, UNKNOWN_TIMESTAMP) for key, value in entries)
 
     def put_all_with_timestamp(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Stage many (key, value, timestamp); the last of equal keys wins, and a value of None deletes.
+        """Stage many (key, value, timestamp). The last of equal keys counts. None deletes.
 
-        The hot path of tables: over a million a second. Stages nothing when one entry is refused
-        (`InvalidArgumentError`).
+        It is the hot path of tables: over a million entries a second. If one entry is refused (`InvalidArgumentError`),
+        nothing is staged.
         """
         self._open()
         pack = TIMESTAMP.pack
@@ -78,7 +78,7 @@ class TimestampedKeyValueStore(KeyValueStore):
         self.put_all_with_timestamp(changes)
 
     def delete_with_timestamp(self, key: bytes) -> ValueAndTimestamp | None:
-        """Stage a delete; returns what was there, None when nothing was."""
+        """Stage a delete. Returns the value that was there, None if there was none."""
         found = self.get_with_timestamp(key)
         self._stage(key, None)
         return found
@@ -92,13 +92,13 @@ class TimestampedKeyValueStore(KeyValueStore):
     def range_with_timestamp(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> TimestampedIterator:
-        """As `range`, with (key, (value, timestamp)) rows."""
+        """Scan `range` with (key, (value, timestamp)) rows."""
         return with_timestamps(super().range(lower, upper, reverse=reverse))
 
     def prefix_scan_with_timestamp(self, prefix: bytes, *, reverse: bool = False) -> TimestampedIterator:
-        """As `prefix_scan`, with (key, (value, timestamp)) rows."""
+        """Scan `prefix_scan` with (key, (value, timestamp)) rows."""
         return with_timestamps(super().prefix_scan(prefix, reverse=reverse))
 
     def all_with_timestamp(self, *, reverse: bool = False) -> TimestampedIterator:
-        """As `all`, with (key, (value, timestamp)) rows."""
+        """Scan `all` with (key, (value, timestamp)) rows."""
         return self.range_with_timestamp(None, None, reverse=reverse)

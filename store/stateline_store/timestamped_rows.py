@@ -23,12 +23,13 @@ TimestampedWindowedIterator: TypeAlias = Scan[tuple[Windowed, ValueAndTimestamp]
 
 
 def join(value: bytes, timestamp: int) -> bytes:
-    """The stored bytes of a value and its timestamp."""
+    """Return the stored bytes of a value and its timestamp."""
     return TIMESTAMP.pack(timestamp) + value
 
 
 def checked_join(value: bytes | None, timestamp: int) -> bytes | None:
-    """As `join`, None for None. Raises `InvalidArgumentError` for what is no value, or no timestamp."""
+    """Return the stored bytes of a value and its timestamp, None for None. Raises `InvalidArgumentError` for a wrong
+    type or a timestamp that does not fit."""
     try:
         return None if value is None else TIMESTAMP.pack(timestamp) + value
     except (struct.error, TypeError) as error:
@@ -36,9 +37,7 @@ def checked_join(value: bytes | None, timestamp: int) -> bytes | None:
 
 
 def split(stored: bytes) -> ValueAndTimestamp:
-    """A value and its timestamp from their stored bytes. Raises `DamagedDataError` for fewer than eight
-    bytes.
-    """
+    """Return the value and its timestamp of stored bytes. Raises `DamagedDataError` for fewer than eight bytes."""
     try:
         return ValueAndTimestamp(stored[8:], TIMESTAMP.unpack_from(stored)[0])
     except struct.error as error:
@@ -48,12 +47,13 @@ def split(stored: bytes) -> ValueAndTimestamp:
 
 
 def values_of(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:
-    """The same rows with the values alone."""
+    """Scan the same rows with the values alone."""
     return Scan(_values(rows))
 
 
 def with_timestamps(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, ValueAndTimestamp]]:
-    """The same rows with values and timestamps apart. Stepping raises `DamagedDataError` for bytes that are neither."""
+    """Scan the same rows with value and timestamp apart. Stepping raises `DamagedDataError` for bytes that are neither.
+    """
     return Scan(_split(rows))
 
 

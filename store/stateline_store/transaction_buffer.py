@@ -1,4 +1,4 @@
-"""TransactionBuffer: what a store has staged since its last commit, by key.
+"""TransactionBuffer: a store's staged changes since its last commit, by key.
 
 A staged None is a tombstone: it hides the base's row until the commit deletes it. Reads of the owner merge
 the buffer over the base in key order (`merge_over`). Rollback drops everything.
@@ -46,7 +46,7 @@ class TransactionBuffer(SortedMap):
 
     @property
     def version(self) -> object:
-        """What a scan that is begun now keeps: another object after each write while one is open."""
+        """The version that a scan from now on keeps. Each write during an open scan makes another object."""
         return self._version
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -69,7 +69,7 @@ class TransactionBuffer(SortedMap):
         rows[key] = value
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage many at once; the last of equal keys stays. Stages nothing when one of them is refused."""
+        """Stage many changes. The last of equal keys counts. If one is refused, nothing is staged."""
         try:
             rows = dict(entries)
         except (TypeError, ValueError) as error:
@@ -91,17 +91,17 @@ class TransactionBuffer(SortedMap):
         self.bytes_staged += added
 
     def clear(self) -> None:
-        """Drop everything: a rollback, or a commit that has gone through. Open scans go on."""
+        """Drop everything, after a rollback or a commit. Open scans continue."""
         super().clear()
         self.bytes_staged = 0
         self._undo = None
 
     def savepoint(self) -> None:
-        """Remember from here on what `rollback_to_savepoint` takes back; an earlier savepoint is forgotten."""
+        """Set the point that `rollback_to_savepoint` goes back to. An earlier savepoint is forgotten."""
         self._undo = []
 
     def rollback_to_savepoint(self) -> None:
-        """Take back what was staged since `savepoint`, and forget it. Nothing happens without one."""
+        """Drop the changes since `savepoint`, and forget it. Nothing happens without one."""
         undo, self._undo = self._undo or [], None
         first = dict(reversed(undo))  # of several puts of a key, what was there before the first
         self.bytes_staged -= sum(row_bytes(key, self._version.rows[key]) for key in first)
@@ -113,7 +113,7 @@ class TransactionBuffer(SortedMap):
     def merge_over(
         self, base: StoreIterator, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False
     ) -> StoreIterator:
-        """The base's rows with the staged ones over them, in key order. Closing it closes the base.
+        """Scan the base's rows with the staged ones over them, in key order. Closing it closes the base.
 
         `base` must cover the same range in the same direction.
         """
@@ -134,8 +134,8 @@ _key = itemgetter(0)
 def _merged(
     version: SortedVersion, keys: list[bytes], low: int, high: int, base: StoreIterator, reverse: bool, order: _Order
 ) -> Generator[Rows, None, None]:
-    """Each chunk of the base with the staged rows that come before its end, then the staged rows after them all.
-    Everything is by `order`; None: by the keys themselves."""
+    """Yield each chunk of the base with the staged rows before its end, then the other staged rows. `order` of None
+    orders by the keys themselves."""
     rows = version.rows
     try:
         yield []  # `primed`
@@ -160,8 +160,8 @@ def _merged(
 def _overlaid(
     chunk: Rows, keys: list[bytes], rows: dict[bytes, bytes | None], reverse: bool, order: _Order
 ) -> Generator[Rows, None, None]:
-    """The chunk with the staged rows of `keys`, which are ascending: in pieces when there are many, because who reads a
-    little of a scan must not wait for all that is staged."""
+    """Merge the staged rows of `keys`, which ascend, into the chunk: in pieces when there are many, because a reader of
+    a few rows must not wait for all staged ones."""
     if reverse:
         chunk.reverse()
     while len(keys) > LARGEST_CHUNK:
@@ -203,12 +203,12 @@ def _place(chunk: Rows, key: bytes, order: _Order, low: int = 0, *, behind: bool
 
 
 def row_bytes(key: bytes, value: bytes | None) -> int:
-    """What a row takes in memory, as it is counted; None is a tombstone."""
+    """Return the counted bytes of a row in memory. A value of None is a tombstone."""
     return len(key) + (0 if value is None else len(value)) + ENTRY_OVERHEAD
 
 
 def rows_bytes(rows: Mapping[bytes, bytes | None]) -> int:
-    """What all of them take."""
+    """Return the counted bytes of all rows."""
     values: Iterable[bytes] = filter(None, rows.values())
     return sum(map(len, rows)) + sum(map(len, values)) + ENTRY_OVERHEAD * len(rows)
 

@@ -1,12 +1,12 @@
-"""TransactionalStore: what every kind of store has in common (KIP-892). The kinds add their keys and their reads.
+"""TransactionalStore: the base of all kinds of stores (KIP-892). The kinds add their keys and their reads.
 
-Puts are staged in a TransactionBuffer; `commit` writes them in one atomic step together with the changelog
-offsets, the Position and the stream time. The owner reads staged over committed; READ_COMMITTED readers see only
-what was committed. What was committed, from opening to closing, is the part of `committed_store`.
+Puts are staged in a TransactionBuffer. `commit` writes them in one atomic step, together with the changelog offsets,
+the Position and the stream time. The owner reads staged rows over committed ones. READ_COMMITTED readers see committed
+rows alone, which are the part of `committed_store`.
 
-Two Positions: `committed`, and `pending` for input whose results are staged. A commit folds the one into the
-other; a rollback drops the pending one with the records that it speaks of. Stream time, the largest timestamp that a
-store with a retention has seen, goes the same way.
+There are two Positions: `committed`, and `pending` for input whose results are staged. A commit merges the pending one
+into the committed one. A rollback drops it with the staged records. Stream time, the largest timestamp that a store
+with a retention has seen, behaves the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stateline_store.transaction_buffer import TransactionBuffer
 
 
 class TransactionalStore(CommittedStore):
-    """Rows of bytes, staged and committed. Each kind says what a row is.
+    """Rows of bytes, staged and committed. Each kind defines its rows.
 
     Not thread-safe: the thread that called `init` owns it. Before `init` and after `close` every read and
     write raises `StoreClosedError`; after a failed commit `PoisonedError`, until `close` and `init`.
@@ -48,43 +48,42 @@ class TransactionalStore(CommittedStore):
         self._at_savepoint: tuple[int, int] | None = None
 
     def is_empty(self) -> bool:
-        """Whether nothing is there, committed or staged; rows that a retention hides count as there."""
+        """Whether there is no row, committed or staged. Rows that a retention hides count."""
         with self._own_reader().scan(EVERY_KEY) as rows:
             return next(rows, None) is None
 
     def approximate_num_entries(self) -> int:
-        """About how many rows there are; staged ones may count twice."""
+        """Return the approximate number of rows. Staged rows may count twice."""
         return self._own_reader().approximate_num_entries()
 
     def reader(self, isolation_level: IsolationLevel) -> Reader:
-        """A reader for the owner's process and thread. It follows commits, and ends with this opening of
-        the store.
-        """
+        """Return a reader for the owner's process and thread. It follows commits until the store is closed."""
         if isolation_level is IsolationLevel.READ_COMMITTED:
             return CommittedReader(self._open(), lambda: self._committed)
         return self._own_reader()
 
     def advance(self, position: Position) -> None:
-        """The input up to here is applied and staged. Call with each slice of input; it never goes back."""
+        """Advance the pending Position: input up to here is staged. Call it with each slice of input. It never goes
+        back."""
         self._open()
         self._pending = self._pending.merge(position)
 
     def staged_changes(self) -> Iterable[Change]:
-        """What was put since the last commit, as its changelog holds it: one change per key, in key order."""
+        """Return the changes since the last commit for the changelog: one per key, in key order."""
         self._open()
         staged = self._buffer.scan()  # pinned now, however late it is read
         made = partial(_changes, width=self._segment_width, timestamped=self.timestamped)
         return itertools.chain.from_iterable(map(made, staged.chunks()))
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Stage changes as its changelog holds them, the newest last."""
+        """Stage changes of changelog records, the newest last."""
         self._open()
         if columns := [*zip(*changes, strict=True)]:  # without an interpreter for each
             self._buffer.put_all(zip(columns[0], columns[1], strict=True))
 
     def get_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The stored bytes of many keys at once, staged or committed, None where there are none: a timestamped store's
-        begin with their timestamp, the keys of windows and sessions with their segment."""
+        """Return the stored bytes of many keys, staged or committed, None for an absent key. Bytes of a timestamped
+        store begin with the timestamp. Keys of windows and sessions begin with the segment."""
         engine, staged = self._open(), self._buffer.rows
         if staged.keys().isdisjoint(keys):
             return engine.get_many(keys)
@@ -92,27 +91,25 @@ class TransactionalStore(CommittedStore):
         return [staged[key] if key in staged else next(found) for key in keys]
 
     def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
-        """Stage stored bytes of many keys at once, None deletes; the dict is the store's from then on. A store with a
-        retention has seen times up to `stream_time_ms` with them. All or (on `InvalidArgumentError`) nothing."""
+        """Stage stored bytes of many keys, None deletes. The dict is the store's from then on. `stream_time_ms`
+        advances the stream time of a store with a retention. On `InvalidArgumentError`, nothing is staged."""
         self._open()
         self._buffer.take(rows)
         self._stream_time_ms = max(self._stream_time_ms, stream_time_ms)
 
     def staged(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """One entry per key changed since the last commit, in key order: raw stored bytes, None for a
-        delete.
-        """
+        """Iterate over the changed keys since the last commit, in key order, with stored bytes, None for a delete."""
         self._open()
         return self._buffer.scan()
 
     @property
     def staged_version(self) -> object:
-        """Which version of what is staged a scan that is begun now keeps in memory: compare it by identity."""
+        """The version of the staged rows that a scan from now on keeps in memory. Compare it by identity."""
         return self._buffer.version
 
     @property
     def staged_records(self) -> int:
-        """How many keys are staged."""
+        """The number of staged keys."""
         return len(self._buffer)
 
     @property
@@ -120,7 +117,7 @@ class TransactionalStore(CommittedStore):
         return self._buffer.bytes_staged
 
     def publish_staged(self) -> None:
-        """Publish how much is staged: a few nanoseconds, for between slices of work."""
+        """Publish how much is staged. Takes a few nanoseconds."""
         self._open()
         if self._notice is not None:
             self._notice.publish_staged(self.staged_records, self.approximate_num_uncommitted_bytes)
@@ -132,14 +129,14 @@ class TransactionalStore(CommittedStore):
         position: Position | None = None,
         announce: bool = True,
     ) -> None:
-        """As `StateStore.commit`. `position`, when given, advances the pending one first.
+        """Make everything staged since the last commit visible to READ_COMMITTED readers, atomically. `position`
+        advances the pending Position first.
 
-        Readers in other processes see it when it is announced: at once, or by `announce_commit`, so that an owner of
-        several stores lets them see one commit of all. (A reader that opens in between may be ahead; an owner that
-        dies in between is made good for by the next `init`.)
+        Readers in other processes see the commit when it is announced: at once, or by `announce_commit`. So an owner of
+        several stores announces one commit of all. A reader that opens in between may be ahead. If the owner dies in
+        between, the next `init` announces it.
 
-        Without anything new (no record, no offset, no position) it does nothing, and no commit number is
-        spent.
+        Without a new record, offset or Position, nothing happens, and the commit number stays.
         """
         self._open()
         pending = self._pending.merge(position) if position else self._pending
@@ -156,14 +153,14 @@ class TransactionalStore(CommittedStore):
             expired = None if segments is None else segments.all_expired(old.stream_time_ms, to_ms)
             self._write(self._buffer.rows, commit, expired)
         finally:
-            # Also after a failure: what was staged may or may not be on disk then.
+            # Also after a failure: the staged rows may or may not be on disk then.
             self._drop_staged()
         if announce:
             self.announce_commit()
 
     def forget(self, topic: str) -> None:
-        """Take a topic out of the committed Position, at once: it was deleted, and an offset of a topic that was made
-        anew under its name means something else. Nothing may be staged. Synced, and fails, as a commit does."""
+        """Remove a deleted topic from the committed Position. Offsets of a new topic of this name mean something else.
+        Nothing may be staged. It is synced, and fails, like a commit."""
         self._open()
         old = self._committed
         if self._buffer.rows or self._pending or self.stream_time_ms != old.stream_time_ms:
@@ -175,14 +172,14 @@ class TransactionalStore(CommittedStore):
         self.announce_commit()
 
     def savepoint(self) -> None:
-        """What is staged from here on can be taken back alone (`rollback_to_savepoint`), until the next savepoint or
-        commit: the writes of one record whose processor fails."""
+        """Set the point that `rollback_to_savepoint` goes back to, until the next savepoint or commit. It serves to
+        undo the writes of one record whose processor fails."""
         self._open()
         self._buffer.savepoint()
         self._at_savepoint = (self._stream_time_ms, self._sequence)
 
     def rollback_to_savepoint(self) -> None:
-        """Take back what was staged since `savepoint`; nothing without one. The pending Position stays."""
+        """Drop the changes since `savepoint`, if there is one. The pending Position stays."""
         self._open()
         self._buffer.rollback_to_savepoint()
         if self._at_savepoint is not None:
@@ -190,22 +187,20 @@ class TransactionalStore(CommittedStore):
             self._at_savepoint = None
 
     def rollback(self) -> None:
-        """Drop everything staged since the last commit, the pending Position with it. Open iterators go
-        on.
-        """
+        """Drop everything staged since the last commit, also the pending Position. Open iterators continue."""
         self._open()
         self._drop_staged()
         self.publish_staged()
 
     def position(self, isolation_level: IsolationLevel) -> Position:
-        """How far into its input the store has come, as seen at this isolation level."""
+        """Return the store's Position at this isolation level."""
         self._open()
         committed = self._committed.position
         return committed if isolation_level is IsolationLevel.READ_COMMITTED else committed.merge(self._pending)
 
     @property
     def stream_time_ms(self) -> int:
-        """The largest timestamp put into a store with a retention, staged or committed; -1 before the first."""
+        """The largest timestamp put into a store with a retention, staged or committed. -1 before the first."""
         return self._stream_time_ms
 
     def _own_reader(self) -> UncommittedReader:
@@ -213,7 +208,7 @@ class TransactionalStore(CommittedStore):
         return UncommittedReader(self._open(), self._buffer, position, stream_time_ms)
 
     def _get(self, key: bytes) -> bytes | None:
-        """The stored bytes, staged or committed. Raises `InvalidArgumentError` unless the key is bytes."""
+        """Return the stored bytes, staged or committed. Raises `InvalidArgumentError` unless the key is bytes."""
         staged = self._buffer.rows
         try:
             return staged[key] if key in staged else self._open().get(key)
@@ -236,7 +231,7 @@ class TransactionalStore(CommittedStore):
 
 
 def _changes(rows: list[tuple[bytes, bytes | None]], width: int, *, timestamped: bool) -> Iterator[Change]:
-    """What a changelog holds of these staged rows, whose keys begin with segments of that width."""
+    """Yield the changelog's changes of these staged rows, whose keys begin with segments of that width."""
     read = TIMESTAMP.unpack_from
     keys = [key[width:] for key, _ in rows] if width else [key for key, _ in rows]
     stamps: Iterable[int | None] = itertools.repeat(None, len(rows))

@@ -1,8 +1,8 @@
-"""VersionedReads: what can be read from a versioned store, over any Reader.
+"""VersionedReads: the reads of a versioned store, over any Reader.
 
-The same functions serve the store's owner, READ_COMMITTED readers and other processes. `versioned_rows` says how rows
-look. A read stops at the history retention, whatever is still on disk: versions that were valid at ``stream time -
-retention`` or later are seen, and the latest value of a key always is, however old.
+The same functions serve the store's owner, READ_COMMITTED readers and other processes. `versioned_rows` describes the
+rows. A read stops at the history retention, whatever is still on disk: it sees versions that were valid at ``stream
+time - retention`` or later, and always the latest value of a key, however old.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VersionedReads:
         self._segments = segments
 
     def get(self, key: bytes) -> VersionedRecord | None:
-        """The latest version, however old; None when the key was never put or was deleted last."""
+        """Return the latest version, however old, None if the key was never put or was deleted last."""
         try:
             stored = self._get(LATEST + key)
         except TypeError as error:
@@ -64,9 +64,8 @@ class VersionedReads:
             return VersionedRecord(*split(stored), None)  # raises: it names the bytes that are damaged
 
     def get_as_of(self, key: bytes, as_of: int) -> VersionedRecord | None:
-        """The version that was valid at this time (ms); None when there was none, or it is older than the history
-        retention and not the latest.
-        """
+        """Return the version that was valid at this time (ms). Returns None if there was none, or if it is older than
+        the history retention and not the latest."""
         latest = self.get(key)
         if latest is not None and latest.timestamp <= as_of:
             return latest
@@ -81,12 +80,12 @@ class VersionedReads:
     def get_versions(
         self, key: bytes, from_time: int | None = None, to_time: int | None = None, *, ascending: bool = False
     ) -> Scan[VersionedRecord]:
-        """Every version that was valid at some time from `from_time` to `to_time` (ms, both included, None open), the
-        newest first unless `ascending`. A time without a value leaves nothing here, `from_time` above `to_time` finds
-        nothing.
+        """Scan the versions that were valid at some time from `from_time` to `to_time` (ms, both included, None open),
+        newest first unless `ascending`. A time without a value has no version. If `from_time` is above `to_time`, the
+        scan is empty.
 
-        A snapshot: at most one row per segment, all read now and decoded as the scan goes, so that it does not end
-        when the store is closed. Of versions that ended before the history retention it shows none.
+        The scan is a snapshot: at most one row per segment, read now and decoded on the way, so it survives the closing
+        of the store. It leaves out versions that ended before the history retention.
         """
         since = self._floor() if from_time is None else max(from_time, self._floor())
         latest = self.get(key)
@@ -100,10 +99,11 @@ class VersionedReads:
     def get_range(
         self, keys: KeyRange, as_of: int | None = None, *, reverse: bool = False
     ) -> Scan[tuple[bytes, VersionedRecord]]:
-        """(key, version) of all keys in this range that have one, by key: of each what `get` gives, or `get_as_of`.
+        """Scan (key, version) of all keys in this range with a version, by key, with the version of `get` or
+        `get_as_of`.
 
-        A snapshot, made now. The latest versions take one scan, of them alone. Those of a time take one, too, of each
-        segment in which what was valid then can have ended: all versions that ended since are read.
+        The scan is a snapshot. The latest versions take one scan. The versions of a time take one scan more for each
+        segment in which their validity can have ended: it reads all versions that ended since.
         """
         if keys.is_empty:
             return merged([ScanSource(self._reader.scan(keys), _latest)], _ORDER, _row_key, reverse=reverse)
@@ -138,7 +138,7 @@ class VersionedReads:
             segments = range(segments.start, min(at, self._segments.id_of(oldest) + 1))
 
     def _existing_rows(self, key: bytes, since: int, segments: range) -> Generator[tuple[int, bytes], None, None]:
-        """As `rows`, without a look at segments that do not exist."""
+        """Yield the rows of `rows`, without looking at segments that do not exist."""
         with self._reader.scan(SegmentRange(segments, key, key + b"\0"), reverse=True) as rows:
             for stored_key, row in rows:
                 if bounds(row)[0] <= since:
@@ -146,7 +146,7 @@ class VersionedReads:
                 yield segment_of(stored_key), row
 
     def _floor(self) -> int:
-        """The oldest time for which history is answered; may be negative."""
+        """The oldest time of the answered history. It may be negative."""
         return self._reader.stream_time_ms - self._segments.retention_ms
 
 
@@ -159,7 +159,7 @@ def _row_key(stored_key: bytes) -> bytes:
 
 
 def _latest(chunk: list[tuple[bytes, bytes]], as_of: int | None = None) -> _Chunk:
-    """Those of these latest versions that were there at this time; all for None."""
+    """Select the latest versions that existed at this time, all for None."""
     width, timestamp_of, until = PREFIX.size, _TIMESTAMP.unpack_from, _END_OF_TIME if as_of is None else as_of
     found = _Chunk()
     for stored_key, stored in chunk:
@@ -174,7 +174,7 @@ def _latest(chunk: list[tuple[bytes, bytes]], as_of: int | None = None) -> _Chun
 
 
 def _valid_at(chunk: list[tuple[bytes, bytes]], as_of: int) -> _Chunk:
-    """The versions in these rows of a segment that were valid at this time."""
+    """Select the versions in these rows of a segment that were valid at this time."""
     found = _Chunk()
     for stored_key, row in chunk:
         valid_to, oldest = bounds(row)

@@ -28,7 +28,8 @@ _TOMBSTONE = -1  # on disk: never change
 
 
 class Version(NamedTuple):
-    """What a key was from `timestamp` (included) to `valid_to` (excluded), in ms; a value of None is a tombstone."""
+    """The value of a key from `timestamp` (included) to `valid_to` (excluded), in ms. A value of None is a tombstone.
+    """
 
     timestamp: int
     value: bytes | None
@@ -36,9 +37,8 @@ class Version(NamedTuple):
 
 
 def bounds(row: bytes) -> tuple[int, int]:
-    """(valid_to, oldest): where the newest version of the row ends and where the oldest begins. Raises
-    `DamagedDataError` for bytes that are too few, as every function here does for bytes that are no row.
-    """
+    """Return (valid_to, oldest): the end of the row's newest version and the beginning of its oldest. All functions
+    here raise `DamagedDataError` for bytes that are no row."""
     try:
         valid_to, oldest = _BOUNDS.unpack_from(row)
     except struct.error as error:
@@ -47,7 +47,7 @@ def bounds(row: bytes) -> tuple[int, int]:
 
 
 def versions(row: bytes) -> list[Version]:
-    """Every version in the row, the newest first."""
+    """Return all versions in the row, newest first."""
     found = [Version(ts, None if start < 0 else row[start:end], to) for ts, to, start, end in _entries(row)]
     values = sum(len(version.value or b"") for version in found)
     if _BOUNDS.size + _ENTRY.size * len(found) + values != len(row):
@@ -56,7 +56,7 @@ def versions(row: bytes) -> list[Version]:
 
 
 def find(row: bytes, as_of: int) -> Version:
-    """The version that was valid at `as_of`, which must lie within the row's bounds (`valid_to` excluded)."""
+    """Return the version that was valid at `as_of`, which must lie within the row's bounds (`valid_to` excluded)."""
     for timestamp, valid_to, start, end in _entries(row):
         if timestamp <= as_of:
             return Version(timestamp, None if start < 0 else row[start:end], valid_to)
@@ -64,14 +64,15 @@ def find(row: bytes, as_of: int) -> Version:
 
 
 def new_row(timestamp: int, value: bytes | None, valid_to: int) -> bytes:
-    """A row of one version; degenerate when that is a tombstone with `valid_to` equal to `timestamp`."""
+    """Return a row of one version. A tombstone with `valid_to` equal to `timestamp` makes it degenerate."""
     return _BOUNDS.pack(valid_to, timestamp) + _entry(timestamp, value) + (value or b"")
 
 
 def append(row: bytes, timestamp: int, value: bytes | None, valid_to: int) -> bytes:
-    """The row with one more version, the newest. A gap between the row's end and `timestamp` becomes a tombstone.
+    """Return the row with one more version, the newest. A gap between the row's end and `timestamp` becomes a
+    tombstone.
 
-    Costs a copy and no decoding: this is what each new version of a key does to the one before.
+    It costs a copy and no decoding. Each new version of a key does this to the version before.
     """
     end, oldest = bounds(row)
     if timestamp < end:
@@ -85,7 +86,7 @@ def append(row: bytes, timestamp: int, value: bytes | None, valid_to: int) -> by
 
 
 def join(newest_first: Iterable[Version]) -> bytes:
-    """The row that holds these versions: one or more, each ending where the next one begins."""
+    """Return the row of these versions: one or more, each ending where the next one begins."""
     ordered = list(newest_first)
     head = _BOUNDS.pack(ordered[0].valid_to, ordered[-1].timestamp)
     entries = [_entry(version.timestamp, version.value) for version in ordered]
@@ -97,7 +98,7 @@ def _entry(timestamp: int, value: bytes | None) -> bytes:
 
 
 def _entries(row: bytes) -> Generator[tuple[int, int, int, int], None, None]:
-    """(timestamp, valid_to, start and end of the value in the row), the newest first; start -1 for a tombstone."""
+    """Yield (timestamp, valid_to, start and end of the value in the row), newest first. A tombstone has start -1."""
     valid_to, oldest = bounds(row)
     at, end, timestamp = _BOUNDS.size, len(row), oldest + 1
     while timestamp != oldest:

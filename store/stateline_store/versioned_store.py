@@ -1,13 +1,13 @@
-"""VersionedStore: every version of a key for as long as the history retention lasts (KIP-889, KIP-960, KIP-968).
+"""VersionedStore: keeps all versions of a key for the history retention (KIP-889, KIP-960, KIP-968).
 
-Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`; `versioned_rows` has the bytes and
-`versioned_writes` what a put changes. Where it falls short, this does not follow it:
+Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`. `versioned_rows` has the bytes,
+`versioned_writes` the changes of a put. There are three differences:
 
-- a put of None over the latest value with the same timestamp leaves a tombstone: Kafka Streams removes the value only,
-  and an older put that arrives later becomes the latest;
-- `get_versions` finds every version that was valid at `to_time`: Kafka Streams misses those whose validity ends in a
-  later segment than that of `to_time`, and shows expired ones until their segment is dropped;
-- all rows of a put go to disk in one batch, so that versions never overlap.
+- A put of None over the latest value with the same timestamp leaves a tombstone. Kafka Streams removes the value only,
+  and an older put that arrives later becomes the latest.
+- `get_versions` finds every version that was valid at `to_time`. Kafka Streams misses those whose validity ends in a
+  later segment than that of `to_time`, and shows expired ones until their segment is dropped.
+- All rows of a put go to disk in one batch, so that versions never overlap.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class VersionedStore(TransactionalStore):
     """Versions by key and timestamp. Times are milliseconds since the epoch, 0 or more.
 
     Stream time is the largest timestamp put so far. A put or delete older than ``stream time - history_retention_ms``
-    is dropped and counted (`dropped_records`); reads go back as far. Not thread-safe, as `TransactionalStore`.
+    is dropped and counted (`dropped_records`). Reads go back as far. Not thread-safe, as `TransactionalStore`.
     """
 
     kind: ClassVar[StoreKind] = "versioned"
@@ -49,8 +49,8 @@ class VersionedStore(TransactionalStore):
         persistent: bool = True,
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
-        """A closed store. `segment_interval_ms` is how much time one row of a key covers: small rows are quick to
-        change, few rows quick to search. None: Kafka Streams' choice (`default_segment_interval_ms`).
+        """Make a closed store. `segment_interval_ms` is the time that one row of a key covers: small rows are quick to
+        change, few rows are quick to search. None is Kafka Streams' choice (`default_segment_interval_ms`).
 
         Raises `InvalidArgumentError` for a negative retention or an interval below 1.
         """
@@ -92,31 +92,31 @@ class VersionedStore(TransactionalStore):
         self._reads = self._writes = None
 
     def get(self, key: bytes) -> VersionedRecord | None:
-        """As `VersionedReads.get`, staged or committed: the latest version, None when there is none."""
+        """Return the latest version, staged or committed, None if there is none."""
         return (self._reads or self._reading()).get(key)
 
     def get_as_of(self, key: bytes, as_of: int) -> VersionedRecord | None:
-        """As `VersionedReads.get_as_of`, staged or committed: the version valid at this time, or None."""
+        """Return the version that is valid at this time (ms), staged or committed, None if there is none."""
         return self._reading().get_as_of(key, as_of)
 
     def get_versions(
         self, key: bytes, from_time: int | None = None, to_time: int | None = None, *, ascending: bool = False
     ) -> Scan[VersionedRecord]:
-        """As `VersionedReads.get_versions`, staged or committed: all versions valid in this time, the newest first."""
+        """Scan the versions, staged or committed, that are valid at some time of this span, newest first by default."""
         return self._reading().get_versions(key, from_time, to_time, ascending=ascending)
 
     @property
     def dropped_records(self) -> int:
-        """How many puts and deletes came too late since the store was opened; restored records do not count, and a
-        rollback does not take them back."""
+        """The number of puts and deletes since the opening that were dropped as late. Restored records do not count. A
+        rollback does not change it."""
         return self._dropped_records
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
-        """Stage a version; None is a tombstone. One of the same key and timestamp is replaced.
+        """Stage a version. None is a tombstone. It replaces a version of the same key and timestamp.
 
-        Returns the time at which the version's validity ends (the timestamp of the next one of this key), None when it
-        is the latest, `NOT_PUT` when it came too late and was dropped. Raises `InvalidArgumentError` unless key and
-        value are bytes and the timestamp is not negative; nothing is staged then.
+        Returns the end of the version's validity (the timestamp of the key's next version), None for the latest
+        version, and `NOT_PUT` for a late put, which is dropped. Raises `InvalidArgumentError` unless key and value are
+        bytes and the timestamp is not negative. Nothing is staged then.
         """
         writes = self._check(key, value, timestamp)
         if timestamp < self._stream_time_ms - self._segments.retention_ms:
@@ -129,9 +129,8 @@ class VersionedStore(TransactionalStore):
         return valid_to
 
     def delete(self, key: bytes, timestamp: int) -> VersionedRecord | None:
-        """Stage a tombstone; returns the version that was valid at this time (`valid_to` as it was), None when there
-        was none or the delete came too late and was dropped. Raises as `put`.
-        """
+        """Stage a tombstone. Returns the version that was valid at this time, with its former `valid_to`, None if there
+        was none or the delete came too late and was dropped. Raises as `put`."""
         self._check(key, None, timestamp)
         is_late = timestamp < self._stream_time_ms - self._segments.retention_ms
         found = None if is_late else self.get_as_of(key, timestamp)
@@ -139,21 +138,20 @@ class VersionedStore(TransactionalStore):
         return found
 
     def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
-        """Refused with `InvalidArgumentError`: `put` alone knows which rows a version changes."""
+        """Raise `InvalidArgumentError`: only `put` knows which rows a version changes."""
         raise InvalidArgumentError(f"Store {self.name!r} is versioned: put versions, not rows ({len(rows)} given).")
 
     def staged_changes(self) -> Iterable[Change]:
-        """Every put since the last commit, in order: the key, the plain value, the version's timestamp.
+        """Return every put since the last commit, in order: the key, the plain value, the version's timestamp.
 
-        Replayed in this order by `restore`, they give the same rows: each comes at the stream time of the first time.
+        Replayed in this order by `restore`, they give the same rows: each put meets the same stream time again.
         """
         self._open()
         return iter(tuple(self._staged_versions.changes))
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Stage puts as the changelog holds them, in its order. They are not changes to be logged again. One that is
-        too late at its place (it was written under a longer retention, say) is passed over and not counted.
-        """
+        """Stage puts of changelog records, in their order. They are not logged again. A put that is too late at its
+        place, for example one that was written under a longer retention, is ignored and not counted."""
         for key, value, timestamp in changes:
             writes = self._check(key, value, timestamp)
             if timestamp < self._stream_time_ms - self._segments.retention_ms:
@@ -165,7 +163,7 @@ class VersionedStore(TransactionalStore):
 
     @property
     def staged_records(self) -> int:
-        """How many keys have staged changes."""
+        """The number of keys with staged changes."""
         return len(self._staged_versions.keys)
 
     @property
@@ -190,7 +188,7 @@ class VersionedStore(TransactionalStore):
         return self._reads
 
     def _check(self, key: bytes, value: bytes | None, timestamp: int) -> VersionedWrites:
-        """What puts this version; raises `InvalidArgumentError` for what is none."""
+        """Return the open writes. Raises `InvalidArgumentError` for an argument that makes no version."""
         self._open()
         if type(key) is not bytes or (type(value) is not bytes and value is not None):
             raise InvalidArgumentError(f"A version is (bytes, bytes or None), not ({key!r:.60}, {value!r:.60}).")

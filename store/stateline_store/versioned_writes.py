@@ -18,7 +18,7 @@ from stateline_store.versioned_rows import join as join_row
 
 
 class VersionedWrites:
-    """Writes of one opening of a store, over its own reads. Not thread-safe."""
+    """The writes of one opening of a store, over its own reads. Not thread-safe."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class VersionedWrites:
         get: Callable[[bytes], bytes | None],
         stage: Callable[[bytes, bytes | None], None],
     ) -> None:
-        """`get` and `stage` are of stored bytes: what is staged is seen at once."""
+        """Write stored bytes by `stage`, and read them, staged ones included, by `get`."""
         self._reads = reads
         self._segments = segments
         self._get = get
         self._stage = stage
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
-        """Stage a version that is not late, None a tombstone; returns when its validity ends, None for the latest.
+        """Stage a version that is not late, None for a tombstone. Returns the end of its validity, None for the latest.
 
         Its segment, and so every segment that it touches, is live.
         """
@@ -63,7 +63,7 @@ class VersionedWrites:
         return valid_to
 
     def _put_latest(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """Nothing of this key is newer, and what is older has been moved to segments."""
+        """Put the key's newest version. The versions before it have been moved to segments."""
         if value is not None:
             self._stage(LATEST + key, join(value, timestamp))
             return
@@ -77,7 +77,7 @@ class VersionedWrites:
             self._stage(at, append(row, bounds(row)[0], None, timestamp))
 
     def _put_inside(self, segment: int, row: bytes, key: bytes, value: bytes | None, timestamp: int) -> int:
-        """The row holds the version that is valid now at `timestamp`."""
+        """Put a version into the row that holds the version valid at `timestamp`."""
         newest_first = versions(row)
         place = next(index for index, version in enumerate(newest_first) if version.timestamp <= timestamp)
         found = newest_first[place]
@@ -93,7 +93,7 @@ class VersionedWrites:
         return found.valid_to
 
     def _put_before(self, valid_to: int, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """No version is valid at `timestamp`; the next one begins at `valid_to`."""
+        """Put a version before the next one, which begins at `valid_to`. No version is valid at `timestamp`."""
         at = self._row_key(key, valid_to)
         row = self._get(at)
         if row is None or bounds(row)[0] <= timestamp:
@@ -105,11 +105,11 @@ class VersionedWrites:
         self._stage(at, join_row([put] if ends == oldest else [*versions(row), put]))
 
     def _append(self, key: bytes, timestamp: int, value: bytes | None, valid_to: int) -> None:
-        """A version becomes the newest of the segment in which its validity ends."""
+        """Add the newest version of the segment in which its validity ends."""
         at = self._row_key(key, valid_to)
         row = self._get(at)
         self._stage(at, new_row(timestamp, value, valid_to) if row is None else append(row, timestamp, value, valid_to))
 
     def _row_key(self, key: bytes, valid_to: int) -> bytes:
-        """Of the row for versions whose validity ends then."""
+        """Return the stored key of the row for versions whose validity ends then."""
         return PREFIX.pack(self._segments.id_of(valid_to)) + key

@@ -27,17 +27,17 @@ WindowedIterator: TypeAlias = Scan[tuple[Windowed, bytes]]
 
 
 def window_end_ms(start_ms: int, window_size_ms: int) -> int:
-    """Where a window ends (excluded); at the last possible time when it would end later (Kafka Streams' rule)."""
+    """Return the end of a window (excluded), at most the last possible time (Kafka Streams' rule)."""
     return min(start_ms + window_size_ms, MAX_TIMESTAMP_MS)
 
 
 class WindowReads:
-    """Windows by key and start, seen through `reader`. Times are milliseconds since the epoch, bounds are included,
-    a negative one means 0.
+    """Windows by key and start, seen through `reader`. Times are milliseconds since the epoch, bounds are included, a
+    negative bound means 0.
 
-    Nothing is seen that started ``retention`` or longer before the stream time that the reader sees. Every scan is a
-    snapshot, made now, in Kafka Streams' order: segment by segment in time, by row key within one. Raises what the
-    reader raises; not thread-safe, as the reader.
+    Windows are hidden that started ``retention`` or longer before the reader's stream time. Every scan is a snapshot,
+    in Kafka Streams' order: by segment of time, then by row key. Raises what the reader raises. Not thread-safe, as the
+    reader.
     """
 
     __slots__ = ("_duplicates", "_reader", "_segments", "_size")
@@ -51,7 +51,8 @@ class WindowReads:
         self._duplicates = retain_duplicates
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
-        """The value of the window that starts then, None when there is none; with retained duplicates the newest."""
+        """Return the value of the window that starts then, None if there is none. Of retained duplicates, the newest.
+        """
         if not isinstance(key, bytes):
             raise no_key(key)
         first, last = self._readable(start_ms, start_ms)
@@ -65,7 +66,7 @@ class WindowReads:
         return None if newest is None else newest[1]
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
-        """(start, value) of this key's windows that start from `time_from` to `time_to`, in time order."""
+        """Scan (start, value) of this key's windows that start from `time_from` to `time_to`, in time order."""
         first, last = self._readable(time_from, time_to)
         least, greatest = WINDOW_SUFFIX.pack(first, 0), WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
         rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
@@ -74,19 +75,20 @@ class WindowReads:
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowedIterator:
-        """(windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, whose windows start
-        from `time_from` to `time_to`. `key_from` above `key_to` gives none and logs a warning."""
+        """Scan (windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, whose windows
+        start from `time_from` to `time_to`. If `key_from` is above `key_to`, the scan is empty and a warning is logged.
+        """
         first, last = self._readable(time_from, time_to)
         greatest = WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
         rows = scan_keys(self._reader, self._segments.between(first, last), key_from, key_to, greatest, reverse=reverse)
         return Scan.of_chunks(_of_keys(rows, key_from or b"", key_to, first, last, self._size))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
-        """(windowed key, value) of all windows that start from `time_from` to `time_to`."""
+        """Scan (windowed key, value) of all windows that start from `time_from` to `time_to`."""
         return self.fetch_keys(None, None, time_from, time_to, reverse=reverse)
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
-        """(windowed key, value) of all windows."""
+        """Scan (windowed key, value) of all windows."""
         return self.fetch_keys(None, None, 0, MAX_TIMESTAMP_MS, reverse=reverse)
 
     def _readable(self, from_ms: int, to_ms: int) -> tuple[int, int]:

@@ -33,9 +33,9 @@ from stateline_store.windowed_keys import MAX_SEQUENCE, WINDOW_SUFFIX
 class WindowStore(SegmentedStore):
     """Bytes by key and window start. All times are milliseconds since the epoch, 0 or more.
 
-    Stream time is the largest window start put so far. A put is dropped and counted (`dropped_records`) when its whole
-    segment is older than stream time - retention; reads see what started after stream time - retention. With
-    `retain_duplicates` each put adds a row and none can be deleted.
+    Stream time is the largest window start put so far. A put is dropped and counted (`dropped_records`) if its whole
+    segment is older than stream time - retention. Reads see windows that started after stream time - retention. With
+    `retain_duplicates`, each put adds a row, and no row can be deleted.
     """
 
     kind: ClassVar[StoreKind] = "window"
@@ -53,7 +53,7 @@ class WindowStore(SegmentedStore):
         persistent: bool = True,
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
-        """A closed store. Raises `InvalidArgumentError` for a negative window size, or one above the retention."""
+        """Make a closed store. Raises `InvalidArgumentError` for a negative window size, or one above the retention."""
         super().__init__(name, retention_ms=retention_ms, persistent=persistent, tuning=tuning)
         if not 0 <= window_size_ms <= retention_ms:
             raise InvalidArgumentError(
@@ -64,7 +64,7 @@ class WindowStore(SegmentedStore):
 
     @property
     def window_size_ms(self) -> int:
-        """How long each window is."""
+        """The length of each window."""
         return self._window_size_ms
 
     @property
@@ -80,14 +80,16 @@ class WindowStore(SegmentedStore):
         self._own = self.reads(IsolationLevel.READ_UNCOMMITTED)
 
     def reads(self, isolation_level: IsolationLevel) -> WindowReads:
-        """The reads of this kind, over stored bytes, as seen at this isolation level; for as long as `reader` says."""
+        """Return the reads of this kind over stored bytes, at this isolation level. They end with the `reader`."""
         reader = self.reader(isolation_level)
         return WindowReads(reader, self._segments, self._window_size_ms, retain_duplicates=self._retain_duplicates)
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
-        """The value of the window that starts then, staged or committed; None when there is none, or it has expired.
+        """Return the value of the window that starts then, staged or committed, None if there is none or it has
+        expired.
 
-        With retained duplicates the newest of them."""
+        With retained duplicates, return the newest one.
+        """
         return self._seen_reads().fetch_one(key, start_ms)
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
@@ -98,8 +100,8 @@ class WindowStore(SegmentedStore):
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowedIterator:
-        """(windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, and of windows as in
-        `fetch`: segment by segment in time, in the order of row keys within one.
+        """Scan (windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, and of windows
+        as in `fetch`: by segment of time, then in the order of row keys.
 
         `key_from` above `key_to` gives none and logs a warning."""
         return self._values_of(self._seen_reads().fetch_keys(key_from, key_to, time_from, time_to, reverse=reverse))
@@ -113,10 +115,10 @@ class WindowStore(SegmentedStore):
         return self._values_of(self._seen_reads().all(reverse=reverse))
 
     def put(self, key: bytes, value: bytes | None, window_start_ms: int) -> None:
-        """Stage the value of a window; None deletes it, and does nothing in a store that retains duplicates.
+        """Stage the value of a window. None deletes it, and does nothing in a store that retains duplicates.
 
         A put whose segment has expired is dropped and counted. Raises `InvalidArgumentError` for a key or value that is
-        not bytes and a start below 0 or above 2^63 - 1; nothing has changed then.
+        not bytes, and for a start below 0 or above 2^63 - 1. Nothing has changed then.
         """
         if self._engine is None or self._failure is not None:
             self._open()
@@ -145,7 +147,8 @@ class WindowStore(SegmentedStore):
             self._stream_time_ms = window_start_ms
 
     def stored_keys(self, windows: Iterable[tuple[bytes, int]]) -> list[bytes]:
-        """The stored keys of these (key, start in ms), for `get_rows` and `put_rows`: of duplicates the first."""
+        """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. Of duplicates, the first.
+        """
         packers, interval = self._packers, self._interval_ms
         return [packers[len(key)](start // interval, key, start, 0) for key, start in windows]
 
@@ -153,7 +156,7 @@ class WindowStore(SegmentedStore):
         super().restore(self._counted(changes) if self._retain_duplicates else changes)
 
     def _counted(self, changes: Changes) -> Iterator[tuple[bytes, bytes | None, int]]:
-        """Raises the sequence to the largest that passes, so that no later put takes a number that is taken."""
+        """Raise the sequence to the largest that passes, so that no later put takes a used number."""
         for change in changes:
             self._sequence = max(self._sequence, WINDOW_SUFFIX.unpack_from(change[0], -WINDOW_SUFFIX.size)[1])
             yield change

@@ -20,8 +20,8 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 class Windowed(NamedTuple):
-    """A key and a window of it: `start_ms` included. Of a tumbling or hopping window `end_ms` is excluded, of a
-    session it is the timestamp of the last record and included (as in Kafka Streams)."""
+    """A key and a window of it. `start_ms` is included. `end_ms` of a tumbling or hopping window is excluded. `end_ms`
+    of a session is the timestamp of its last record and included, as in Kafka Streams."""
 
     key: bytes
     start_ms: int
@@ -29,24 +29,24 @@ class Windowed(NamedTuple):
 
 
 def window_key(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
-    """The bytes of a window's key. Raises `struct.error` for a number that does not fit."""
+    """Return the bytes of a window's key. Raises `struct.error` for a number that does not fit."""
     return key + WINDOW_SUFFIX.pack(start_ms, sequence)
 
 
 def split_window_key(data: bytes) -> tuple[bytes, int, int]:
-    """(key, start in ms, sequence). Raises `DamagedDataError` for bytes that are too few."""
+    """Return (key, start in ms, sequence). Raises `DamagedDataError` for too few bytes."""
     if len(data) < WINDOW_SUFFIX.size:
         raise DamagedDataError(f"{data!r:.100} is no key of a window store: it is too short.")
     return data[: -WINDOW_SUFFIX.size], *WINDOW_SUFFIX.unpack_from(data, len(data) - WINDOW_SUFFIX.size)
 
 
 def session_key(key: bytes, start_ms: int, end_ms: int) -> bytes:
-    """The bytes of a session's key. Raises `struct.error` for a number that does not fit."""
+    """Return the bytes of a session's key. Raises `struct.error` for a number that does not fit."""
     return key + SESSION_SUFFIX.pack(end_ms, start_ms)
 
 
 def split_session_key(data: bytes) -> Windowed:
-    """The key, the session's start and its end. Raises `DamagedDataError` for bytes that are too few."""
+    """Return the key, the session's start and its end. Raises `DamagedDataError` for too few bytes."""
     if len(data) < SESSION_SUFFIX.size:
         raise DamagedDataError(f"{data!r:.100} is no key of a session store: it is too short.")
     end_ms, start_ms = SESSION_SUFFIX.unpack_from(data, len(data) - SESSION_SUFFIX.size)
@@ -54,6 +54,6 @@ def split_session_key(data: bytes) -> Windowed:
 
 
 def session_order(row: tuple[Windowed, object]) -> tuple[bytes, int, int]:
-    """What the sessions of all keys are ordered by."""
+    """Return the sort key of a session among the sessions of all keys."""
     key, start_ms, end_ms = row[0]
     return key, end_ms, start_ms

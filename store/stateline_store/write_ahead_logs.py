@@ -1,18 +1,18 @@
-"""Whether a database's write-ahead logs follow each other without a gap, and what to do when they do not.
+"""Checks that a database's write-ahead logs follow each other without a gap, and mends them otherwise.
 
-RocksDB syncs a log when the memtable that it belongs to is flushed, and writes the next one meanwhile. A power cut in
-between can leave the older log short, or take it away, and keep the newer one. RocksDB stops at a record that is cut
-in two; but where a log ends at a record's end, has zeros in it, or is gone, it goes on with what comes next, and shows
-the newest commit without those before it (wal_recovery_mode does not help; its tracking of logs in the manifest is
-not reachable through rocksdict 0.3.29).
+RocksDB syncs a log when its memtable is flushed, and writes the next log meanwhile. A power cut in between can leave
+the older log short, or remove it, and keep the newer one. RocksDB stops at a record that is cut in two. But if a log
+ends at a record's end, has zeros in it, or is gone, RocksDB continues with the next log, and shows the newest commit
+without the commits before it (wal_recovery_mode does not help; its tracking of logs in the manifest is not reachable
+through rocksdict 0.3.29).
 
     record := sequence:u64 count:u32 writes       little-endian; a WriteBatch (db/write_batch.cc)
 
-A write takes one sequence number and none is left out, so a record begins where the one before it ended, in the next
-log too, and the first log begins where the tables end, as the manifest says, which is believed. What cannot be read of
-a log is its end, as for RocksDB; but RocksDB may never come back from it (one bit that makes a record's type one of
-recycled logs is enough, for owners and readers), so it is cut off. Only the end of the last log is nobody's to miss:
-with it the newest commits are lost, from the end.
+A write takes one sequence number, and none is left out. So a record begins where the one before it ended, in the next
+log too. The first log begins where the tables end, by the manifest, which is believed. Unreadable bytes of a log are
+its end, as for RocksDB. But RocksDB may hang at them (one bit that makes a record's type one of recycled logs is
+enough, for owners and readers), so they are cut off. Only the end of the last log may be missing: then the newest
+commits are lost, from the end.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Hole(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is wrong with the logs of a database."""
+    """The damage of a database's logs."""
 
     directory: Path
     hole: Hole | None
@@ -65,7 +65,7 @@ class Damage(NamedTuple):
 
     @property
     def lengths(self) -> dict[Path, int]:
-        """The logs that RocksDB must not read to their ends, as it may never come back, and how far it may."""
+        """The lengths up to which RocksDB may read these logs. It may hang behind them."""
         return {_log_path(self.directory, number): length for number, length in self.unreadable.items()}
 
     def __str__(self) -> str:
@@ -74,10 +74,9 @@ class Damage(NamedTuple):
 
 
 def refuse_holes(directory: Path) -> None:
-    """For readers, which mend nothing: raises `DamagedDataError` when something is missing in these logs, or there is
-    what is no record, `NewerFormatError` when another RocksDB wrote them, `RetryLaterError` when that cannot be told
-    because the owner is writing. What else is wrong is RocksDB's to say.
-    """
+    """Refuse damaged logs, for readers. Raises `DamagedDataError` if a part of these logs is missing or is no record,
+    `NewerFormatError` if another RocksDB wrote them, `RetryLaterError` if the owner is writing. RocksDB reports other
+    damage."""
     try:
         damage = _find_damage(directory)
     except UnreadableLogError as error:
@@ -95,11 +94,11 @@ def refuse_holes(directory: Path) -> None:
 
 
 def find_damage(directory: Path) -> Damage | None:
-    """For the owner, before RocksDB opens: what is to be mended (`put_aside`). What this does not know, it leaves to
-    RocksDB, with a warning.
+    """Return the damage for `put_aside` to mend, before the owner opens RocksDB. Unknown content is left to RocksDB,
+    with a warning.
 
-    Raises `DamagedDataError` when tables hold a part of a commit that the logs have lost, `RetryLaterError` when
-    another process is writing there. Nothing is changed.
+    Raises `DamagedDataError` if tables hold a part of a commit that the logs have lost, `RetryLaterError` if another
+    process is writing there. Nothing is changed.
     """
     try:
         return _find_damage(directory)
@@ -109,11 +108,11 @@ def find_damage(directory: Path) -> Damage | None:
 
 
 def put_aside(damage: Damage, restored_from: object | None) -> None:
-    """Take away what is behind a hole, and what is no record, so that the newest commit before it shows. Logs that lose
-    something are kept as they were, in a new folder ``lost-<random>`` of the database, which the warning names.
-    `restored_from` brings the commits again; None: nothing does.
+    """Remove the logs behind a hole, and bytes that are no record, so that the newest commit before it shows. Changed
+    logs are kept in a new folder ``lost-<random>`` of the database, which the warning names. `restored_from` brings the
+    commits again, unless it is None.
 
-    Raises `OSError` when the file system refuses: the damage is still there to be found then.
+    Raises `OSError` when the file system refuses. The damage can then be found again.
     """
     directory, hole = damage.directory, damage.hole
     behind = [number for number in _logs(directory) if hole and number >= hole.log]
@@ -139,7 +138,7 @@ def put_aside(damage: Damage, restored_from: object | None) -> None:
 
 
 def _find_damage(directory: Path) -> Damage | None:
-    """Raises `ValueError` for what is not known here, else as `find_damage` does."""
+    """Raise `ValueError` for unknown content, else return and raise as `find_damage`."""
     try:
         path = manifest_path(directory)
         size, manifest = path.stat().st_size, read_manifest(path)
@@ -159,7 +158,7 @@ def _find_damage(directory: Path) -> Damage | None:
 
 
 def _compare(directory: Path, manifest: Manifest) -> tuple[Damage, bool]:
-    """What is wrong, and whether a column family was flushed further than the logs of another one go, up to a hole."""
+    """Return the damage, and whether a column family was flushed beyond the logs of another one, up to a hole."""
     is_uneven = manifest.first_log < manifest.flushed_log  # then where the first log has to begin is not known
     expected, reached = 0 if is_uneven else manifest.last_sequence + 1, 0
     unreadable: dict[int, int] = {}
@@ -185,14 +184,14 @@ def _compare(directory: Path, manifest: Manifest) -> tuple[Damage, bool]:
 
 
 def _check(directory: Path, number: int, begin: int, end: int) -> None:
-    """Raises `UnreadableLogError` unless a record with the right checksum is between here and there."""
+    """Raise `UnreadableLogError` unless a record with the right checksum is between here and there."""
     path = _log_path(directory, number)
     if not any(each >= end for _, each in read_records(path, begin - begin % BLOCK_BYTES, checked=True)):
         raise UnreadableLogError(path, begin)
 
 
 def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
-    """Of each record of a log its sequence number, how many writes it has, and the log's length up to its end."""
+    """Yield each record's sequence number, its number of writes, and the log's length up to its end."""
     for record, end in read_records(_log_path(directory, number)):
         sequence, count = _RECORD.unpack_from(record) if len(record) >= _RECORD.size else (_SEQUENCES, 0)
         if sequence >= _SEQUENCES:
@@ -201,7 +200,7 @@ def _batches(directory: Path, number: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _newest_commit(directory: Path, number: int) -> int:
-    """The number of the newest commit in this log, 0 for none."""
+    """Return the number of the newest commit in this log, 0 for none."""
     newest = 0
     with contextlib.suppress(ValueError):
         for record, _ in read_records(_log_path(directory, number)):
@@ -212,7 +211,7 @@ def _newest_commit(directory: Path, number: int) -> int:
 
 
 def _logs(directory: Path, first: int = 0) -> list[int]:
-    """The numbers of the logs that are there, in their order."""
+    """Return the numbers of the existing logs, in order."""
     numbers = (int(name[:-4]) for name in os.listdir(directory) if name.endswith(".log") and name[:-4].isdecimal())
     return sorted(number for number in numbers if number >= first)
 
@@ -222,7 +221,7 @@ def _log_path(directory: Path, number: int) -> Path:
 
 
 def _cut(log: Path, length: int, aside: Path) -> None:
-    """Shorten it; as it was, it is kept."""
+    """Shorten the log, and keep the original."""
     shutil.copy2(log, aside)
     sync_file(aside / log.name)
     sync_directory(aside)
