@@ -8,10 +8,10 @@ replaces the key's value, and is deleted at once. Timestamp -1, unknown, stays.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 
 from stateline_store.errors import InvalidArgumentError
-from stateline_store.expiry_index import ExpiryIndex
 from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb_options import DEFAULT_TUNING, Tuning
 from stateline_store.scan import EVERY_KEY
@@ -35,7 +35,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
             raise InvalidArgumentError(f"Store {name!r}: a time to live of {ttl_ms} ms: give 1 or more.")
         super().__init__(name, persistent=persistent, tuning=tuning)
         self._ttl_ms = ttl_ms
-        self._index = ExpiryIndex()
+        self._index = _ExpiryIndex()
         self._least_time_ms = -1  # of rows that were written before there was a time to live
         self._looked_at: list[tuple[int, bytes]] = []  # since the last commit: a rollback makes them due again
         self._looked_at_savepoint = 0
@@ -45,7 +45,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         super().init(context)
         with self._own_reader().scan(EVERY_KEY) as rows:
             entries = [(TIMESTAMP.unpack_from(stored)[0], key) for key, stored in rows]
-        self._index = ExpiryIndex(entry for entry in entries if entry[0] >= 0)
+        self._index = _ExpiryIndex(entry for entry in entries if entry[0] >= 0)
         self._least_time_ms = max((timestamp for timestamp, _ in entries), default=-1)
         self._looked_at, self._looked_at_savepoint = [], 0
 
@@ -127,3 +127,37 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         for timestamp, key in self._looked_at[first:]:
             self._index.add(key, timestamp)
         del self._looked_at[first:]
+
+
+class _ExpiryIndex:
+    """The times at which keys may expire, in memory, one entry a key. Not thread-safe.
+
+    An entry is a hint, and the row counts. So another put of a key costs nothing here. The key is looked at when its
+    first timestamp is due, and comes back with its present timestamp.
+    """
+
+    def __init__(self, entries: Iterable[tuple[int, bytes]] = ()) -> None:
+        """Index these (timestamp, key), each key once."""
+        self._heap = list(entries)
+        heapq.heapify(self._heap)
+        self._earliest = {key: timestamp for timestamp, key in self._heap}
+
+    def __len__(self) -> int:
+        return len(self._earliest)
+
+    def add(self, key: bytes, timestamp: int) -> None:
+        """Have the key looked at when this timestamp is due, unless it is due before."""
+        known = self._earliest.get(key)
+        if known is None or timestamp < known:
+            self._earliest[key] = timestamp
+            heapq.heappush(self._heap, (timestamp, key))
+
+    def take(self, before: int, most: int) -> list[tuple[int, bytes]]:
+        """Take out and return (timestamp, key) of up to `most` keys with timestamps before this one."""
+        taken: list[tuple[int, bytes]] = []
+        while self._heap and self._heap[0][0] < before and len(taken) < most:
+            entry = heapq.heappop(self._heap)
+            if self._earliest.get(entry[1]) == entry[0]:  # else it has moved to an earlier one, and was looked at
+                del self._earliest[entry[1]]
+                taken.append(entry)
+        return taken
