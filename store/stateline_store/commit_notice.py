@@ -1,5 +1,4 @@
-"""The commit notice: a small mapped file per store partition that tells readers in other processes what is
-new.
+"""The commit notice: a small mapped file per store partition. It announces commits to readers in other processes.
 
 Layout: u64 slots in the machine's byte order (the file never leaves its machine). On disk: never change.
 
@@ -8,14 +7,14 @@ Layout: u64 slots in the machine's byte order (the file never leaves its machine
     2 commit_number       5 staged_bytes
 
 - **generation** changes at each opening by an owner and at each wipe; 0 means that there is no database now.
-  A reader that sees another one than it opened opens anew.
-- **commit_number** grows by one per commit. It is published after the RocksDB batch that it names was
-  written, so a reader that sees it can demand it.
+  A reader that sees another generation than it opened opens again.
+- **commit_number** grows by one per commit. It is published after its RocksDB batch was written, so a reader
+  that sees it can demand it.
 
-Each slot is written by one aligned 8-byte store (`memoryview.cast("Q")`), which no reader sees by halves.
-Slots are not written together, and that cannot mislead: a reader demands the number that it saw from the
-database's own row (`secondary.py`), and opens anew when the generation is another. `restore_remaining` is above 0
-before rows are written that are ahead of their Position. The rest are figures for display.
+Each slot is written by one aligned 8-byte store (`memoryview.cast("Q")`), so no reader sees half of it. Slots are
+not written together. A reader is not misled by that: it demands the number that it saw from the database's own row
+(`secondary.py`), and opens again after a change of generation. `restore_remaining` is above 0 before rows are
+written that are ahead of their Position. The other slots are figures for display.
 
 The file is never replaced, truncated or unlinked once it is valid, because readers keep it mapped. Only
 deleting the task does that, after generation 0 was written: a reader that sees 0 looks the path up again.
@@ -158,7 +157,7 @@ class CommitNotice:
         try:
             mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
             if mapping is None:
-                replace_file(path, _EMPTY, sync=False, only_writer=True)  # one that a power cut took is made anew
+                replace_file(path, _EMPTY, sync=False, only_writer=True)  # also after a power cut
                 mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}. Make it writable.") from error
@@ -175,7 +174,7 @@ class CommitNotice:
         self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = 0
         self._slots[_COMMITTED_AT] = committed_at_ms
         self._slots[_NUMBER] = commit_number
-        # Random, not counted up: a notice that was deleted and made anew must not repeat an old one.
+        # Random, not counted up: a notice that was deleted and made again must not repeat an old generation.
         self._slots[_GENERATION] = secrets.randbits(63) | 1
 
     def publish(self, commit_number: int, committed_at_ms: int) -> None:
@@ -234,7 +233,7 @@ def _map(path: Path, protection: int) -> mmap.mmap | None:
         if magic >> 8 == _MAGIC >> 8 and magic > _MAGIC:  # its last letter is the version
             raise NewerFormatError.of(path, f"version {chr(magic & 0xFF)}", "up to 1")
         if magic != _MAGIC or os.fstat(fd).st_size != _SIZE:
-            return None  # emptied by a power cut: no reader can have mapped it, the owner makes it anew
+            return None  # emptied by a power cut: no reader can have mapped it, the owner makes it again
         return mmap.mmap(fd, _SIZE, mmap.MAP_SHARED, protection)
     finally:
         os.close(fd)

@@ -126,7 +126,7 @@ class TaskLock:
                 f"{path} is held by process {holder}: one process owns a task at a time. Stop it, or wait."
             ) from error
         self.last_used_ms = os.fstat(self._fd).st_mtime_ns // 1_000_000  # before this lock was taken
-        # The pid is only for messages: on a full disk the task must still be taken, by whoever frees space there.
+        # The pid is only for messages: on a full disk, an owner that frees space must still get the task.
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)

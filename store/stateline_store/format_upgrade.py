@@ -125,7 +125,7 @@ def remove_plain_files(task: Path, store: str) -> None:
         notice.unlink(missing_ok=True)
         reached("upgrade:notice-removed")
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(trash)  # last: as long as it is there, the next start goes on with all of this
+            shutil.rmtree(trash)  # last: while it exists, the next start repeats all of this
         reached("upgrade:plain-deleted")
     except OSError as error:
         raise RetryLaterError(

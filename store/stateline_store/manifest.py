@@ -19,7 +19,7 @@ _IGNORABLE = 1 << 13
 _FAMILIES = frozenset((0, 1))  # the numbers of `default` and `offsets`, in the order in which a store makes them
 _FILES = (5, 6, _NEW_FILE)
 _END_OF_FILE_FIELDS = 1
-# What follows a tag: n a number (varint), b a length and as many bytes.
+# The content behind a tag: n a number (varint), b a length and as many bytes.
 _CONTENT = {
     1: "b",  # comparator
     _LOG_NUMBER: "n",

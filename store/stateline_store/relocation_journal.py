@@ -215,10 +215,10 @@ def _move_offset(directory: StateDirectory, entry: JournalEntry) -> None:
 
 
 def _copy_topics(source: Path, target: Path) -> None:
-    """Merge the topic ids that the stores were made from. Two ids of one topic mean that it was made anew, and that
+    """Merge the topic ids that the stores were made from. Two ids of one topic mean that it was made again, and that
     some store is of the old one.
 
-    Then no id is right for all, and the task takes the topic for one that was made anew.
+    Then no id is right for all, and the task takes the topic for one that was made again.
     """
     new, old = _topics(source), _topics(target)
     merged = old | {topic: name if old.get(topic, name) == name else _UNSURE for topic, name in new.items()}

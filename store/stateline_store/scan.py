@@ -72,7 +72,7 @@ class Scan(Generic[Row]):
         scan, source = cls.__new__(cls), ChunkSource(chunks)
         scan._source, scan._generator, scan._ahead = source, chunks, []
         # Flattened without a Python step per row, which took a fifth of a scan's time; and without a reference to the
-        # scan, so that one that is dropped lets go of its files at once.
+        # scan, so that a dropped scan frees its files at once.
         scan._rows = itertools.chain.from_iterable(_read_ahead(source, scan._ahead))
         return scan
 
@@ -125,7 +125,7 @@ def _checked(source: ChunkSource) -> Generator[list[Any], None, None]:
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.
 FIRST_CHUNK, LARGEST_CHUNK = 8, 512
-# A chunk ends with the row that reaches it. Who reads a little of a scan keeps a chunk.
+# A chunk ends with the row that reaches it. A reader of a few rows keeps a chunk.
 LARGEST_CHUNK_BYTES = 256 * 1024
 
 

@@ -101,7 +101,7 @@ class SessionStore(SegmentedStore):
             key, start_ms, end_ms = session
             if not 0 <= start_ms <= end_ms:
                 raise ValueError("a session starts at 0 or later and does not end before")
-            # The second look is dearer, and needed only for the few that come late.
+            # The second check is slower, and needed only for the few late puts.
             if end_ms < self._stream_time_ms - self._retention_ms and self._is_too_late(end_ms):
                 self._dropped += 1
                 return

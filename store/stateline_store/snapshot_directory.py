@@ -124,7 +124,7 @@ class SnapshotDirectory:
         with self._locked():
             if (others := self.pinned(pin, now_ms)) is not None:
                 return others
-            # Before the manifest: what a crash leaves is a pin of nothing, and not a snapshot that nobody finds.
+            # Before the manifest: a crash leaves a pin without a snapshot, and not a snapshot that nobody finds.
             replace_file(self.path / pin.file_name, unfinished.id.encode(), only_writer=True)
             reached("snapshot:pin-written")
             return self._publish(unfinished, snapshot)

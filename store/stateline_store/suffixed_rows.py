@@ -87,7 +87,7 @@ def by_key(
                 behind = KeyRange(max(stored, shorter + keys.least), shorter + keys.greatest + b"\0")
                 for some in look(behind):
                     rows += [each for each in some if len(each[0]) == len(shorter) + width]
-                    if len(some) > FIRST_CHUNK:  # whoever reads can let others in between
+                    if len(some) > FIRST_CHUNK:  # the reader can let others run in between
                         yield rows
                         rows = []
                 given.append(shorter)

@@ -38,7 +38,7 @@ class TransactionBuffer(SortedMap):
     def __init__(self) -> None:
         super().__init__()
         self.bytes_staged = 0
-        # What was staged under each key that was put since the savepoint, None for nothing; None without a savepoint.
+        # By key put since the savepoint, the staged value before, None for nothing. None without a savepoint.
         self._undo: list[tuple[bytes, tuple[bytes | None] | None]] | None = None
 
     def __len__(self) -> int:

@@ -130,7 +130,7 @@ class WindowStore(SegmentedStore):
         try:
             if window_start_ms < 0:
                 raise ValueError("a window starts at 0 or later")
-            # The second look is dearer, and needed only for the few that come late.
+            # The second check is slower, and needed only for the few late puts.
             if window_start_ms < self._stream_time_ms - self._retention_ms and self._is_too_late(window_start_ms):
                 self._dropped += 1
                 self._sequence = sequence  # Kafka Streams counts it before it looks at the time (`RocksDBWindowStore`)

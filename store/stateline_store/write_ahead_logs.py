@@ -43,7 +43,7 @@ class Hole(NamedTuple):
     """A place in the logs behind which something is missing."""
 
     log: int
-    """The log that does not begin, or go on, where it should."""
+    """The log that does not begin or continue where it should."""
     length: int
     """The bytes of it that come before the hole."""
     missing: tuple[int, int]
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
     hole: Hole | None
     """The first one."""
     unreadable: Mapping[int, int]
-    """Of each log before the hole that goes on with what is no record, the bytes that come before that."""
+    """By log before the hole that has bytes that are no record: the number of bytes before these."""
 
     @property
     def lengths(self) -> dict[Path, int]:
