@@ -31,21 +31,17 @@ _FED = "fed="  # in topics: never change
 
 
 def committed_metadata(client_id: str, note: OffsetNote) -> str:
-    """What is committed with an offset: ``client id``, ``client id TAB partition time``, or ``client id TAB fed=… TAB
-    partition time``, where the time may be empty. In topics: never change."""
-    time = "" if note.time_ms is None else str(note.time_ms)
-    if note.fed is not None:
-        return f"{client_id}\t{_FED}{note.fed}\t{time}"
-    return f"{client_id}\t{time}" if time else client_id
+    """Return the metadata of an offset: ``client id TAB fed=NOTE TAB partition time``. Without a note or a time, its part
+    is empty. In topics: never change."""
+    fed = "" if note.fed is None else f"{_FED}{note.fed}"
+    return f"{client_id}\t{fed}\t{'' if note.time_ms is None else note.time_ms}"
 
 
 def read_metadata(metadata: str) -> tuple[str, OffsetNote]:
-    """The client id and the note in it. Others may have written anything there: it is no note."""
-    head, _, time = metadata.rpartition("\t") if "\t" in metadata else (metadata, "", "")
-    client_id, _, last = head.rpartition("\t")
-    is_fed = last.startswith(_FED)
+    """Return the client id and the note. Metadata of other programs is a client id without a note."""
+    client_id, fed, time = parts if len(parts := metadata.split("\t")) == 3 else [metadata, "", ""]
     time_ms = int(time) if time.isascii() and time.isdigit() else None
-    return client_id if is_fed else head, OffsetNote(time_ms, last.removeprefix(_FED) if is_fed else None)
+    return client_id, OffsetNote(time_ms, fed.removeprefix(_FED) if fed.startswith(_FED) else None)
 
 
 def committed_offsets(
