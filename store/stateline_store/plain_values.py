@@ -56,8 +56,8 @@ class PlainValuesEngine:
 
 
 class PlainValuesReader(Reader):
-    """A `Reader` of plain files that shows rows like a timestamped store's reader. For the thread of the other reader.
-    """
+    """A `Reader` of plain files that shows rows like a timestamped store's reader. For the thread of the other
+    reader."""
 
     def __init__(self, plain: Reader) -> None:
         self._plain = plain

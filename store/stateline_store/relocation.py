@@ -132,8 +132,8 @@ def unknown_stores(listing: Listing, wanted: Mapping[str, int]) -> list[tuple[st
 
 
 def _rows_of(store: str) -> frozenset[str]:
-    """Return the names that show that a task holds this store. Its `.position` alone does not: Kafka Streams leaves it.
-    """
+    """Return the names that show that a task holds this store. Its `.position` alone does not: Kafka Streams leaves
+    it."""
     return frozenset(f"{name}/" for name in databases(store))
 
 

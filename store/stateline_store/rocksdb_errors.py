@@ -34,8 +34,8 @@ _ENVIRONMENT = {
 
 
 def translated(error: Exception, directory: Path) -> Exception:
-    """Return the error to raise in place of rocksdict's error about this directory. Other errors come back as they are.
-    """
+    """Return the error to raise in place of rocksdict's error about this directory. Other errors come back as they
+    are."""
     if isinstance(error, StatelineError):
         return error
     if isinstance(error, DbClosedError):

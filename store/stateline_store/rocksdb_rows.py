@@ -140,8 +140,8 @@ def read_commit(offsets: Rdict, directory: Path) -> Commit:
 
 
 def estimated_rows(db: Rdict, directory: Path) -> int:
-    """Return RocksDB's estimate of the rows of the `default` column family. Overwrites may count twice until compacted.
-    """
+    """Return RocksDB's estimate of the rows of the `default` column family. Overwrites may count twice until
+    compacted."""
     try:
         return int(db.property_int_value("rocksdb.estimate-num-keys") or 0)
     except Exception as error:

@@ -148,8 +148,8 @@ class SecondaryReader(Reader):
         return value
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        """Scan the rows of this range in key order. The scan keeps its rows, across refreshes and even across `close`.
-        """
+        """Scan the rows of this range in key order. The scan keeps its rows, across refreshes and even across
+        `close`."""
         return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
 
     def approximate_num_entries(self) -> int:

@@ -47,8 +47,8 @@ class SessionStore(SegmentedStore):
         return SessionReads(self.reader(isolation_level), self._segments)
 
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
-        """Return the aggregate of exactly this session, staged or committed, None if there is none or it has expired.
-        """
+        """Return the aggregate of exactly this session, staged or committed, None if there is none or it has
+        expired."""
         return self._seen_reads().fetch_session(key, start_ms, end_ms)
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:

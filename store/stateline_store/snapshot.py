@@ -36,8 +36,8 @@ class PartsElsewhere:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PartsElsewhere:
-        """Read the JSON object. Raises `KeyError`, `TypeError`, `ValueError` or `DamagedDataError` for anything else.
-        """
+        """Read the JSON object. Raises `KeyError`, `TypeError`, `ValueError` or `DamagedDataError` for anything
+        else."""
         return cls(str(value["node"]), tuple(map(CheckpointPart.from_json, value["parts"])))
 
 

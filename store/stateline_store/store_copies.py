@@ -54,8 +54,8 @@ class StoreCopy:
 
     @classmethod
     def of(cls, source: str, topics: Mapping[str, str], parts: Sequence[CheckpointPart], linked: Path) -> StoreCopy:
-        """Return the copy of these parts of a snapshot, which are linked in this directory. Raises `RetryLaterError`.
-        """
+        """Return the copy of these parts of a snapshot, which are linked in this directory. Raises
+        `RetryLaterError`."""
         files: dict[str, int] = {}
         for part in parts:
             try:

@@ -14,8 +14,8 @@ from stateline_store.directory import directory_name, notice_path, store_path
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """The files of the store of this name. `timestamped`: in the timestamped (v2) format, which has names of its own.
-    """
+    """The files of the store of this name. `timestamped`: in the timestamped (v2) format, which has names of
+    its own."""
 
     task: Path
     name: str

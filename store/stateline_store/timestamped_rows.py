@@ -52,8 +52,8 @@ def values_of(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:
 
 
 def with_timestamps(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, ValueAndTimestamp]]:
-    """Scan the same rows with value and timestamp apart. Stepping raises `DamagedDataError` for bytes that are neither.
-    """
+    """Scan the same rows with value and timestamp apart. Stepping raises `DamagedDataError` for bytes that are
+    neither."""
     return Scan(_split(rows))
 
 

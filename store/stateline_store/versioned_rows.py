@@ -28,8 +28,8 @@ _TOMBSTONE = -1  # on disk: never change
 
 
 class Version(NamedTuple):
-    """The value of a key from `timestamp` (included) to `valid_to` (excluded), in ms. A value of None is a tombstone.
-    """
+    """The value of a key from `timestamp` (included) to `valid_to` (excluded), in ms. A value of None is a
+    tombstone."""
 
     timestamp: int
     value: bytes | None

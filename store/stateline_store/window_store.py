@@ -147,8 +147,8 @@ class WindowStore(SegmentedStore):
             self._stream_time_ms = window_start_ms
 
     def stored_keys(self, windows: Iterable[tuple[bytes, int]]) -> list[bytes]:
-        """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. Of duplicates, the first.
-        """
+        """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. Of duplicates, the
+        first."""
         packers, interval = self._packers, self._interval_ms
         return [packers[len(key)](start // interval, key, start, 0) for key, start in windows]
 

@@ -25,7 +25,6 @@ from stateline.query.values import CopyStatus, Outcome, PartitionAnswer, QueryRo
 from stateline.query.wire import WireRequest
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard.proofs import Proof
-from stateline.server.guard.proofs import Proof
 from stateline.server.guard.tokens import hash_of
 from stateline.server.nodes.acceptance import check_accepted
 from stateline.server.nodes.node_map import HeldTask, NodeMap

@@ -134,7 +134,7 @@ def test_what_a_store_is_comes_from_its_layout_and_not_from_its_name(task: Path)
 
 
 @pytest.mark.parametrize(("directory", "timestamped"), [("old", False), ("old-v2", True)])
-def test_a_database_that_says_no_format_is_what_its_directory_says(task: Path, directory: str, timestamped: bool) -> None:
+def test_a_database_without_a_format_is_what_its_directory_says(task: Path, directory: str, timestamped: bool) -> None:
     database(task / "rocksdb" / directory, {})
     old = the_store(task, "old")
     assert (old.kind, old.timestamped, old.layout, old.problem) == ("key_value", timestamped, None, None)

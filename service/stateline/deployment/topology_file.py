@@ -210,7 +210,7 @@ def read_topology(application: Path) -> PublishedTopology:
 
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
-    """Return the topics that stores were made of, as the last worker counted them, whatever else is in the file. Returns
+    """Return the topics that stores were made of, as the last worker counted them, whatever else the file has. Returns
     none if there is no such file, and none with a warning if the file is not JSON.
 
     Raises `DamagedDataError` when what it says of them makes no sense, `RetryLaterError` when the operating system

@@ -90,7 +90,8 @@ def test_nodes_link_whose_stores_differ_in_timestamps_alone(tmp_path: Path, task
         if is_linked:
             ((_, link),) = one.nodes.links()
             assert not link.declares_the_same, "what it answers a client is not this node's answer"
-            await link.query(Terms("store", IsolationLevel.READ_COMMITTED), 0, KeyQuery(b"k"), 0, None, timestamped=True)
+            terms = Terms("store", IsolationLevel.READ_COMMITTED)
+            await link.query(terms, 0, KeyQuery(b"k"), 0, None, timestamped=True)
             assert [request.timestamped for request in two.answers.asked] == [True]
         assert (one.nodes.other_topologies() == []) is (tasks == "same")
         for node in (one, two):

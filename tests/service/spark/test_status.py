@@ -166,9 +166,15 @@ def test_who_may_read_a_pipelines_files_is_said_by_the_umask(tmp_path: Path) -> 
         keep_declaration(
             checkpoint,
             PipelineDeclaration(
-                reads=[], tables=[], key=[], windowing=None, result="table", output_mode="update", operators=[],
+                reads=[],
+                tables=[],
+                key=[],
+                windowing=None,
+                result="table",
+                output_mode="update",
+                operators=[],
                 topics={},
-            ),  # fmt: skip
+            ),
         )
     finally:
         os.umask(before)
