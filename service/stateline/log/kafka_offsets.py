@@ -31,8 +31,8 @@ _FED = "fed="  # in topics: never change
 
 
 def committed_metadata(client_id: str, note: OffsetNote) -> str:
-    """Return the metadata of an offset: ``client id TAB fed=NOTE TAB partition time``. An absent note or time leaves its
-    part empty. In topics: never change."""
+    """Return the metadata of an offset: ``client id TAB fed=NOTE TAB partition time``. An absent note or time
+    leaves its part empty. In topics: never change."""
     fed = "" if note.fed is None else f"{_FED}{note.fed}"
     return f"{client_id}\t{fed}\t{'' if note.time_ms is None else note.time_ms}"
 
