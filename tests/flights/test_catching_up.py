@@ -45,7 +45,7 @@ def test_a_pipeline_has_read_what_its_newest_marker_says(log: EmbeddedLog) -> No
     create(log, {"epochs": 1})
     assert pipeline_read_so_far(log, "epochs") == Position()
     for batch, offsets in enumerate(('{"departures":{"0":5}}', '{"departures":{"0":7,"3":1,"id":"x"}}')):
-        produce(log, "epochs", [(b"delays", EpochMarker("query", batch, (offsets,)).encode(), 0)])
+        produce(log, "epochs", [(b"delays", EpochMarker("query", batch, (offsets,), 0, {}).encode(), 0)])
     reached = Position({"departures": {0: 6, 3: 0}})
     assert pipeline_read_so_far(log, "epochs") == reached
 

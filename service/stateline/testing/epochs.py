@@ -54,7 +54,7 @@ class EpochWriter:
             producer.begin_transaction()
             produce_rows(producer, rows)
             ends |= {str(place.partition): offset for place, offset in producer.flush().items()}
-            marker = EpochMarker(_WRITER, self._batches, (), len(rows), result_ends=self._ends[epochs])
+            marker = EpochMarker(_WRITER, self._batches, (), len(rows), {}, self._ends[epochs])
             producer.produce(epochs, _WRITER.encode(), marker.encode(), timestamp_ms=now_ms())
             producer.commit_transaction()
         self._batches += 1
