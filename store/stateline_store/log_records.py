@@ -87,7 +87,7 @@ def _is_intact(block: bytes, at: int) -> bool:
 
 
 def crc32c(content: bytes) -> int:
-    """CRC-32C (RFC 3720, appendix B.4); zlib has another polynomial."""
+    """Return the CRC-32C (RFC 3720, appendix B.4). zlib has another polynomial."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 0xFF]

@@ -61,7 +61,7 @@ class RowCache:
         return [rows[key] if key in rows else older.get(key, UNKNOWN) for key in keys]
 
     def read(self, key: bytes, value: bytes | None) -> None:
-        """The database has this row."""
+        """Keep this row, which the database has."""
         self.younger[key] = value
         self._grown(row_bytes(key, value))
 
@@ -88,12 +88,12 @@ class RowCache:
         self.younger_bytes = self.older_bytes = 0
 
     def grow_older(self) -> None:
-        """The older generation is forgotten, and the younger one takes its place."""
+        """Replace the older generation by the younger one."""
         self.older, self.older_bytes = self.younger, self.younger_bytes
         self.younger, self.younger_bytes = {}, 0
 
     def forget_older(self) -> None:
-        """The older generation is forgotten."""
+        """Forget the older generation."""
         self.older, self.older_bytes = {}, 0
 
     def _grown(self, by_bytes: int) -> None:

@@ -52,19 +52,21 @@ class SessionStore(SegmentedStore):
         return self._seen_reads().fetch_session(key, start_ms, end_ms)
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
-        """(session, aggregate) of all sessions of a key, by end, then start; a snapshot, staged over committed."""
+        """Scan (session, aggregate) of all sessions of a key, by end, then start. A snapshot, staged over committed."""
         return self._values_of(self._seen_reads().fetch(key, reverse=reverse))
 
     def fetch_keys(self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False) -> WindowedIterator:
-        """(session, aggregate) of the keys from `key_from` to `key_to`, both included, None open: segment by segment of
-        their ends, in the order of row keys within one. `key_from` above `key_to` gives none and logs a warning."""
+        """Scan (session, aggregate) of the keys from `key_from` to `key_to`, both included, None open: by segment of
+        their ends, then in the order of row keys. If `key_from` is above `key_to`, the scan is empty and a warning is
+        logged."""
         return self._values_of(self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse))
 
     def find_sessions(
         self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
     ) -> WindowedIterator:
-        """As `fetch`, of the sessions that end at `earliest_end` or later and start at `latest_start` or earlier: those
-        to merge with a record, when these are its time less the gap and its time plus the gap."""
+        """Scan a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier, in the
+        order of `fetch`. With a record's time less the gap and plus the gap, these are the sessions to merge with the
+        record."""
         return self._values_of(self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse))
 
     def find_sessions_of_keys(
@@ -82,11 +84,12 @@ class SessionStore(SegmentedStore):
         return self._values_of(found)
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
-        """As `fetch_keys`, of the sessions of every key that end from `earliest_end` to `latest_end`, both included."""
+        """Scan all keys' sessions that end from `earliest_end` to `latest_end`, both included, in the order of
+        `fetch_keys`."""
         return self._values_of(self._seen_reads().find_sessions_ended(earliest_end, latest_end, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
-        """As `fetch_keys`, of every key."""
+        """Scan all sessions, in the order of `fetch_keys`."""
         return self._values_of(self._seen_reads().all(reverse=reverse))
 
     def put(self, session: Windowed, aggregate: bytes | None) -> None:
@@ -127,9 +130,9 @@ class SessionStore(SegmentedStore):
 
 
 class TimestampedSessionStore(SessionStore):
-    """A SessionStore with a timestamp (milliseconds since the epoch) beside each aggregate (KIP-258).
+    """A SessionStore with a timestamp (milliseconds since the epoch) beside each aggregate.
 
-    The methods of SessionStore work on the aggregates alone; `put` stores timestamp -1, unknown. Stored value (on disk:
+    The methods of SessionStore work on the aggregates alone. `put` stores timestamp -1, unknown. Stored value (on disk:
     never change): ``timestamp:i64 BE ‖ aggregate``.
     """
 
@@ -139,7 +142,7 @@ class TimestampedSessionStore(SessionStore):
         self.put_with_timestamp(session, aggregate, UNKNOWN_TIMESTAMP)
 
     def put_with_timestamp(self, session: Windowed, aggregate: bytes | None, timestamp: int) -> None:
-        """Stage as `put`, with the timestamp of the record that brought the aggregate."""
+        """Stage the aggregate of a session with the timestamp of its record, like `put`."""
         stored = checked_join(aggregate, timestamp)
         SessionStore.put(self, session, stored)  # `super()` takes a tenth of the time of a put
 
@@ -148,24 +151,24 @@ class TimestampedSessionStore(SessionStore):
         return None if stored is None else stored[8:]
 
     def fetch_session_with_timestamp(self, key: bytes, start_ms: int, end_ms: int) -> ValueAndTimestamp | None:
-        """Return what `fetch_session` returns, with the timestamp."""
+        """Return the aggregate of `fetch_session` with its timestamp."""
         stored = super().fetch_session(key, start_ms, end_ms)
         return None if stored is None else split(stored)
 
     def fetch_with_timestamp(self, key: bytes, *, reverse: bool = False) -> TimestampedWindowedIterator:
-        """Return the rows of `fetch` as (session, (aggregate, timestamp))."""
+        """Scan `fetch` with (session, (aggregate, timestamp)) rows."""
         return with_timestamps(self._seen_reads().fetch(key, reverse=reverse))
 
     def fetch_keys_with_timestamp(
         self, key_from: bytes | None, key_to: bytes | None, *, reverse: bool = False
     ) -> TimestampedWindowedIterator:
-        """Return the rows of `fetch_keys` as (session, (aggregate, timestamp))."""
+        """Scan `fetch_keys` with (session, (aggregate, timestamp)) rows."""
         return with_timestamps(self._seen_reads().fetch_keys(key_from, key_to, reverse=reverse))
 
     def find_sessions_with_timestamp(
         self, key: bytes, earliest_end: int, latest_start: int, *, reverse: bool = False
     ) -> TimestampedWindowedIterator:
-        """Return the rows of `find_sessions` as (session, (aggregate, timestamp))."""
+        """Scan `find_sessions` with (session, (aggregate, timestamp)) rows."""
         return with_timestamps(self._seen_reads().find_sessions(key, earliest_end, latest_start, reverse=reverse))
 
     def find_sessions_of_keys_with_timestamp(
@@ -177,11 +180,11 @@ class TimestampedSessionStore(SessionStore):
         *,
         reverse: bool = False,
     ) -> TimestampedWindowedIterator:
-        """Return the rows of `find_sessions_of_keys` as (session, (aggregate, timestamp))."""
+        """Scan `find_sessions_of_keys` with (session, (aggregate, timestamp)) rows."""
         reads = self._seen_reads()
         found = reads.find_sessions_of_keys(key_from, key_to, earliest_end, latest_start, reverse=reverse)
         return with_timestamps(found)
 
     def all_with_timestamp(self, *, reverse: bool = False) -> TimestampedWindowedIterator:
-        """Return the rows of `all` as (session, (aggregate, timestamp))."""
+        """Scan `all` with (session, (aggregate, timestamp)) rows."""
         return with_timestamps(self._seen_reads().all(reverse=reverse))

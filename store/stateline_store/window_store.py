@@ -93,8 +93,8 @@ class WindowStore(SegmentedStore):
         return self._seen_reads().fetch_one(key, start_ms)
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
-        """(start, value) of this key's windows that start from `time_from` to `time_to`, both included, a negative one
-        meaning 0, in time order (duplicates in the order of their puts); a snapshot, staged over committed."""
+        """Scan (start, value) of this key's windows that start from `time_from` to `time_to`, both included, in time
+        order, duplicates in the order of their puts. A negative time means 0. A snapshot, staged over committed."""
         return self._values_of(self._seen_reads().fetch(key, time_from, time_to, reverse=reverse))
 
     def fetch_keys(
@@ -103,15 +103,17 @@ class WindowStore(SegmentedStore):
         """Scan (windowed key, value) of the keys from `key_from` to `key_to`, both included, None open, and of windows
         as in `fetch`: by segment of time, then in the order of row keys.
 
-        `key_from` above `key_to` gives none and logs a warning."""
+        If `key_from` is above `key_to`, the scan is empty and a warning is logged.
+        """
         return self._values_of(self._seen_reads().fetch_keys(key_from, key_to, time_from, time_to, reverse=reverse))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
-        """As `fetch_keys`, of every key."""
+        """Scan (windowed key, value) of all keys' windows that start from `time_from` to `time_to`, in the order of
+        `fetch_keys`."""
         return self._values_of(self._seen_reads().fetch_all(time_from, time_to, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
-        """As `fetch_keys`, of every key and window."""
+        """Scan (windowed key, value) of all windows, in the order of `fetch_keys`."""
         return self._values_of(self._seen_reads().all(reverse=reverse))
 
     def put(self, key: bytes, value: bytes | None, window_start_ms: int) -> None:
@@ -168,9 +170,9 @@ class WindowStore(SegmentedStore):
 
 
 class TimestampedWindowStore(WindowStore):
-    """A WindowStore with a timestamp (milliseconds since the epoch) beside each value (KIP-258).
+    """A WindowStore with a timestamp (milliseconds since the epoch) beside each value.
 
-    The methods of WindowStore work on the values alone; `put` stores timestamp -1, unknown. Stored value (on disk:
+    The methods of WindowStore work on the values alone. `put` stores timestamp -1, unknown. Stored value (on disk:
     never change): ``timestamp:i64 BE ‖ value``.
     """
 
@@ -180,7 +182,7 @@ class TimestampedWindowStore(WindowStore):
         self.put_with_timestamp(key, value, UNKNOWN_TIMESTAMP, window_start_ms)
 
     def put_with_timestamp(self, key: bytes, value: bytes | None, timestamp: int, window_start_ms: int) -> None:
-        """Stage as `put`, with the timestamp of the record that brought the value."""
+        """Stage the value of a window with the timestamp of its record, like `put`."""
         stored = checked_join(value, timestamp)
         WindowStore.put(self, key, stored, window_start_ms)  # `super()` takes a tenth of the time of a put
 
@@ -189,28 +191,28 @@ class TimestampedWindowStore(WindowStore):
         return None if stored is None else stored[8:]
 
     def fetch_one_with_timestamp(self, key: bytes, start_ms: int) -> ValueAndTimestamp | None:
-        """Return what `fetch_one` returns, with the timestamp."""
+        """Return the value of `fetch_one` with its timestamp."""
         stored = super().fetch_one(key, start_ms)
         return None if stored is None else split(stored)
 
     def fetch_with_timestamp(
         self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False
     ) -> TimestampedWindowIterator:
-        """Return the rows of `fetch` as (start, (value, timestamp))."""
+        """Scan `fetch` with (start, (value, timestamp)) rows."""
         return with_timestamps(self._seen_reads().fetch(key, time_from, time_to, reverse=reverse))
 
     def fetch_keys_with_timestamp(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> TimestampedWindowedIterator:
-        """Return the rows of `fetch_keys` as (windowed key, (value, timestamp))."""
+        """Scan `fetch_keys` with (windowed key, (value, timestamp)) rows."""
         return with_timestamps(self._seen_reads().fetch_keys(key_from, key_to, time_from, time_to, reverse=reverse))
 
     def fetch_all_with_timestamp(
         self, time_from: int, time_to: int, *, reverse: bool = False
     ) -> TimestampedWindowedIterator:
-        """Return the rows of `fetch_all` as (windowed key, (value, timestamp))."""
+        """Scan `fetch_all` with (windowed key, (value, timestamp)) rows."""
         return with_timestamps(self._seen_reads().fetch_all(time_from, time_to, reverse=reverse))
 
     def all_with_timestamp(self, *, reverse: bool = False) -> TimestampedWindowedIterator:
-        """Return the rows of `all` as (windowed key, (value, timestamp))."""
+        """Scan `all` with (windowed key, (value, timestamp)) rows."""
         return with_timestamps(self._seen_reads().all(reverse=reverse))
