@@ -25,6 +25,9 @@ from support.rocksdb import database_of
 KEYS = [b"k%02d" % i for i in range(20)]
 COMMIT, DATA = TopicPartition("input", 0), TopicPartition("input", 1)
 CHANGELOG = TopicPartition("changelog", 0)
+TESTS = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-m", "store.store_processes")
+"""How these programs are run, in the directory `TESTS`."""
 SMALL = Tuning(write_buffer_bytes=128 * 1024, level_base_bytes=512 * 1024)  # a flush every 100 commits or so
 
 

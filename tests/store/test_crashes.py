@@ -2,7 +2,6 @@
 
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from store import store_processes as programs
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path, seed: int) -> None:
     rnd = random.Random(seed)
     for round_number in range(3):
-        command = [sys.executable, programs.__file__, "forever", str(tmp_path), str(rnd.random())[2:]]
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE)
+        command = [*programs.COMMAND, "forever", str(tmp_path), str(rnd.random())[2:]]
+        writer = subprocess.Popen(command, cwd=programs.TESTS, stdout=subprocess.PIPE)
         assert writer.stdout is not None
         acknowledged = 0
         for _ in range(rnd.randrange(1, 1500)):

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -360,17 +359,18 @@ def test_closing_removes_the_scratch_files(store: KeyValueStore, context: StoreC
 def test_readers_follow_a_writer_through_whatever_it_does(tmp_path: Path, seed: int) -> None:
     """Flushes, compactions, deleted logs, reopenings and a wipe: data and Position never disagree or go back."""
     commits = 4000
-    command = [sys.executable, programs.__file__]
     pipe = subprocess.PIPE
     followers = [
         subprocess.Popen(
-            [*command, "follow", str(tmp_path), str(tmp_path / f"scratch{i}"), str(seed + i), str(commits)],
+            [*programs.COMMAND, "follow", str(tmp_path), str(tmp_path / f"scratch{i}"), str(seed + i), str(commits)],
+            cwd=programs.TESTS,
             stdout=pipe,
             stderr=pipe,
         )
         for i in range(2)
     ]
-    subprocess.run([*command, "everything", str(tmp_path), str(seed), str(commits)], check=True, timeout=HANGING_S)
+    everything = [*programs.COMMAND, "everything", str(tmp_path), str(seed), str(commits)]
+    subprocess.run(everything, cwd=programs.TESTS, check=True, timeout=HANGING_S)
     for follower in followers:
         out, errors = follower.communicate(timeout=HANGING_S)
         assert follower.returncode == 0, errors.decode()
