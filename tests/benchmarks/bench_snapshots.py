@@ -73,7 +73,7 @@ class Owner:
     def serve(self, done: threading.Event) -> None:
         """Answer, and do nothing else."""
         while not done.is_set():
-            self._socket.serve_pending(0.005)
+            self._socket.let_in(0.005)
 
     def ingest(self, seconds: float) -> float:
         """Overwrite records for so long, answering between slices; how many per second."""
@@ -89,7 +89,7 @@ class Owner:
                     each.commit({})
                 self._socket.announce_commit()
                 committed = now
-            self._socket.serve_pending()
+            self._socket.let_in()
         return slices * SLICE / (now - began)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class Owner:
 
     def _serve(self) -> None:
         while not self._done.is_set():
-            self._socket.serve_pending(0.05)
+            self._socket.let_in(0.05)
 
     def _hosted(self, name: str, partition: int) -> HostedPartition | None:
         store = self._stores.get((name, partition))

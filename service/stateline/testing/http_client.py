@@ -88,7 +88,7 @@ class _Server:
             answer = self.answer(httpx.Request("GET", f"{_BASE_URL}/readyz"))
             if answer.status_code == httpx.codes.OK:
                 return
-            self._worker().answer_queries(_LOOK_AGAIN_S)
+            self._worker().context.queries.let_in(_LOOK_AGAIN_S)
         raise NotReadyError(f"The server does not become ready: {answer.text}")
 
     def answer(self, request: httpx.Request) -> httpx.Response:
@@ -99,7 +99,7 @@ class _Server:
         most_s = request.extensions.get("timeout", {}).get("read")
         until_s = math.inf if most_s is None else time.monotonic() + most_s
         while not future.done():
-            self._worker().answer_queries(_LOOK_AGAIN_S)
+            self._worker().context.queries.let_in(_LOOK_AGAIN_S)
             if time.monotonic() > until_s:
                 future.cancel()
                 raise httpx.ReadTimeout(

@@ -34,7 +34,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwningWorker]:
 
 def kept(worker: OwningWorker) -> int:
     """How many scans the worker keeps, once it has looked at all that was sent to it."""
-    return int(worker.run(lambda: (worker.socket.serve_pending(), len(worker.socket.scans))[1]))
+    return int(worker.run(lambda: (worker.socket.let_in(), len(worker.socket.scans))[1]))
 
 
 class Cancelling(Exchange):

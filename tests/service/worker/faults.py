@@ -107,11 +107,11 @@ class Watched(Worker):
 
     def read_up_to(self, source: TopicPartition) -> int:
         """The next offset to read, committed or not; 0 while nobody reads."""
-        return max((task.processing.next_offsets.get(source, 0) for task in self._tasks.running), default=0)
+        return max((task.processing.next_offsets.get(source, 0) for task in self.tasks.running), default=0)
 
     def staged(self, store: str, key: bytes) -> bytes:
         """What a timestamped store of the one task holds for a key now, committed or not; b"" for nothing."""
-        (task,) = self._tasks.all.values()
+        (task,) = self.tasks.all.values()
         return (dict(task.stores.transactional)[store].reader(IsolationLevel.READ_UNCOMMITTED).get(key) or b"")[8:]
 
     def waiting(self) -> bool:

@@ -8,7 +8,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord, Output
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 
 
 def build(run: str) -> App:
@@ -30,7 +30,7 @@ def build(run: str) -> App:
 
 
 # Small slices of restore, so that a kill falls between two of them although the changelog of a test is small.
-restorer._SLICE_RECORDS = int(os.environ.get("CRASH_RESTORE_SLICE", restorer._SLICE_RECORDS))
+changelog_follower.SLICE_RECORDS = int(os.environ.get("CRASH_RESTORE_SLICE", changelog_follower.SLICE_RECORDS))
 # And batches that are committed on the way, so that what is answered then is seen.
 store_restore._BATCH_BYTES = int(os.environ.get("CRASH_RESTORE_BATCH_BYTES", store_restore._BATCH_BYTES))
 

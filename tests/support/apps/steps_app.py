@@ -17,7 +17,7 @@ from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.store_views import SessionView, StoreView, WindowView
 from stateline.worker import InputRecord
-from stateline.worker.restore import restorer
+from stateline.worker.restore import changelog_follower
 from support.apps.own_stores import OwnStore
 
 KINDS = ("key_value", "window", "session")
@@ -83,7 +83,7 @@ def build(run: str, *, timestamped: bool = False, first: bool = False, notes: bo
 
 
 # Small slices of restore, so that a kill falls between two of them although the changelog of a test is small.
-restorer._SLICE_RECORDS = int(os.environ.get("STEPS_SLICE", restorer._SLICE_RECORDS))
+changelog_follower.SLICE_RECORDS = int(os.environ.get("STEPS_SLICE", changelog_follower.SLICE_RECORDS))
 
 app = build(
     os.environ.get("STEPS_RUN", "none"),

@@ -180,7 +180,7 @@ class OwningWorker:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._jobs.get_nowait()
-            self.socket.serve_pending(0.002)
+            self.socket.let_in(0.002)
 
     def _open(self) -> None:
         directory = StateDirectory(self._state_dir, "flights-app")

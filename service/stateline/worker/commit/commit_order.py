@@ -9,11 +9,11 @@
 3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch. Then readers in
    other processes are told, of all stores at once.
 
-Queries are answered meanwhile: while the log is waited for, and between a few milliseconds of the rest. Once a store
-has made its commit, only those at READ_UNCOMMITTED are, which see no difference.
+Queries are answered during a commit: while it waits for the log, and every few milliseconds otherwise. After the first
+store's commit only queries at READ_UNCOMMITTED are answered: they see no difference (`QueryDoor.mid_commit`).
 
-A step that fails leaves the outcome to `Committer.settle` and the stores to a restore from their own offsets. When a
-commit is due, and of which tasks, is `commit_schedule`; what it writes beside rows is `commit_marks`.
+If a step fails, `Committer.settle` decides the outcome, and the stores restore from their own offsets.
+`commit_schedule` decides when a commit is due, and of which tasks. `commit_marks` is what it writes beside rows.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TypeVar
 
-from stateline.config.settings import Config
-from stateline.log.interface import Consumer, Log, OffsetNote, Producer
+from stateline.log.interface import Consumer, OffsetNote, Producer
 from stateline.model.topology import Topology
 from stateline.processing.changelog import staged_rows
-from stateline.processing.clock import MACHINE_CLOCK, Clock
-from stateline.processing.failures import FailureHandler
 from stateline.processing.records import OutputRecord
-from stateline.worker.queries.query_socket import QuerySocket
+from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
 from stateline.worker.tasks.task import Task
 from stateline_store import DoesNotExistError, InvalidArgumentError, RecordError, TopicPartition
@@ -38,6 +37,8 @@ from stateline_store.steps import reached
 
 T = TypeVar("T")
 
+# How often the commit looks whether the log has answered.
+_LOOK_AGAIN_S = 0.001
 # How long queries may be answered in one commit after its first store has made it.
 _BETWEEN_S = 0.005
 # Changelog records that are produced before queries are answered: about 4 ms.
@@ -53,33 +54,28 @@ def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly
 
 
 def transactional_id(application_id: str, identity: str) -> str:
-    """Of a worker's producer; `identity` as in `Committer`."""
+    """Of a worker's producer; `identity` is its name among the application's workers."""
     return f"{application_id}-{identity}"
 
 
 class Committer:
     """Owns the producer and its transaction. One worker's, used on its thread only.
 
-    `identity` names this worker among all of its application, over restarts: it makes the transactional id.
+    The worker's member name makes the transactional id: it names the worker in its application, over restarts.
     A topology of tables alone has no producer: their own offsets say where to resume.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        config: Config,
-        topology: Topology,
-        identity: str,
-        failures: FailureHandler,
-        clock: Clock = MACHINE_CLOCK,
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._failures = failures
+    def __init__(self, context: WorkerContext) -> None:
+        config, topology = context.config, context.topology
+        self._log = context.log
+        self._clock = context.clock
+        self._failures = context.failures
+        self._queries = context.queries
         forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
         self._forwarded = forwarded - {config.dead_letter_topic}
         self._exactly_once = config.exactly_once
-        self._transactional_id = transactional_id(topology.application_id, identity) if config.exactly_once else None
+        name = config.member_name(context.files.registration.instance)
+        self._transactional_id = transactional_id(topology.application_id, name) if config.exactly_once else None
         self._needed = needs_producer(topology, config.dead_letter_topic, exactly_once=config.exactly_once)
         self._producer: Producer | None = None
         self._in_transaction = False
@@ -98,8 +94,8 @@ class Committer:
                 self._producer.leave_out(self._forwarded, self._failures.cannot_produce)
 
     def send(self, outputs: Iterable[OutputRecord]) -> None:
-        """Queue what processors forwarded: part of the next commit. What the log refuses at once is handled by
-        ``production.exception.handler``."""
+        """Queue forwarded records: they are part of the next commit. ``production.exception.handler`` handles records
+        that the log refuses at once."""
         for record in outputs:
             topic, key, value, timestamp_ms, headers, where = record
             try:
@@ -110,39 +106,39 @@ class Committer:
                 self._failures.cannot_produce(topic, key, error)
 
     def write_out(self) -> None:
-        """At least once, put on the log what was sent, as it would come there by itself within milliseconds. Exactly
-        once nobody sees it before the commit, and nothing is done. Raises what the log raises."""
+        """At least once, flush the records that were sent: they would reach the log within milliseconds anyway. Exactly
+        once nobody sees them before the commit, so nothing is done. Raises what the log raises."""
         if self._producer is not None and not self._exactly_once:
             self._producer.flush()
 
     @property
     def is_all_or_nothing(self) -> bool:
-        """Whether what one task has written can only be committed with what all others have."""
+        """Whether tasks can only be committed together."""
         return self._exactly_once and self._needed
 
-    def commit(
-        self,
-        tasks: Sequence[Task],
-        consumer: Consumer,
-        queries: QuerySocket,
-        epochs: EpochNumbers = NO_EPOCHS,
-    ) -> None:
+    def commit(self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers = NO_EPOCHS) -> None:
         """The steps above. Raises what the log or a store raises; then nothing more may be written before `settle`.
 
-        `queries` are answered meanwhile; after the first store's commit not much longer than one slice of work takes,
-        because readers wait for the end. `epochs`: as `Task.commit_stores`.
+        After the first store's commit, queries are answered for about as long as one slice of work takes, because
+        readers wait for the end. `epochs`: as `Task.commit_stores`.
         """
         consumer.check_ownership(_next_offsets(tasks))  # before anything is written that would hold others back
         if self._exactly_once and self._producer is not None:
-            offsets = self._commit_transaction(tasks, consumer, queries)
+            offsets = self._commit_transaction(tasks, consumer)
         else:
-            offsets = self._commit_offsets(tasks, consumer, epochs, queries)
-        left_s = _pause(queries, _BETWEEN_S)
+            offsets = self._commit_offsets(tasks, consumer, epochs)
+        with self._queries.mid_commit():
+            self._commit_stores(tasks, offsets, epochs)
+
+    def _commit_stores(
+        self, tasks: Sequence[Task], offsets: Mapping[TopicPartition, int], epochs: EpochNumbers
+    ) -> None:
+        left_s = self._let_in(_BETWEEN_S)
         try:
             for task in tasks:
                 task.commit_stores(offsets, epochs)
                 reached("commit:task-committed")
-                left_s = _pause(queries, left_s)
+                left_s = self._let_in(left_s)
         finally:
             # All at once: a query over several partitions and stores sees this commit in all of them or in none, and
             # a server catches up once.
@@ -150,11 +146,17 @@ class Committer:
                 task.stores.announce()
                 reached("commit:task-announced")
 
-    def _commit_transaction(
-        self, tasks: Sequence[Task], consumer: Consumer, queries: QuerySocket
-    ) -> dict[TopicPartition, int]:
+    def _let_in(self, left_s: float) -> float:
+        """Answer queries for at most so long. Returns the time that is left."""
+        if left_s <= 0:
+            return 0.0
+        began_s = time.monotonic()
+        self._queries.let_in(most_s=left_s)
+        return left_s - (time.monotonic() - began_s)
+
+    def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
         reached("commit:begun")
-        self._produce_changes(tasks, queries)
+        self._produce_changes(tasks)
         reached("commit:changes-produced")
         writer, next_offsets, notes = self._writer(), _next_offsets(tasks), _notes(tasks)
 
@@ -166,41 +168,40 @@ class Committer:
             writer.commit_transaction()
             return offsets
 
-        offsets = self._answering(queries, consumer, commit)
+        offsets = self._answering(consumer, commit)
         self._in_transaction = False
         reached("commit:log-committed")
         return offsets
 
     def _commit_offsets(
-        self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers, queries: QuerySocket
+        self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
         reached("commit:begun")
         if self._producer is not None:
-            # A worker that has lost its partitions, and does not know it yet, must not write its old values behind the
-            # new owner's: only the group can tell, and it does when offsets that are committed are committed again.
+            # A worker that has lost its partitions without knowing it must not write old values behind the new
+            # owner's. Only the group can tell: it refuses to commit the committed offsets again.
             again = _merged(task.processing.committed_next_offsets for task in tasks)
             notes_again = _merged(task.processing.committed_notes for task in tasks)
-            self._answering(queries, consumer, lambda: consumer.commit(again, notes_again))
+            self._answering(consumer, lambda: consumer.commit(again, notes_again))
             reached("commit:still-owner")
-            self._produce_changes(tasks, queries)
+            self._produce_changes(tasks)
             reached("commit:changes-produced")
-            offsets = self._answering(queries, consumer, self._producer.flush)
+            offsets = self._answering(consumer, self._producer.flush)
             reached("commit:changes-flushed")
         for task in tasks:
             task.commit_unlogged_stores(epochs)
         reached("commit:unlogged-committed")
-        some_have = any(task.topology.unlogged for task in tasks)  # made their commit
         next_offsets, notes = _next_offsets(tasks), _notes(tasks)
-        self._answering(queries, consumer, lambda: consumer.commit(next_offsets, notes), uncommitted=some_have)
+        some_have = any(task.topology.unlogged for task in tasks)  # made their commit
+        with self._queries.mid_commit() if some_have else nullcontext():
+            self._answering(consumer, lambda: consumer.commit(next_offsets, notes))
         reached("commit:log-committed")
         return offsets
 
-    def _answering(
-        self, queries: QuerySocket, consumer: Consumer, work: Callable[[], T], *, uncommitted: bool = False
-    ) -> T:
-        """What this work with the log returns, or raises; queries are answered until it has come back (`serve_while`),
-        if another thread may do it."""
+    def _answering(self, consumer: Consumer, work: Callable[[], T]) -> T:
+        """Return what this work with the log returns, or raise what it raises. If another thread may do it, queries
+        are answered meanwhile."""
         if consumer.keeps_to_thread:
             return work()
         patience = self._log.patience
@@ -210,7 +211,11 @@ class Committer:
             with patience.for_all(left_s):
                 return work()
 
-        return queries.serve_while(patiently, uncommitted=uncommitted)
+        with ThreadPoolExecutor(1, "waits-for-the-log") as pool:  # ends with the work
+            outcome = pool.submit(patiently)
+            while not outcome.done():
+                self._queries.let_in(_LOOK_AGAIN_S)
+        return outcome.result()
 
     def close(self) -> None:
         """Release the producer; an open transaction is aborted."""
@@ -219,7 +224,7 @@ class Committer:
         self._producer = None
         self._in_transaction = False
 
-    def _produce_changes(self, tasks: Iterable[Task], queries: QuerySocket) -> None:
+    def _produce_changes(self, tasks: Iterable[Task]) -> None:
         now = self._clock.now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
@@ -232,7 +237,7 @@ class Committer:
                         self._writer().produce_all(changelog.topic, changelog.partition, slice_, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
-                    queries.serve_pending()
+                    self._queries.let_in()
 
     def _writer(self) -> Producer:
         """The producer, inside a transaction under exactly-once."""
@@ -242,15 +247,6 @@ class Committer:
             self._producer.begin_transaction()
             self._in_transaction = True
         return self._producer
-
-
-def _pause(queries: QuerySocket, left_s: float) -> float:
-    """Answer those that may be, if there is time left; how much is left then."""
-    if left_s <= 0:
-        return 0.0
-    began_s = time.monotonic()
-    queries.serve_uncommitted(left_s)
-    return left_s - (time.monotonic() - began_s)
 
 
 def _next_offsets(tasks: Sequence[Task]) -> dict[TopicPartition, int]:

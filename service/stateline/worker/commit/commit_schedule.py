@@ -1,9 +1,8 @@
-"""When a worker commits, and which of its tasks: `commit_order` says how.
+"""When a worker commits, and which of its tasks. `commit_order` has the steps.
 
-A commit is due `commit.interval.ms` after the last one; it comes earlier when a function asks for it, to free memory,
-to give partitions back, or while somebody asks before it would hold readers up (`write_stall`).
-In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads yet, or will read again when it
-has ended.
+A commit is due `commit.interval.ms` after the last one. It comes earlier if a function asks for it, to free memory, to
+give partitions back, or, while a server is connected, before its writes would hold readers up (`WriteStall`).
+In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads before the epoch has ended.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from stateline.worker.commit.commit_order import Committer
 from stateline.worker.commit.epochs import EpochGate
 from stateline.worker.commit.purge import Purge
 from stateline.worker.commit.work_trace import WorkTrace
-from stateline.worker.files.figures import Figures
-from stateline.worker.queries.query_socket import QuerySocket
+from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
 from stateline_store import RetryLaterError
 
-# A commit that is to spare readers a longer one comes when at least so many times have passed as commits have to wait
-# for disks and the log: the least of the last few did. What one works is in proportion to its rows, and what it waits
-# for other programs too, so that a rest after that would make the next one longer still.
+# An early commit, which spares readers a longer one, comes after at least so many times the time that a commit waits
+# for disks and the log. The least wait of the last few counts, because longer waits are those for other programs.
 _LEAST_REST = 3.0
 _LAST_FEW = 8
 
@@ -38,31 +35,27 @@ class CommitSchedule:
 
     def __init__(
         self,
-        interval_ms: int,
+        context: WorkerContext,
         tasks: Tasks,
         committer: Committer,
         epochs: EpochGate,
         topics: TopicWatch,
-        purge: Purge,
-        figures: Figures,
-        queries: QuerySocket,
     ) -> None:
-        self._interval_s = interval_ms / 1000
+        self._interval_s = context.config.commit_interval_ms / 1000
         self._tasks = tasks
         self._committer = committer
         self._epochs = epochs
         self._topics = topics
-        self._purge = purge
-        self._figures = figures
-        self._queries = queries
+        self._purge = Purge(context)
+        self._figures = context.figures
+        self._queries = context.queries
         self._last_commit_s = time.monotonic()
         self._last_work_s = -math.inf  # when something was committed last
         self._waited_s = deque[float](maxlen=_LAST_FEW)
         self.trace = WorkTrace()
 
     def commit_if_due(self, consumer: Consumer) -> None:
-        """`commit`, when the interval is over, a function has asked for it, or it would hold up who asks if it came
-        later."""
+        """`commit` if the interval is over, a function has asked for it, or a later commit would hold readers up."""
         since_s = time.monotonic() - self._last_commit_s
         is_due = since_s >= self._interval_s or any(task.processing.commit_requested for task in self._tasks.running)
         if is_due or (since_s >= self._least_rest_s() and self._holds_up()):
@@ -74,19 +67,19 @@ class CommitSchedule:
         return _LEAST_REST * min(self._waited_s, default=0.0)
 
     def _holds_up(self) -> bool:
-        """Whether the next commit would hold up who may ask, and another one now would help."""
+        """Return whether the next commit would hold readers up, and a commit now would help."""
         if not (self._queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
             return False
         return any(task.stores.will_stall for task in self._to_commit(self._ended_epochs(), to_free_memory=False))
 
     def commit(self, consumer: Consumer, *, to_free_memory: bool = False) -> None:
-        """Commit every task that has read anything since its last commit. Raises what `Committer.commit` raises."""
+        """Commit every task with input since its last commit. Raises what `Committer.commit` raises."""
         epochs = self._ended_epochs()
         tasks = self._to_commit(epochs, to_free_memory=to_free_memory)
         if tasks:
             began_s, worked_s = time.perf_counter(), time.thread_time()
             with self.trace.commit():
-                self._committer.commit(tasks, consumer, self._queries, epochs or NO_EPOCHS)
+                self._committer.commit(tasks, consumer, epochs or NO_EPOCHS)
             took_s = time.perf_counter() - began_s
             self._waited_s.append(took_s - (time.thread_time() - worked_s))
             self._figures.committed(took_s, forced=to_free_memory)
@@ -97,16 +90,15 @@ class CommitSchedule:
             self._last_commit_s = time.monotonic()
 
     def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
-        """Whether work since then (`time.monotonic`) has lasted: it was committed a whole interval later, or all input
-        is read and committed. A worker that ends at a record again and again commits nothing so late: it reads less
-        than an interval's records before that one."""
+        """Return whether work since then (`time.monotonic`) has lasted: a commit came a whole interval later, or all
+        input is read and committed. A worker that fails at the same record again and again makes no commit so late."""
         if self._last_work_s >= began_s + self._interval_s:
             return True
         return not self._tasks.dirty() and all(consumer.lag(source) == 0 for source in self._tasks.by_source)
 
     def commit_to_let_go(self, consumer: Consumer) -> None:
-        """Commit before partitions are given back. Raises `RetryLaterError`, too, when they are taken in the middle of
-        an epoch and what one task has written cannot be committed without the others."""
+        """Commit before partitions are given back. Raises `RetryLaterError` in the middle of an epoch if tasks can only
+        be committed together."""
         if self._tasks.dirty():
             self._topics.look(self._tasks.by_source, consumer)  # a topic that was created anew moves its partitions
         self.commit(consumer)
@@ -114,11 +106,11 @@ class CommitSchedule:
             raise RetryLaterError("Partitions were taken in the middle of an epoch.")
 
     def _ended_epochs(self) -> EpochNumbers | None:
-        """Those that end with a commit now; None in the middle of one."""
+        """Return the epochs that end with a commit now; None in the middle of one."""
         return self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
 
     def _to_commit(self, epochs: EpochNumbers | None, *, to_free_memory: bool) -> Sequence[Task]:
-        """`epochs` is None in the middle of one."""
+        """Return the tasks that a commit now has. `epochs` as `_ended_epochs`."""
         if epochs is not None:
             wanted = [t for t in self._tasks.running if t.processing.dirty or not t.marks.is_in_step(epochs)]
             unnoted = [t for t in self._tasks.running if t.processing.is_unnoted and t not in wanted]

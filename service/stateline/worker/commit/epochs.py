@@ -1,20 +1,19 @@
-"""Whole epochs: of a pipeline that asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
+"""Whole epochs: if a pipeline asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
 
-The pipeline's sink writes a micro-batch's rows and its marker in one transaction; the marker says where the
-micro-batch ends in each partition of the result topics (``resultEnds``: `deployment.epoch_marker`). The worker reads
-the markers beside its input. It takes no record beyond the end of one epoch, its **target**, and commits only when all
-of its partitions have come to that end: then all of their stores, also those that the epoch has no row for, with the
-marker's next offset under ``<epochs topic>-0`` in their `offsets`. That number is how readers tell whether partitions
-are of one epoch (`stateline.server.state.epochs`). Then the newest epoch is the next target: those between are passed
-over, because what they wrote may have been compacted away since.
+The pipeline's sink writes a micro-batch's rows and its marker in one transaction. The marker has the end of the
+micro-batch in each partition of the result topics (``resultEnds``: `deployment.epoch_marker`). The worker reads the
+markers beside its input. It takes no record beyond the end of one epoch, its **target**. It commits when all of its
+partitions have reached that end. Every store commits then, also without a row, with the marker's next offset under
+``<epochs topic>-0`` in its `offsets`. Readers compare these numbers (`stateline.server.state.epochs`). The next target
+is the newest epoch. Epochs between are passed over, because their records may have been compacted away.
 
-A store whose rows are of no whole epoch has the number `LOADING`, or none yet, and nobody reads it: one that is
-restored or read from the beginning, and one that is so far behind that its next epoch does not fit into
-`statestore.uncommitted.max.bytes`. Such stores are committed in between.
+A store of no whole epoch has the number `LOADING`, or none yet, and nobody reads it. That is a store that is restored
+or read from the beginning, or whose next epoch does not fit into `statestore.uncommitted.max.bytes`. Such stores are
+committed in between.
 
-Kafka's own commit markers reach partitions at different moments, so a record can come before the marker of its epoch:
-it waits. Of a compacted topic the last record of an epoch may be gone: whoever has come to a record beyond the end has
-come to the end.
+Kafka's own commit markers reach partitions at different moments. So a record can come before the marker of its epoch,
+and waits. In a compacted topic the last record of an epoch may be missing: a record beyond the end shows that the end
+is reached.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from stateline.model.topology import Topology
 from stateline.worker.tasks.commit_marks import EpochNumbers
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
-# How often markers are looked for; so much later than the commit of the micro-batch its rows are seen.
+# How often the worker polls markers. Rows become visible so much later than the micro-batch's commit.
 _LOOK_S = 0.01
 _LOOK_FOR_TOPICS_S = 0.5
 _MAX_MARKERS = 1000
@@ -45,23 +44,20 @@ _OFFSET = attrgetter("offset")
 class Epoch:
     """One micro-batch: its number, which is the marker's next offset, and the last offset of each partition then.
 
-    `ends` is None of a time when the pipeline did not ask for whole epochs: nobody knows where it ends, so nothing is
-    in it, and nobody comes to its end. The next start of the pipeline's driver says where all so far ends.
+    `ends` is None if the pipeline did not ask for whole epochs then: its end is unknown, and no record is in it. The
+    next start of the pipeline's driver writes a marker with the ends.
     """
 
     number: int
     ends: Mapping[TopicPartition, int] | None
 
     def bound(self, partition: TopicPartition) -> int:
-        """The offset that is not in this epoch any more."""
+        """Return the first offset behind this epoch."""
         return 0 if self.ends is None else self.ends.get(partition, -1) + 1
 
 
 def epoch_of(record: Record) -> Epoch:
-    """What a marker says of ends.
-
-    Raises `DamagedDataError` for what is no marker.
-    """
+    """Return the epoch of a marker. Raises `DamagedDataError` for a record that is no marker."""
     if record.value is None:
         return Epoch(record.offset + 1, None)
     marker = EpochMarker.decode(record.value, f"Record {record.offset} of {record.topic}")
@@ -78,19 +74,19 @@ class Epochs:
         self.newest = self.target = Epoch(0, {})  # before the first micro-batch there is nothing
 
     def begin(self) -> None:
-        """All markers that there are were read: nothing at all is the target no longer, if there is any."""
+        """All existing markers were read: the newest is the first target."""
         if self.target.number == 0:
             self.target = self.newest
 
     def move_on(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Make the newest epoch the target, if all have come to the end of the last one, or one of them is beyond it.
-        Call it when a commit that is due was made, if it could be: now is the moment that is whole."""
+        """Make the newest epoch the target if all partitions are at the end of the last one, or one is beyond it. Call
+        it after a due commit was made, if that was possible."""
         passed = any(at > self.target.bound(partition) for partition, at in positions.items())
         if passed or self.target.ends is None or self.is_reached(positions):
             self.target = self.newest
 
     def is_reached(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Whether all are at the end of the target."""
+        """Return whether all partitions are at the end of the target."""
         return self.target.ends is not None and all(
             at == self.target.bound(partition) for partition, at in positions.items()
         )
@@ -106,7 +102,7 @@ class _Pipeline:
 
 
 class PolledEpoch(NamedTuple):
-    """What is to be processed now, and the partitions to stop reading from and to go on with."""
+    """The records to process now, and the partitions to pause and to resume."""
 
     records: dict[TopicPartition, Sequence[Record]]
     pause: list[TopicPartition]
@@ -114,7 +110,7 @@ class PolledEpoch(NamedTuple):
 
 
 class EpochGate:
-    """One worker's, on its thread. Without pipelines of whole epochs it lets everything through."""
+    """One worker's, on its thread. Without pipelines of whole epochs every record passes."""
 
     def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
@@ -122,23 +118,23 @@ class EpochGate:
         self._of_topic = {result: each for each in self._pipelines for result in each.results}
         self._consumer: Consumer | None = None
         self._assigned: set[TopicPartition] = set()
-        self._unread: dict[TopicPartition, int] = {}  # where the markers ended that were not read yet
+        self._unread: dict[TopicPartition, int] = {}  # the ends of markers' topics that are not read up to there yet
         self._has_looked = False
         self._look_s = self._look_for_topics_s = 0.0
         self._beyond: dict[TopicPartition, Sequence[Record]] = {}  # beyond the target; their partitions are paused
-        self._passed: dict[TopicPartition, int] = {}  # the offset after the last record that was let through
+        self._passed: dict[TopicPartition, int] = {}  # the offset after the last record that has passed
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is a pipeline of whole epochs: else nothing here needs to be asked."""
+        """Whether there is a pipeline of whole epochs."""
         return bool(self._pipelines)
 
     def look_now(self) -> None:
-        """Let the next `poll` look for markers, however short ago the last one did."""
+        """Let the next `poll` read markers in any case."""
         self._look_s = 0.0
 
     def poll(self) -> None:
-        """Read the markers that there are by now. Raises `LogUnavailableError`, or `DamagedDataError` for others."""
+        """Read new markers. Raises `LogUnavailableError`, and `DamagedDataError` for a record that is no marker."""
         now_s = time.monotonic()
         if not self.is_needed or now_s < self._look_s:
             return
@@ -156,14 +152,14 @@ class EpochGate:
                 pipeline.epochs.begin()
 
     def _markers(self, consumer: Consumer) -> Sequence[Record]:
-        """Raises `LogUnavailableError` when their topic is gone: whoever starts over deletes it with the results."""
+        """Poll markers. Raises `LogUnavailableError` for a missing topic: a pipeline that starts over deletes it."""
         try:
             return consumer.poll(_MAX_MARKERS, 0.0)
         except DoesNotExistError as error:
             raise LogUnavailableError(f"A pipeline's markers are gone: {error}") from error
 
     def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> PolledEpoch:
-        """Of what was polled now and kept before, the records that are not beyond their target; the others are kept."""
+        """Return the polled and kept records that are not beyond their target. Keeps the others."""
         found = PolledEpoch({}, [], [])
         for partition in {**polled, **self._beyond}:
             records = [*self._beyond.get(partition, ()), *polled.get(partition, ())]
@@ -180,18 +176,19 @@ class EpochGate:
         return found
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Drop what is kept of a partition, which went to another worker or is read again; whether it was paused."""
+        """Drop kept records of a partition that went to another worker or is read again. Returns whether it was
+        paused."""
         self._passed.pop(partition, None)
         return self._beyond.pop(partition, None) is not None
 
     def move_on(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """As `Epochs.move_on`, of every pipeline; `next_offsets` is how far the worker's tasks have come."""
+        """Call `Epochs.move_on` for every pipeline, with the next offsets of the worker's tasks."""
         for pipeline in self._pipelines:
             pipeline.epochs.move_on(self._positions(pipeline, next_offsets))
 
     def is_reached(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether all partitions are at the end of their epoch, so that a commit is whole; never before all markers
-        were read that there are."""
+        """Return whether all partitions are at the end of their epoch, so that a commit is whole. False until all
+        existing markers are read."""
         if not self.is_needed:
             return True
         return (
@@ -201,11 +198,11 @@ class EpochGate:
         )
 
     def numbers(self) -> EpochNumbers:
-        """What stores keep when the targets were reached, by its name (`Topology.epoch_numbers`)."""
+        """Return the numbers of the targets, which stores keep (`Topology.epoch_numbers`)."""
         return {TopicPartition(each.epochs_topic, 0): each.epochs.target.number for each in self._pipelines}
 
     def start_over(self) -> None:
-        """Forget everything: tasks are opened anew, and the topics may be others of the same names."""
+        """Forget everything: tasks are opened again, and the topics may be others of the same names."""
         self.close()
         self._has_looked, self._look_for_topics_s = False, 0.0
         self._beyond, self._passed = {}, {}
@@ -231,12 +228,12 @@ class EpochGate:
             if partition.topic in pipeline.results:
                 bound, kept = pipeline.epochs.target.bound(partition), self._beyond.get(partition)
                 is_done = kept is not None and at >= self._passed.get(partition, 0)
-                # Nothing is between the last record and one that was kept: what the epoch ends with was compacted away.
+                # No record is between the last one and a kept one: the end of the epoch was compacted away.
                 found[partition] = bound if kept and is_done and at < bound <= kept[0].offset else at
         return found
 
     def _look_for_topics(self) -> None:
-        """Read all markers that there are from the first on, once there are more topics: the sinks create them."""
+        """If sinks have created more markers' topics, read all markers from the first on."""
         firsts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         with closing(self._log.admin()) as admin:

@@ -1,7 +1,6 @@
-"""Deletes the records of repartition topics that have been processed: nobody else reads these topics.
+"""Deletes processed records of repartition topics after commits, as Kafka Streams does: nobody else reads them.
 
-As Kafka Streams does it, after commits. It is best effort: what could not be deleted is deleted another time, and a
-worker goes on without.
+A failure does no harm: the records are deleted after a later commit.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import logging
 import time
 from collections.abc import Iterable
 
-from stateline.log.interface import Admin
 from stateline.model.topology import Topology
+from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.task import Task
 from stateline_store import StatelineError, TopicPartition
 
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def purged_topics(topology: Topology) -> frozenset[str]:
-    """The repartition topics that are read once only: no table is kept of them, and no pipeline reads them. Pure."""
+    """Return the repartition topics that are read only once: they have no table, and no pipeline reads them. Pure."""
     others = {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
     others |= {table.source.name for table in topology.global_tables.values() if table.source is not None}
     return frozenset(
@@ -33,16 +32,16 @@ def purged_topics(topology: Topology) -> frozenset[str]:
 class Purge:
     """One worker's, on its thread."""
 
-    def __init__(self, admin: Admin, topology: Topology, interval_ms: int) -> None:
-        self._admin = admin
-        self._topics = purged_topics(topology)
-        self._interval_s = interval_ms / 1000
+    def __init__(self, context: WorkerContext) -> None:
+        self._admin = context.admin
+        self._topics = purged_topics(context.topology)
+        self._interval_s = context.config.repartition_purge_interval_ms / 1000
         self._due_s = time.monotonic() + self._interval_s
         self._purged: dict[TopicPartition, int] = {}
         self._failed = False
 
     def after_commit(self, tasks: Iterable[Task]) -> None:
-        """Delete what these tasks have committed, unless that was done within the interval."""
+        """Delete the records that these tasks have committed, once per interval."""
         now_s = time.monotonic()
         if not self._topics or now_s < self._due_s:
             return
@@ -56,10 +55,10 @@ class Purge:
         try:
             self._admin.delete_records(committed)
         except StatelineError as error:
-            if not self._failed:  # and not again every time
+            if not self._failed:  # once
                 logger.warning("Repartition topics keep what has been processed until this is mended: %s", error)
             self._failed = True
-            self._purged.clear()  # a topic may have been made anew
+            self._purged.clear()  # a topic may have been created again
             return
         self._failed = False
         self._purged.update(committed)

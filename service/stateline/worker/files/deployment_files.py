@@ -1,4 +1,4 @@
-"""What a worker writes for other processes of this machine: which tasks it has, and what it has found of topics."""
+"""A worker's files for other processes of its machine: its tasks, and the application's topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.drain_request import drain_path
 from stateline.deployment.failed_starts import FailedStarts
 from stateline.deployment.refused_stores import StoresRefusedError
-from stateline.deployment.resets import followed_epoch
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
 from stateline.deployment.topology_file import (
     PublishedTopology,
@@ -38,13 +37,13 @@ _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class DeploymentFiles:
     """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
 
-    `socket` is where it answers queries; `global_tables` the state that is told of those, and `drained` whether it has
-    handed over what it had, are set by whoever knows; `starts` counts those that have failed. Raises `LockedError` when
-    a live worker of this name exists already.
+    `socket` is the path of its query socket. `global_tables` sets the published state of global tables, and `drained`
+    is set after it has handed over its tasks. `starts` counts failed starts. Raises `LockedError` if a live worker of
+    this name exists.
     """
 
     def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
-        """`level` is that of queries which name none."""
+        """`level` is the default of queries."""
         self.registration = Registration(directory.application, instance)
         self.socket = socket_path(directory.application, instance)
         self.starts = FailedStarts(directory.application, instance)
@@ -62,30 +61,22 @@ class DeploymentFiles:
         self._runs = False
 
     def client_id(self, prefix: str | None) -> str:
-        """How brokers name this worker to others, as Kafka Streams does: with the id of its directory, by which those
-        of another one are told from its own. `prefix` is by default the application's id."""
+        """Return this worker's client id, with its directory's id, as Kafka Streams does. By that id workers of other
+        directories are known. `prefix` is by default the application's id."""
         return f"{prefix or self._topology.application_id}-{self._process_id}-{self.registration.instance}"
 
-    def followed_epoch(self) -> int:
-        """As `resets.followed_epoch`."""
-        return followed_epoch(self.directory)
-
-    def counted_before(self) -> dict[str, TopicInfo]:
-        """As `topology_file.read_counted`: what the last worker has found."""
-        return read_counted(self.directory)
-
     def refuse_other_cluster(self, bootstrap_servers: str, admin: Admin) -> None:
-        """Take note of the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
-        before, counted, target = read_cluster(self.directory), self.counted_before(), self._topology.target
+        """Remember the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
+        before, counted, target = read_cluster(self.directory), read_counted(self.directory), self._topology.target
         self._cluster = refuse_other_cluster(self._state_directory, target, bootstrap_servers, before, counted, admin)
 
     def say_taken_over(self, created: Collection[str]) -> None:
-        """Warn of each store without a name of its own that has another one's rows, as `taken_over` says it."""
+        """Warn of each unnamed store that has another one's rows, by `taken_over`."""
         for warning in taken_over(self._topology, read_made_of(self.directory), created):
             _log.warning("%s", warning)
 
     def is_of_another_directory(self, client_id: str) -> bool:
-        """Whether this is what `client_id` makes for a worker of another directory."""
+        """Return whether this client id is of a worker of another directory."""
         found = _PROCESS_ID.search(client_id)
         return found is not None and found[0] != str(self._process_id)
 
@@ -95,7 +86,7 @@ class DeploymentFiles:
         self.registration.update(self.socket, states, self._process_id, *known, self.global_tables, self.drained)
 
     def is_to_drain(self) -> bool:
-        """Whether somebody wants this worker to hand over what it has (`stateline node drain`). Looks now and then."""
+        """Return whether `stateline node drain` asks this worker to hand over its tasks. Looks now and then."""
         now_s = time.monotonic()
         if now_s < self._drain_looks_s:
             return False
@@ -116,7 +107,7 @@ class DeploymentFiles:
         publish(self.directory, self._published(found, counted))
 
     def runs(self) -> None:
-        """This worker runs all its tasks, so refusals of the last one do not hold."""
+        """This worker runs all its tasks, so refusals of the last one are deleted."""
         if not self._runs:
             self._runs = True
             publish_unrefused(self.directory)

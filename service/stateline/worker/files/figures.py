@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateline.deployment.worker_figures import CommitLatency, Rates, Ratios, Totals
 
@@ -49,39 +49,27 @@ class Figures:
 
     def processed(self, records: int, seconds: float) -> None:
         """A slice of records went through tables and processors."""
-        totals = self._totals
-        self._totals = replace(
-            totals, processed=totals.processed + records, process_seconds=totals.process_seconds + seconds
-        )
+        self._count(processed=records, process_seconds=seconds)
 
     def restored(self, records: int) -> None:
         """So many records were read from changelogs."""
-        self._totals = replace(self._totals, restored=self._totals.restored + records)
+        self._count(restored=records)
 
     def followed(self, records: int, seconds: float) -> None:
         """So many records were read for standbys, and staged and committed there."""
-        totals = self._totals
-        self._totals = replace(
-            totals, followed=totals.followed + records, follow_seconds=totals.follow_seconds + seconds
-        )
+        self._count(followed=records, follow_seconds=seconds)
 
     def promoted(self, seconds: float) -> None:
         """A standby runs now, so long after its task was given to this worker."""
-        totals = self._totals
-        self._totals = replace(
-            totals, promotions=totals.promotions + 1, promotion_seconds=totals.promotion_seconds + seconds
-        )
+        self._count(promotions=1, promotion_seconds=seconds)
 
     def committed(self, seconds: float, *, forced: bool) -> None:
         """A commit succeeded. `forced`: it came before its time, to free memory."""
-        totals = self._totals
-        self._totals = replace(
-            totals,
-            commits=totals.commits + 1,
-            forced_commits=totals.forced_commits + forced,
-            commit_seconds=totals.commit_seconds + seconds,
-        )
+        self._count(commits=1, forced_commits=int(forced), commit_seconds=seconds)
         self._slowest_s = max(self._slowest_s, seconds)
+
+    def _count(self, **more: Any) -> None:
+        self._totals = replace(self._totals, **{name: getattr(self._totals, name) + n for name, n in more.items()})
 
     def sample(self, now_s: float) -> Work:
         """The figures as of now, and the beginning of the next sample: ask about once a second."""

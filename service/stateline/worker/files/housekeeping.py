@@ -37,14 +37,14 @@ class Housekeeping:
         settle_places(self._directory, wanted, automatic=self._automatic)
 
     def say_leftovers(self) -> None:
-        """Warn once of stores on disk that the application does not declare. What cannot be read is passed over."""
+        """Warn once of stores on disk that the application does not declare. Unreadable files are ignored."""
         with suppress(RetryLaterError, OSError):
             if found := leftovers(self._directory, self._topology.all_stores):
                 _log.warning("%s", told(found, self._topology.target))
 
     def sweep_snapshots(self) -> None:
-        """Delete snapshots whose lease has ended, and what crashes left of others. What cannot be deleted is logged and
-        left for the next time: it is in nobody's way."""
+        """Delete snapshots whose lease has ended, and the remains of others after crashes. A failure is logged, and the
+        next call tries again."""
         try:
             if swept := SnapshotDirectory(self._directory.application).sweep(now_ms()):
                 _log.info("Deleted snapshots whose lease has ended: %s", ", ".join(swept))
@@ -54,9 +54,8 @@ class Housekeeping:
     def clean_if_due(self, live: Collection[TaskId], global_tables: str) -> None:
         """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
 
-        `live` are the tasks that this worker has, `global_tables` is where it has those. A task that holds a store that
-        nothing can rebuild stays, and so does one that holds a store that the topology does not have there: nobody
-        knows whether it could be rebuilt.
+        `live` are this worker's tasks, `global_tables` the directory of its global tables. A task stays if one of its
+        stores cannot be rebuilt, or is not in the topology.
         """
         if time.monotonic() - self.last_clean < self._delay_s:
             return

@@ -1,4 +1,4 @@
-"""A worker under its name on this machine: its lock, and the files by which servers know of it.
+"""A worker's name on its machine: its lock, and the files by which servers know it.
 
 The files are `stateline.deployment.instance_file`'s and `stateline.deployment.worker_figures`'.
 """
@@ -34,9 +34,9 @@ _SOCKET_NAME_BYTES = 80  # of the 100 or so that an address has (`unix_sockets`)
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Hold the lock. A server that looks whether a worker lives has it for a moment, so one look is not enough.
+    """Take the lock. A server that checks whether a worker lives holds it for a moment, so one attempt is not enough.
 
-    Raises `BlockingIOError` when it is held all the time.
+    Raises `BlockingIOError` if it stays held.
     """
     for _ in range(_LOCK_LOOKS - 1):
         with contextlib.suppress(BlockingIOError):
@@ -46,7 +46,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 class Registration:
-    """One worker's. Raises `LockedError` when a live worker of this name exists already."""
+    """One worker's. Raises `LockedError` if a live worker of this name exists."""
 
     def __init__(self, application: Path, instance: str) -> None:
         directory = instances_directory(application)
@@ -70,7 +70,7 @@ class Registration:
         with contextlib.suppress(OSError):  # a full disk takes what is overwritten in its place
             os.pwrite(self.lock.fileno(), counted((starts(application, instance) or 0) + 1), 0)
         with contextlib.suppress(OSError):  # `update` says so
-            self._forget()  # what one of this name said that was killed
+            self._forget()  # the files of a killed worker of this name
 
     def update(
         self,
@@ -82,9 +82,8 @@ class Registration:
         global_tables: str | None = None,
         drained: bool = False,
     ) -> None:
-        """Say which tasks and global tables this worker has, in which state, on which directory
-        (`StateDirectory.process_id`), as whom its group knows it in which generation, and whether it has handed over
-        all that it had because it was asked to."""
+        """Publish this worker's tasks and global tables with their states, its directory (`StateDirectory.process_id`),
+        its member id and generation in the group, and whether it has handed over its tasks on request."""
         found = Instance(
             instance=self.instance, process_id=process_id, member_id=member_id, generation=generation,
             pid=os.getpid(), socket=socket, tasks=dict(tasks),
@@ -93,11 +92,11 @@ class Registration:
         publish(self._path, found.encode())
 
     def publish_figures(self, figures: WorkerFigures) -> None:
-        """Replace what this worker tells of its counts. Raises `RetryLaterError` where nothing can be written."""
+        """Publish this worker's figures. Raises `RetryLaterError` if the file cannot be written."""
         publish(self._figures, figures.encode())
 
     def remove(self) -> None:
-        """A clean exit: nothing of this worker is left but its name's lock file."""
+        """A clean exit: only the lock file of this worker's name is left."""
         self._forget()
         self.lock.close()
 
@@ -107,8 +106,8 @@ class Registration:
 
 
 def socket_path(application: Path, instance: str) -> Path:
-    """Where this worker answers queries: beside its instance file, where every process that shares the state directory
-    sees it. An instance whose name is too long for a socket's address has a digest of it there."""
+    """Return the path of the query socket: beside the instance file, for every process that shares the state directory.
+    A name that is too long for a socket's address is replaced by its digest."""
     name = f"{instance}.sock"
     if len(name) > _SOCKET_NAME_BYTES:
         name = f"{hashlib.sha256(instance.encode()).hexdigest()[:16]}.sock"

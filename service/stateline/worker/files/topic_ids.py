@@ -1,8 +1,7 @@
 """Which topics a task's stores were made from: `<task>/topics.json`, topic → topic id. On disk: never change.
 
-A topic that is deleted and created anew has another id. Its offsets begin again, so that nothing which speaks of the
-old ones holds any longer: a table of it is rebuilt, and other stores forget how far into it they had come. A changelog
-that was created anew is refused.
+A topic that is deleted and created again has another id, and its offsets begin again. Its tables are rebuilt, and other
+stores forget their Position in it. A changelog that was created again is refused.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ _NAME = "topics.json"
 
 
 def recreated(directory: Path, ids: Mapping[str, str]) -> list[str]:
-    """The topics among `ids` that had another id when `remember` was called last. Unknown ones are not among them."""
+    """Return the topics among `ids` that had another id at the last `remember`, without unknown ones."""
     before = known(directory)
     return [topic for topic, topic_id in ids.items() if before.get(topic, topic_id) != topic_id]
 
 
 def unchanged(directory: Path, ids: Mapping[str, str]) -> list[str]:
-    """The topics among `ids` that had the same id when `remember` was called last. Unknown ones are not among them."""
+    """Return the topics among `ids` that had the same id at the last `remember`, without unknown ones."""
     before = known(directory)
     return [topic for topic, topic_id in ids.items() if before.get(topic) == topic_id]
 
 
 def known(directory: Path) -> dict[str, str]:
-    """As `remember` was told last; empty before, and where it cannot be read."""
+    """Return the ids of the last `remember`; empty before the first, and for an unreadable file."""
     try:
         found: dict[str, str] = orjson.loads((directory / _NAME).read_bytes())
     except FileNotFoundError:
@@ -45,7 +44,7 @@ def known(directory: Path) -> dict[str, str]:
 
 
 def remember(directory: Path, ids: Mapping[str, str]) -> None:
-    """The stores of this task are of these topics from now on."""
+    """The stores of this task are made of these topics from now on."""
     path = directory / _NAME
     content = orjson.dumps(dict(sorted(ids.items())), option=orjson.OPT_INDENT_2)
     if not path.exists() or path.read_bytes() != content:

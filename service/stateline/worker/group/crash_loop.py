@@ -2,10 +2,10 @@
 
 | its last two starts have failed, and             | then                                                              |
 |--------------------------------------------------|-------------------------------------------------------------------|
-| a worker of another node has left, or failed,    | it joins, and says so: every worker fails at the same record, and |
-| within the last hour; or this one has stayed     | its tasks would only go round                                     |
+| a worker of another node has left, or failed,    | it joins, and its entry says so: every worker fails at the same   |
+| within the last hour; or this one has stayed     | record, and its tasks would only move around                      |
 | no other node has a worker in the group          | it joins: nobody else could run its tasks                         |
-| none of these                                    | it leaves the group, says so to the others, and rests for 30 s,   |
+| none of these                                    | it leaves the group, its entry says so, and it rests for 30 s,    |
 |                                                  | each time twice as long, before it joins again                    |
 """
 
@@ -24,7 +24,7 @@ from stateline_store.clock import now_ms
 _log = logging.getLogger(__name__)
 
 Known = Mapping[str, tuple[int, WorkerEntry]]
-"""What each worker has said last, by its name, and at which offset: `WorkerEntries.all`."""
+"""Each worker's newest entry by its name, with the entry's offset: `WorkerEntries.all`."""
 
 FAILED_STARTS = 2
 _FIRST_REST_S, _MOST_REST_S = 30.0, 600.0
@@ -34,21 +34,18 @@ _HOUR_MS = 3_600_000
 class CrashLoop:
     """One worker's, on its thread."""
 
-    def __init__(
-        self, starts: FailedStarts, entries: WorkerEntries, name: str, fitness: Fitness, leave: Callable[[], None]
-    ) -> None:
-        """`name` is the worker's in the group; `leave` takes what is left of it there out of the group for good."""
+    def __init__(self, starts: FailedStarts, entries: WorkerEntries, name: str, fitness: Fitness) -> None:
+        """`name` is the worker's in the group."""
         self._starts = starts
         self._entries = entries
         self._name = name
         self._fitness = fitness
-        self._leave = leave
-        self._joins_s: float | None = None  # of one that rests
-        self._is_over = False  # it has rested, or is not to
+        self._joins_s: float | None = None  # the end of its rest
+        self._is_over = False  # it has rested, or need not rest
 
-    def why_out(self, known: Known, *, has_others: bool) -> str:
-        """Why the worker does not join now; empty when it does. `has_others`: the group has a worker of another node.
-        Raises what the log raises."""
+    def why_out(self, known: Known, leave: Callable[[], None], *, has_others: bool) -> str:
+        """Return why the worker does not join now; empty if it does. `leave` takes a member of its name out of the
+        group for good. `has_others`: the group has a worker of another node. Raises what the log raises."""
         failed = self._starts.count
         if failed < FAILED_STARTS or self._is_over:
             return ""
@@ -65,7 +62,7 @@ class CrashLoop:
             own_at = self._entries.say_fault(FaultEntry(stays=False))
             if alike := failed_alike(self._entries, self._entries.all(), self._name, before=own_at):
                 return self._stays(failed, alike)
-            self._leave()
+            leave()
             self._joins_s = monotonic() + rest_s
         if monotonic() >= self._joins_s or not self._starts.is_kept:
             return self._joins()
@@ -86,8 +83,8 @@ class CrashLoop:
 
 
 def failed_alike(entries: WorkerEntries, known: Known, own: str, before: float = math.inf) -> str:
-    """The workers of other nodes that had to leave, or could not, within the last hour, or this one where it has stayed
-    nevertheless; empty where there are none. `before`: of those that said so before this offset."""
+    """Return the workers of other nodes that had to leave, or could not, within the last hour; without any, this worker
+    if it has stayed nevertheless; otherwise an empty text. `before`: only entries before this offset count."""
     faults = entries.faults.items()
     recent = {name: f.entry for name, f in faults if now_ms() - f.at_ms < _HOUR_MS and f.offset < before}
     mine = recent.pop(own, None)

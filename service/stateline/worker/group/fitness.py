@@ -1,14 +1,14 @@
 """`Fitness`: whether a worker can run its tasks, and when it leaves its group because it cannot.
 
-| what happens                                         | then                                                          |
+| event                                                | then the worker                                               |
 |------------------------------------------------------|---------------------------------------------------------------|
-| the disk refuses what a task writes or reads         | the worker drops its tasks and starts them again              |
-| two starts in a row fail, or none succeeds in 15 s   | it leaves its group for good, and others have its tasks       |
-| no server of this node runs any more, or it says    | the worker goes on; after 15 s it leaves its group, unless it |
-| that no other node links with it                     | is alone there, or another one had to leave lately            |
-| that goes on although it stays                       | it works as if nothing was said                               |
-| it is out, and a file can be written again           | it rests for 5 s, each time twice as long where others have   |
-|                                                      | its tasks, and joins again                                    |
+| the disk refuses a task's write or read              | drops its tasks and starts them again                         |
+| two starts in a row fail, or none succeeds in 15 s   | leaves its group for good, and others get its tasks           |
+| no server of this node runs any more, or no other    | keeps working for 15 s. Then it leaves its group, unless it   |
+| node links with it                                   | is alone there or another worker had to leave lately          |
+| the same, after the worker has stayed                | keeps working                                                 |
+| it is out, and a file can be written again           | rests for 5 s, each time twice as long if others have its     |
+|                                                      | tasks, and joins again                                        |
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 _STARTS = 2
 _LASTS_S = 15.0
 _PAUSE_S = 5.0
-# A server that has a fault says so again and again. One that is silent for so long has none, or is gone.
+# A server with a fault repeats it. After this long without it, the server has no fault or is gone.
 _SAID_FOR_S = 10.0
 _MOST_REST_S = 600.0
-# A worker that has worked for so long begins with the first rest when it fails again.
+# After this much work, the next rest is as short as the first.
 _STABLE_S = 60.0
 
 
@@ -36,7 +36,7 @@ class Fitness:
     """One worker's, on its thread."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """`directory` is where the worker keeps its stores, `name` what its files are called there."""
+        """`directory` has the worker's stores. Its files there begin with `name`."""
         self._directory = directory
         self._name = name
         self.is_out = False
@@ -45,18 +45,18 @@ class Fitness:
         """Why it is not to join its group yet (`crash_loop`); empty when it is."""
         self._why = ""
         self._is_waiting = False  # to start its tasks again
-        self._failed_s = 0.0  # when the disk refused something first, since it took everything last
+        self._failed_s = 0.0  # the first refusal since the disk accepted everything last
         self._failures = self._commits = 0
         self._tries_s = self._joins_s = 0.0
         self._settled_s: float | None = None
         self._rest_s = self._rested_s = _PAUSE_S
-        self._fit_s: float | None = None  # since when all is well, where the disk had refused something before
+        self._fit_s: float | None = None  # since when the disk accepts everything again
         self._said, self._said_s, self._said_since_s = "", -_SAID_FOR_S, 0.0
-        self._stays = False  # whatever is heard
+        self._stays = False  # whatever `hear` says
 
     @property
     def fault(self) -> str:
-        """Why tasks are not run here, or for nobody, in whole sentences; empty while all is well."""
+        """Why tasks do not run here, or nobody can query them, in whole sentences; empty while all is well."""
         if self.crashed:
             return self.crashed
         why = self._why or ("" if self._stays else self._heard)
@@ -69,7 +69,7 @@ class Fitness:
 
     @property
     def is_to_leave(self) -> bool:
-        """Whether others are to have the tasks."""
+        """Whether others should get the tasks."""
         if self.is_out:
             return False
         now_s = monotonic()
@@ -79,12 +79,11 @@ class Fitness:
 
     @property
     def is_working(self) -> bool:
-        """Whether the tasks run as far as the disk has a say."""
+        """Whether the disk lets the tasks run."""
         return not self._is_waiting
 
     def put_off(self) -> None:
-        """Nobody else is to have the tasks for what was heard, so it is no fault: that is looked at again when as much
-        time has passed."""
+        """Keep the tasks despite `hear`, and report no fault. The decision is taken again after the same time."""
         self._said_since_s, self._stays = monotonic(), True
 
     @property
@@ -92,7 +91,7 @@ class Fitness:
         return self._said if monotonic() < self._said_s + _SAID_FOR_S else ""
 
     def failed(self, error: StorageError, commits: int) -> None:
-        """The disk has refused something; `commits` counts those that the worker has made until now."""
+        """The disk has refused something. `commits` is the number of commits so far."""
         now_s = monotonic()
         if not self._failures:
             self._failed_s = now_s
@@ -107,22 +106,21 @@ class Fitness:
         self._is_waiting, self._settled_s = True, None
 
     def hear(self, why: str) -> None:
-        """Nobody can ask for what the worker has, as the server of this node says, or because there is none."""
+        """Nobody can query the worker: this node's server says why, or there is none."""
         now_s = monotonic()
         if not self._heard:
             self._said_since_s, self._stays = now_s, False
         self._said, self._said_s = why, now_s
 
     def left(self, *, is_alone: bool = False) -> None:
-        """The worker has left its group. `is_alone`: nobody else has its tasks, so its rest is short."""
+        """The worker has left its group. `is_alone`: nobody else gets its tasks, so its rest is short."""
         self._rested_s = _PAUSE_S if is_alone else self._rest_s
         self.is_out, self._stays, self._joins_s = True, False, monotonic() + self._rested_s
         if not is_alone:
             self._rest_s = min(2 * self._rest_s, _MOST_REST_S)
 
     def may_work(self) -> bool:
-        """Whether to start the tasks, or to go on with them. Tries the disk now and then while it has refused
-        something."""
+        """Return whether to start or to run the tasks. After a refusal it tries the disk now and then."""
         if not (self._is_waiting or self.is_out):
             return True
         now_s = monotonic()
@@ -140,7 +138,7 @@ class Fitness:
         return True
 
     def runs(self, commits: int) -> None:
-        """All tasks run: a commit since the last failure, or some time, shows that the disk takes everything again."""
+        """All tasks run. A commit since the last failure, or 15 s, shows that the disk accepts everything again."""
         if not self._why:
             return
         now_s = monotonic()

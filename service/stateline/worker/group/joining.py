@@ -1,75 +1,70 @@
 """Whether a worker may take part in its group.
 
-| in the group is                                 | then                                                              |
+| in the group is                                 | then this worker                                                  |
 |-------------------------------------------------|-------------------------------------------------------------------|
-| a worker of this name, of another directory     | it waits: it would be given the other's tasks at once, while that |
+| a worker of this name, of another directory     | waits: it would get the other's tasks at once, while the other    |
 |                                                 | still has its lease                                               |
-| a worker of another topology, not in            | it waits until all of these have left: each commits the input of  |
-| timestamps of stores alone                      | tasks that mean other stores to the other                         |
-| nobody like that, and the last starts of this   | it leaves for a while, or joins (`crash_loop`)                    |
-| worker have failed                              |                                                                   |
-| nobody like that                                | it joins                                                          |
+| a worker of another topology, which differs in  | waits until all of these have left: their tasks of the same id    |
+| more than timestamps of stores                  | have other stores                                                 |
+| neither, and this worker's last starts failed   | leaves for a while, or joins (`crash_loop`)                       |
+| neither                                         | joins                                                             |
 
-Of two of different topologies that begin at once, who said so later finds it when the group gives it its first tasks,
-processes nothing, and begins anew. Where the topic was deleted in which they say it, each says it again; who wants to
-join waits for that.
+If two workers of different topologies join at once, the one with the later entry finds the other when the group gives
+it its first tasks. It processes nothing and starts over. If the nodes topic was deleted, each worker writes its entry
+again, and a worker that wants to join waits for the entries.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import monotonic
 
-from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import nodes_topic_id
-from stateline.deployment.resets import refuse_unfinished
+from stateline.deployment.resets import followed_epoch, refuse_unfinished
 from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry, entry_name
-from stateline.log.interface import Admin, GroupMember
-from stateline.worker.files.deployment_files import DeploymentFiles
+from stateline.log.interface import GroupMember
+from stateline.worker.context import WorkerContext
 from stateline.worker.group.crash_loop import CrashLoop, Known, failed_alike
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError
 
 _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_S = 0.5
-# How often it is looked whether the topic is still the one in which this worker has said what it is.
+# How often the worker compares the nodes topic's id with that of the topic that has its entry.
 _TOPIC_INTERVAL_S = 5.0
-# So long is waited for a member to say what it is: longer than it takes to find out that it has to say it again.
+# How long the worker waits for a member's entry. A member takes less time to find that it must write it again.
 _UNKNOWN_PATIENCE_S = 3 * _TOPIC_INTERVAL_S
 
 
 class Joining:
-    """One worker's, on its thread. On the embedded log, which one machine has for itself, it asks nobody."""
+    """One worker's, on its thread. On the embedded log, which has one machine, it asks nobody."""
 
     def __init__(
         self,
-        group: str,
+        context: WorkerContext,
         name: str,
         own: WorkerEntry,
-        admin: Admin,
-        deployment: DeploymentFiles,
-        lease: Lease,
         entries: WorkerEntries | None,
         crash_loop: CrashLoop | None,
     ) -> None:
-        """`name` is the worker's in the group, `own` what it says of itself. `entries` and `crash_loop` are None on the
-        embedded log."""
-        self._group = group
+        """`name` is the worker's in the group, `own` its entry. `entries` and `crash_loop` are None on the embedded
+        log."""
+        self._group = context.group
         self._name = name
         self._own = own
-        self._admin = admin
-        self._deployment = deployment
-        self._lease = lease
+        self._admin = context.admin
+        self._files = context.files
+        self._lease = context.lease
         self._entries = entries
         self._crash_loop = crash_loop
-        self._said_in: str | None = None  # the id of the topic
+        self._said_in: str | None = None  # the id of the topic that has its entry
         self._looks_again_s = self._topic_again_s = 0.0
         self._unknown_since_s: float | None = None
         self._told = ""
 
-    def is_free(self) -> bool:
-        """Whether nothing is in its way. Raises what the log raises."""
+    def is_free(self, leave: Callable[[], None]) -> bool:
+        """Return whether the worker may join. `leave` is as in `CrashLoop.why_out`. Raises what the log raises."""
         if self._entries is None:
             return True
         if monotonic() < self._looks_again_s:
@@ -80,7 +75,7 @@ class Joining:
         why = why or self._others(self._of_another_topology(members, known))
         why = why or self._say_nothing(members, known)
         if self._crash_loop is not None and not why:
-            why = self._crash_loop.why_out(known, has_others=self._has_others(members))
+            why = self._crash_loop.why_out(known, leave, has_others=self._has_others(members))
         self._looks_again_s = monotonic() + _LOOK_INTERVAL_S if why else 0.0
         if why and why != self._told:
             _log.warning("%s", why)
@@ -88,13 +83,13 @@ class Joining:
         return not why
 
     def is_member(self) -> bool:
-        """Whether the group has a member of this worker's name and directory. Raises what the log raises."""
+        """Return whether the group has a member of this worker's name and directory. Raises what the log raises."""
         named = [each for each in self._admin.members(self._group) if each.instance_id == self._name]
-        return any(not self._deployment.is_of_another_directory(each.client_id) for each in named)
+        return any(not self._files.is_of_another_directory(each.client_id) for each in named)
 
     def may_leave(self) -> bool:
-        """Whether this worker, which nobody can ask, is to leave its group, and says so to the others. Not where no
-        other node has a worker, and not where another one had to leave lately: it may be no fault of this node. Raises
+        """Return whether this worker, which nobody can query, is to leave its group. If so, its entry says it. False if
+        no other node has a worker, or if another worker had to leave lately: the fault may not be this node's. Raises
         what the log raises."""
         if self._entries is None or not self._has_others(self._admin.members(self._group)):
             return False
@@ -102,13 +97,12 @@ class Joining:
             return False
         own_at = self._entries.say_fault(FaultEntry(stays=False))
         if failed_alike(self._entries, self._entries.all(), self._name, before=own_at):
-            self._entries.withdraw_fault()  # both of two nodes have found at once that they do not link
+            self._entries.withdraw_fault()  # two nodes that do not link have found it at once
             return False
         return True
 
     def has_others(self) -> bool:
-        """Whether a worker of another node is in the group, which then gets what this one leaves. True where the log
-        does not say."""
+        """Return whether the group has a worker of another node. True if the log does not say."""
         if self._entries is None:
             return False
         try:
@@ -117,7 +111,7 @@ class Joining:
             return True
 
     def withdraw_fault(self) -> None:
-        """The worker works. If it had to leave its group before, another one may leave from now on."""
+        """Delete this worker's fault: its tasks run. Another worker may leave its group from now on."""
         if self._entries is None:
             return
         try:
@@ -126,10 +120,10 @@ class Joining:
             _log.warning("Other nodes still count a fault of this worker, for up to an hour: %s", error)
 
     def _has_others(self, members: Collection[GroupMember]) -> bool:
-        return any(self._deployment.is_of_another_directory(member.client_id) for member in members)
+        return any(self._files.is_of_another_directory(member.client_id) for member in members)
 
     def look_after(self) -> None:
-        """Say again what this worker is, where the topic was deleted in which it has. Looks now and then."""
+        """Write this worker's entry again if the nodes topic was deleted. Looks every 5 s."""
         if self._entries is None or self._said_in is None or monotonic() < self._topic_again_s:
             return
         self._topic_again_s = monotonic() + _TOPIC_INTERVAL_S
@@ -146,15 +140,14 @@ class Joining:
             self._said_in = topic_id
 
     def check(self) -> None:
-        """It was given its tasks. Raises `RetryLaterError` when one of another topology, which said so before this one
-        did, has come in at the same time; `ConfigurationError` when a reset has begun, which has looked who is in the
-        group before it was joined, and `LockedError` when one was done since this worker started: its session was over
-        meanwhile, and its state is older."""
+        """The group has given this worker its tasks. Raises `RetryLaterError` if a worker of another topology with an
+        earlier entry has joined at the same time, `ConfigurationError` during a reset, and `LockedError` if a reset was
+        done since this worker started: its state is out of date."""
         if self._entries is None:
             return
         reset = self._entries.newest_reset(self._admin)
         refuse_unfinished(reset, self._group)
-        if reset is not None and reset.epoch > self._deployment.followed_epoch():
+        if reset is not None and reset.epoch > followed_epoch(self._files.directory):
             raise LockedError(
                 f"{self._group!r} was reset while this worker was out of its group, so its state is out of date. "
                 "Restart it: it begins without state."
@@ -170,7 +163,7 @@ class Joining:
 
     def _name_is_taken(self, members: Collection[GroupMember]) -> str:
         others = [member for member in members if member.instance_id == self._name]
-        if not any(self._deployment.is_of_another_directory(member.client_id) for member in others):
+        if not any(self._files.is_of_another_directory(member.client_id) for member in others):
             return ""
         return (
             f"Another directory has a worker named {self._name!r} in this group: waiting until it has left, or its "

@@ -1,14 +1,14 @@
 """How a worker's tasks come and go with the partitions that its group gives it (Kafka Streams' `TaskManager`).
 
-| what the group does                            | what becomes of a task                                              |
+| the group                                      | the task                                                            |
 |------------------------------------------------|---------------------------------------------------------------------|
-| gives a partition                              | opened, restored, run; waits while another process holds it         |
-| gives one that is followed here                | reads the rest, runs (`standby_tasks`)                              |
-| takes a partition                              | closed, after a commit                                              |
-| takes all, to say soon who gets what           | suspended after a commit: it stays open and answers                 |
-| gives a suspended one back, as it was left     | goes on at once: nothing is closed, opened or restored              |
-| gives a suspended one back, gone on with since | closed and opened: it restores what another worker wrote            |
-| says nothing for long                          | a suspended one is closed: who has it now may wait for its files    |
+| gives a partition                              | is opened, restored and run; waits while another process holds it   |
+| gives a partition of a standby                 | reads the rest and runs (`standby_tasks`)                           |
+| takes a partition                              | is closed, after a commit                                           |
+| takes all partitions, to assign them again     | is suspended after a commit: it stays open and answers              |
+| gives a suspended task back, unchanged         | continues at once: nothing is closed, opened or restored            |
+| gives a suspended task back, changed elsewhere | is closed and opened, and restores the other worker's commits       |
+| says nothing for 20 s                          | is closed if suspended: its new owner may wait for its files        |
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from stateline.log.interface import Admin, Consumer, Log
-from stateline.model.topology import Topology
-from stateline.worker.files.figures import Figures
+from stateline.log.interface import Consumer
+from stateline.worker.context import WorkerContext
 from stateline.worker.restore.format_upgrades import FormatUpgrades
-from stateline.worker.restore.missed_input import with_missed_input
+from stateline.worker.restore.missed_input import start_with_missed_input
 from stateline.worker.restore.restore_plan import plans
 from stateline.worker.restore.restorer import Restorer
 from stateline.worker.standbys.standby_tasks import StandbyTasks
@@ -37,45 +36,42 @@ logger = logging.getLogger(__name__)
 
 # How long a task may be held by another process (its previous owner closing down) before this is an error.
 _LOCK_PATIENCE_S = 60.0
-# Shorter than that: who waits for a task that is suspended here gets it.
+# Shorter than that, so that another process that waits for a suspended task gets it.
 _SUSPENDED_PATIENCE_S = 20.0
 _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class TaskManager:
-    """One worker's, on its thread. It decides nothing about commits: what is not committed before `suspend`, `revoke`
-    and `drop_all` is dropped."""
+    """One worker's, on its thread. It makes no commits: `suspend`, `revoke` and `drop_all` drop everything
+    uncommitted."""
 
     def __init__(
         self,
+        context: WorkerContext,
         tasks: Tasks,
-        topology: Topology,
-        log: Log,
-        admin: Admin,
         topics: TopicWatch,
         settings: TaskSettings,
         standbys: StandbyTasks,
-        *,
         forget: Callable[[TopicPartition], None],
-        figures: Figures,
     ) -> None:
-        """`forget` drops what is kept elsewhere of a source's records."""
+        """`forget` drops the records of a source that are kept elsewhere."""
         self._tasks = tasks
-        self._topology = topology
-        self._admin = admin
+        self._topology = context.topology
+        self._admin = context.admin
+        self._files = context.files
         self._topics = topics
         self._settings = settings
         self._standbys = standbys
         self._forget = forget
-        self._figures = figures
-        self._restorer = Restorer(log, figures.restored)
-        self._upgrades = FormatUpgrades(log, admin)
+        self._figures = context.figures
+        self._restorer = Restorer(context.log, context.figures.restored)
+        self.upgrades = FormatUpgrades(context)
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
         self._suspended_since_s = 0.0
 
     @property
     def waiting(self) -> Collection[TaskId]:
-        """The ids of those whose directory another process holds."""
+        """The ids of tasks whose directory another process holds."""
         return self._locked_since
 
     @property
@@ -84,7 +80,7 @@ class TaskManager:
         return self._restorer.busy
 
     def assign(self, partitions: Collection[TopicPartition], consumer: Consumer) -> None:
-        """These are the worker's now, with what is suspended among them; other suspended tasks are not any more."""
+        """These partitions are the worker's now. Suspended tasks of other partitions are closed."""
         changed = self._topics.remember(partitions)
         self._resume({*partitions}, changed, consumer)
         added: list[Task] = []
@@ -97,15 +93,16 @@ class TaskManager:
                     consumer.pause(task.topology.sources)
                     added.append(task)
         self._open(added)
+        self._files.say_topology(self._topics.found, self._topics.counted)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others may have these from now on, whatever is still done with them here."""
+        """Others may have these from now on, although this worker still closes them."""
         for partition in partitions:
             if (task := self._tasks.by_source.get(partition)) is not None and task.state in _OPEN:
                 task.give_back()
 
     def suspend(self) -> None:
-        """The group takes everything, and will say who gets what. Only what runs is kept open for that."""
+        """The group takes all partitions, and will assign them again. Only running tasks stay open for that."""
         dropped: list[Task] = []
         for task in self._tasks.all.values():
             if task.state is TaskState.RUNNING and not task.processing.dirty:
@@ -124,14 +121,14 @@ class TaskManager:
         self._drop_these(list(dict.fromkeys(task for task in found if task is not None)), says_only=None)
 
     def drop_all(self) -> None:
-        """Close every task; what is staged is dropped."""
+        """Close every task and drop everything staged."""
         self._drop_these(list(self._tasks.all.values()))
 
     def close(self) -> None:
         """`drop_all`, and release everything."""
         with ExitStack() as last_first:
             last_first.callback(self._restorer.close)
-            last_first.callback(self._upgrades.close)
+            last_first.callback(self.upgrades.close)
             last_first.callback(self.drop_all)
 
     def _resume(self, partitions: Collection[TopicPartition], changed: Collection[str], consumer: Consumer) -> None:
@@ -153,9 +150,9 @@ class TaskManager:
             consumer.resume(task.topology.sources)
 
     def open_waiting(self) -> None:
-        """Open the tasks that other processes have let go, and close those that have been suspended for long.
+        """Open the tasks that other processes have released, and close those that were suspended for 20 s.
 
-        Raises `LockedError` when a task was held for a minute.
+        Raises `LockedError` if another process holds a task for 60 s.
         """
         if self._locked_since:
             self._open([self._tasks.all[task_id] for task_id in self._locked_since])
@@ -163,15 +160,13 @@ class TaskManager:
             self._drop_these(self._tasks.in_state(TaskState.SUSPENDED))
 
     def run_restored(self, timeout_s: float, consumer: Consumer) -> bool:
-        """Go on with restoring; a task that is through takes records from now on. Whether there was one. Raises
-        `StoresRefusedError` as `with_missed_input`."""
+        """Restore one slice. Restored tasks take records from now on. Returns whether there was one. Raises
+        `StoresRefusedError` as `start_with_missed_input`."""
         restored = self._restorer.advance(timeout_s)
-        for task, restored_plan in restored:
-            plan = with_missed_input(task, restored_plan, self._topology)
-            task.run(
-                plan.next_offsets, plan.proven_positions(), plan.ends, plan.partition_times, plan.fed, plan.fed_before
-            )
-            self._read(task, plan.next_offsets, consumer)
+        for task, plan in restored:
+            start = start_with_missed_input(task, plan, self._topology)
+            task.run(start)
+            self._read(task, start.next_offsets, consumer)
             consumer.resume(task.topology.sources)
             if task.taken_over_s is not None:
                 took_s = time.monotonic() - task.taken_over_s
@@ -179,28 +174,19 @@ class TaskManager:
                 logger.info("Task %s, a standby here until now, runs after %.3f s", task.id, took_s)
         return bool(restored)
 
-    @property
-    def is_upgrading(self) -> bool:
-        """As `FormatUpgrades.is_busy`."""
-        return self._upgrades.is_busy
-
-    def advance_upgrades(self) -> None:
-        """As `FormatUpgrades.advance`."""
-        self._upgrades.advance()
-
     def _open(self, tasks: Sequence[Task]) -> None:
         """Open these tasks and plan their restores together."""
         opened = [task for task in tasks if self._is_opened(task)]
         if opened:
             try:
                 planned = plans(opened, self._admin, self._topology.application_id)
-            except DoesNotExistError as error:  # deleted since, and perhaps made anew at once
+            except DoesNotExistError as error:  # deleted since, and perhaps created again at once
                 raise LogUnavailableError(str(error)) from error
             for task, plan in zip(opened, planned, strict=True):
                 self._restorer.add(task, plan)
 
     def _is_opened(self, task: Task) -> bool:
-        """Open it, unless another process still holds its directory: the task waits then. One that was a standby is."""
+        """Open it, unless another process holds its directory: the task waits then. A former standby is open."""
         if task.taken_over_s is not None:
             return True
         try:
@@ -219,17 +205,17 @@ class TaskManager:
     def _read(self, task: Task, next_offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         for source, offset in next_offsets.items():
             consumer.seek(source, offset)
-        self._upgrades.add(task)
+        self.upgrades.add(task)
 
     def _stop_reading(self, task: Task) -> None:
         self._restorer.remove(task.id)
-        self._upgrades.remove(task.id)
+        self.upgrades.remove(task.id)
         for source in task.topology.sources:
             self._forget(source)
 
     def _drop_these(self, tasks: Collection[Task], *, says_only: type[StorageError] | None = StorageError) -> None:
-        """Close these tasks, several at a time. A task that cannot be closed in order is as one whose worker was
-        killed: `Task.open` mends it. Raises the first error, unless it is one that is said only."""
+        """Close these tasks, several at a time. If closing fails, the task is like one whose worker was killed:
+        `Task.open` mends it. Raises the first error that is not one of `says_only`, which are logged."""
         for task in tasks:
             self._locked_since.pop(task.id, None)
             self._stop_reading(task)

@@ -31,11 +31,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stateline.config.settings import Config
 from stateline.log.interface import Record
 from stateline.model.replay import repartition_topics, written_by
 from stateline.model.topology import Subtopology, Topology
 from stateline.processing.clock import MACHINE_CLOCK, Clock
+from stateline.worker.context import WorkerContext
 from stateline.worker.loop.partition_queues import ANYWHERE, Lag, PartitionGroup, PartitionQueue, in_order_of_time
 from stateline_store import TopicPartition, TopologyError
 from stateline_store.task_id import TaskId
@@ -95,15 +95,16 @@ class RecordOrder:
         self._now_s = self._seen_s = 0.0
 
     @classmethod
-    def of(cls, config: Config, topology: Topology, clock: Clock, *, knows_ends: bool) -> RecordOrder:
+    def of(cls, context: WorkerContext) -> RecordOrder:
         """Make the order that the settings ask for."""
+        config = context.config
         return cls(
-            topology,
+            context.topology,
             skew_ms=config.max_partition_skew_ms,
             idle_ms=config.max_task_idle_ms,
-            knows_ends=knows_ends,
+            knows_ends=context.log.embedded_file is not None,
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
-            clock=clock,
+            clock=context.clock,
         )
 
     def _add_rules(self, subtopology: Subtopology, epochs: Collection[str], group: int) -> None:

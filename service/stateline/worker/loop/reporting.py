@@ -14,9 +14,7 @@ from typing import TypeVar
 from stateline.deployment.topology_file import GLOBAL_TABLES
 from stateline.deployment.worker_figures import StandbyLag, StepFigures, WorkerFigures
 from stateline.log.interface import Consumer
-from stateline.processing.failures import FailureHandler
-from stateline.worker.files.figures import Figures
-from stateline.worker.files.registration import Registration
+from stateline.worker.context import WorkerContext
 from stateline.worker.restore.global_tables import GlobalTables
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import RetryLaterError, StatelineError, TopicPartition, TransactionalStore
@@ -32,36 +30,35 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class Reporter:
-    """One worker's, on its thread. `figures` is what the worker counts into; `standby_lags` says how far behind those
-    are that it follows. `unwritten` are the newest figures, if their file could not be written, and None otherwise."""
+    """One worker's, on its thread. `unwritten` are the newest figures if their file could not be written, and None
+    otherwise."""
 
     def __init__(
         self,
-        instance: Registration,
-        failures: FailureHandler,
-        uncommitted_max_bytes: int,
+        context: WorkerContext,
         global_tables: GlobalTables,
+        standby_lags: Callable[[], Mapping[str, StandbyLag]],
     ) -> None:
-        now_s = time.monotonic()
-        self.figures = Figures(now_s)
-        self.standby_lags: Callable[[], Mapping[str, StandbyLag]] = dict
-        self._instance = instance
-        self._failures = failures
-        self._uncommitted_max_bytes = uncommitted_max_bytes
+        """`standby_lags` is as `StandbyAssignment.lags`."""
+        self._figures = context.figures
+        self._standby_lags = standby_lags
+        self._instance = context.files.registration
+        self._failures = context.failures
+        self._uncommitted_max_bytes = context.config.worker_uncommitted_max_bytes
         self._global_tables = global_tables
-        self._due_s = now_s
+        self._due_s = time.monotonic()
         self.unwritten: WorkerFigures | None = None
 
     def report_if_due(
         self, tasks: Collection[Task], consumer: Consumer | None, waiting: Callable[[TopicPartition], int]
     ) -> None:
-        """Publish, unless that was done within the last second. Costs a look at the clock otherwise. `waiting` counts
-        the records of a partition that were read and not processed. `consumer` may be None while no task runs."""
+        """Publish once a second. Other calls cost a look at the clock. `waiting` counts the unprocessed records of a
+        partition that were read. `consumer` may be None while no task runs."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
         self._due_s = now_s + _INTERVAL_S
-        figures = self._figures(now_s, tasks, consumer, waiting)
+        figures = self._published(now_s, tasks, consumer, waiting)
         try:
             self._instance.publish_figures(figures)
             self.unwritten = None
@@ -70,18 +67,17 @@ class Reporter:
                 logger.warning("Servers get this worker's figures over its socket until this is mended: %s", error)
             self.unwritten = figures
 
-    def _figures(
+    def _published(
         self,
         now_s: float,
         tasks: Collection[Task],
         consumer: Consumer | None,
         waiting: Callable[[TopicPartition], int],
     ) -> WorkerFigures:
-        """Of tasks by their ids, of stores by their names; what is not known is left out. Global tables are in none of
-        them, and told as of one more."""
+        """Return the figures, by task and store. Unknown figures are left out. Global tables count as one more task."""
         opened = [task for task in tasks if task.state in _OPEN]
         running = [task for task in opened if task.state is TaskState.RUNNING]
-        work, whole = self.figures.sample(now_s), self._global_tables
+        work, whole = self._figures.sample(now_s), self._global_tables
         dropped = {str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened}
         return WorkerFigures(
             instance=self._instance.instance,
@@ -102,14 +98,14 @@ class Reporter:
                 {str(task.id): _properties(task.stores.transactional) for task in opened},
                 _properties(whole.stores.items()),
             ),
-            standbys=self.standby_lags(),
+            standbys=self._standby_lags(),
             stores=_with({str(task.id): task.stores.figures(now_s) for task in opened}, whole.figures(now_s)),
             steps={name: StepFigures(step.taken, dict(step.dropped)) for name, step in self._failures.steps.items()},
         )
 
 
 def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
-    """As of the last poll; of none that cannot tell now: what is wrong with it, the next poll says."""
+    """Return the lag by topic as of the last poll. Empty if the consumer fails: the next poll raises the error."""
     if consumer is None:
         return {}
     try:
@@ -120,7 +116,7 @@ def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartitio
 
 
 def _global_lag(tables: GlobalTables) -> dict[str, int]:
-    """As `_lag`."""
+    """Return the lag of global tables, empty if it is unknown."""
     try:
         return tables.lag()
     except StatelineError:
@@ -128,7 +124,7 @@ def _global_lag(tables: GlobalTables) -> dict[str, int]:
 
 
 def _with(tasks: dict[str, T], global_tables: T) -> dict[str, T]:
-    """What there is of tasks, and of global tables if there is anything."""
+    """Add global tables to tasks, if there are any."""
     return {**tasks, GLOBAL_TABLES: global_tables} if global_tables else tasks
 
 
@@ -138,7 +134,7 @@ def _properties(stores: Iterable[tuple[str, TransactionalStore]]) -> dict[str, d
 
 
 def _properties_of(store: TransactionalStore) -> dict[str, int]:
-    """Nothing of a store that fails: what is wrong with it, its next read or commit says."""
+    """Return the engine's properties. Empty for a store that fails: its next read or commit raises the error."""
     try:
         return dict(store.engine_properties())
     except StatelineError:

@@ -1,8 +1,8 @@
-"""Works off what a poll brought: slice by slice through the tasks, and between two slices everything else that waits.
+"""Takes polled records through the tasks, slice by slice.
 
-A slice takes a few milliseconds (`pace`). After each the worker commits when that is due, calls punctuations that are
-due by the clock, answers queries and tells its figures. What takes too long goes back to the log: the group wants to be
-polled.
+A slice takes a few milliseconds (`pace`). After each slice the worker commits if a commit is due, calls punctuations
+that are due by the clock, answers queries and reports figures. Records that are not processed in time go back to the
+log, because the group must be polled.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from stateline.config.settings import Config
 from stateline.log.interface import Consumer, Record
-from stateline.model.topology import Topology
-from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.records import OutputRecord
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.commit.commit_schedule import CommitSchedule
 from stateline.worker.commit.epochs import EpochGate
+from stateline.worker.context import WorkerContext
 from stateline.worker.loop.pace import SlicePace
 from stateline.worker.loop.partition_queues import in_order_of_time, rising
 from stateline.worker.loop.record_order import RecordOrder
 from stateline.worker.loop.reporting import Reporter
-from stateline.worker.queries.query_socket import QuerySocket
 from stateline.worker.restore.polled_records import by_partition
 from stateline.worker.tasks.task import Task, TaskState
 from stateline.worker.tasks.tasks import Tasks
@@ -32,7 +29,7 @@ from stateline_store import TopicPartition
 
 # After this long without a poll, unprocessed records go back to the log and the group is polled.
 _POLL_PATIENCE_S = 2.0
-# What is written is sent in parts of about 4 ms: queries are answered between them.
+# Output records are sent in parts of about 4 ms. Queries are answered between them.
 _SENT_RECORDS = 2_000
 _WRITTEN_MS = itemgetter(OutputRecord._fields.index("timestamp_ms"))
 
@@ -42,20 +39,14 @@ class TaskExecutor:
 
     def __init__(
         self,
-        config: Config,
-        topology: Topology,
+        context: WorkerContext,
         tasks: Tasks,
         committer: Committer,
         commits: CommitSchedule,
         topics: TopicWatch,
         epochs: EpochGate,
-        queries: QuerySocket,
         reporter: Reporter,
-        clock: Clock = MACHINE_CLOCK,
-        *,
-        knows_ends: bool = True,
     ) -> None:
-        """`knows_ends` as `RecordOrder`."""
         self.rounds = 0
         self.stopping = False
         self._tasks = tasks
@@ -63,12 +54,13 @@ class TaskExecutor:
         self._commits = commits
         self._topics = topics
         self._epochs = epochs
-        self._order = RecordOrder.of(config, topology, clock, knows_ends=knows_ends)
-        self._followed = 0  # `Tasks.changes`, when the order was told of them
-        self._queries = queries
+        self._order = RecordOrder.of(context)
+        self._followed = 0  # `Tasks.changes` at the last `RecordOrder.follow`
+        self._queries = context.queries
+        self._figures = context.figures
         self._reporter = reporter
-        self._dead_letter_topic = config.dead_letter_topic
-        self._uncommitted_max_bytes = config.worker_uncommitted_max_bytes
+        self._dead_letter_topic = context.config.dead_letter_topic
+        self._uncommitted_max_bytes = context.config.worker_uncommitted_max_bytes
         self._pace = SlicePace()
 
     @property
@@ -77,12 +69,14 @@ class TaskExecutor:
         return self._pace.poll_records
 
     def work_off(self, polled: list[Record], consumer: Consumer) -> None:
-        """Process what a poll brought, and what was kept of earlier ones, as far as its turn has come."""
+        """Process the records of a poll, and those kept from earlier ones, as far as their turn has come."""
+        if polled:  # the poll took about as long as a slice
+            self.rest(consumer)
         groups = self._of_this_epoch(by_partition(polled), consumer)
         self._look_at_order()
         deadline = time.monotonic() + _POLL_PATIENCE_S
         self.rounds += 1
-        first = self.rounds % max(len(groups), 1)  # another one each time: none is always the one that has to wait
+        first = self.rounds % max(len(groups), 1)  # another partition is first each time, so each waits equally
         for source, records in [*groups.items()][first:] + [*groups.items()][:first]:
             task = self._tasks.by_source.get(source)
             if task is None or task.state is not TaskState.RUNNING:
@@ -108,7 +102,7 @@ class TaskExecutor:
             self._order.follow(self._tasks.by_source)
 
     def forget(self, source: TopicPartition) -> None:
-        """Drop what was read of it and not processed: it is read again by whoever goes on."""
+        """Drop its unprocessed records: the partition's next owner reads them again."""
         self._epochs.forget(source)
         self._order.forget(source)
         if (task := self._tasks.by_source.get(source)) is not None and task.state in (
@@ -118,28 +112,27 @@ class TaskExecutor:
             task.processing.forget(source)
 
     def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
-        """As `CommitSchedule.has_worked_since`. Records that wait for their turn are not worked off."""
+        """Return `CommitSchedule.has_worked_since`, but False while records wait for their turn."""
         waits = any(self._order.waiting(source) for source in self._tasks.by_source)
         return not waits and self._commits.has_worked_since(began_s, consumer)
 
     def between_slices(self, consumer: Consumer, rests_s: float = 0.0, *, punctuates: bool = True) -> None:
-        """Punctuations that are due by the clock, what is staged for readers elsewhere, queries, and figures. Queries
-        are answered for so long, or once."""
+        """Call punctuations that are due by the clock, tell readers elsewhere what is staged, and `rest`."""
         for task in self._tasks.running:
             if punctuates:
                 self._committer.send(task.processing.punctuate_by_clock())
             task.stores.publish_staged()
-        self._queries.serve_for(rests_s)
-        self.report(consumer)
+        self.rest(consumer, rests_s)
 
-    def report(self, consumer: Consumer | None) -> None:
-        """Tell the worker's figures, unless that was done within the last second."""
+    def rest(self, consumer: Consumer | None, rests_s: float = 0.0) -> None:
+        """Answer queries for so long, at least those that have arrived, and report figures once a second."""
+        self._queries.let_in(rests_s, stay=True)
         self._reporter.report_if_due(self._tasks.all.values(), consumer, self._order.waiting)
 
     def _of_this_epoch(
         self, groups: Mapping[TopicPartition, Sequence[Record]], consumer: Consumer
     ) -> Mapping[TopicPartition, Sequence[Record]]:
-        """What may be processed now of what was polled; the rest waits for the end of the epoch (`epochs`)."""
+        """Return the records that may be processed now. The rest waits for the end of the epoch (`epochs`)."""
         if not self._epochs.is_needed:
             return groups
         self._epochs.poll()
@@ -151,7 +144,7 @@ class TaskExecutor:
         return records
 
     def _work_off_in_order(self, consumer: Consumer, deadline: float) -> None:
-        """Process what is due in order of time, of all that was read (`record_order`)."""
+        """Process the records that are due in order of time (`record_order`)."""
 
         def lag(source: TopicPartition) -> int | None:
             return consumer.lag(source) if self._tasks.by_source[source].state is TaskState.RUNNING else None
@@ -166,8 +159,8 @@ class TaskExecutor:
             consumer.resume(has_room)
 
     def _process_together(self, taken: Sequence[Sequence[Record]], consumer: Consumer, deadline: float) -> None:
-        """Process records of several tasks, of one span of time. What they write is sent in order of time, and all of
-        it before the next commit. Records beyond the limit of what may be staged are given back."""
+        """Process records of several tasks, of one span of time. Their output is sent in order of time, before the next
+        commit. Records beyond the limit of staged bytes are given back."""
         self._make_room(0, consumer, slices=-(-sum(map(len, taken)) // self._pace.records))
         written, is_first = list[list[OutputRecord]](), True
         for records in taken:
@@ -193,17 +186,17 @@ class TaskExecutor:
         outputs = in_order_of_time(written, (rising(self._times_of(each)) for each in written))
         for at in range(0, len(outputs), _SENT_RECORDS):
             if at:
-                self._queries.serve_pending()
+                self._queries.let_in()
             self._committer.send(outputs[at : at + _SENT_RECORDS])
 
     def _times_of(self, written: Sequence[OutputRecord]) -> Iterable[int]:
-        """A dead letter has the machine's time. What is written behind it does not wait for that."""
+        """Return the times of these. A dead letter has the machine's time, and holds no record back."""
         if (topic := self._dead_letter_topic) is None:
             return map(_WRITTEN_MS, written)
         return (-1 if output.topic == topic else output.timestamp_ms for output in written)
 
     def _process(self, task: Task, records: Sequence[Record], consumer: Consumer, deadline: float) -> int:
-        """Process records of one task in slices; how many, until the deadline."""
+        """Process records of one task in slices until the deadline. Returns how many were processed."""
         at = 0
         while at < len(records) and not self.stopping and time.monotonic() < deadline:
             slice_, size = self._pace.cut(records, at)
@@ -215,7 +208,7 @@ class TaskExecutor:
         return at
 
     def _make_room(self, size: int, consumer: Consumer, slices: int = 1) -> None:
-        """Commit before records of this size that would cross the limit of what may be staged."""
+        """Commit if records of this size would cross the limit of staged bytes."""
         if self._would_cross(size, slices):
             self._commits.commit(consumer, to_free_memory=True)
 
@@ -223,11 +216,11 @@ class TaskExecutor:
         return self._pace.would_cross(self._tasks.staged_bytes(), size, self._uncommitted_max_bytes, slices)
 
     def _processed(self, task: Task, slice_: Sequence[Record], size: int) -> list[OutputRecord]:
-        """Process one slice; what it writes."""
+        """Process one slice. Returns its output."""
         before, started = self._tasks.staged_bytes(), time.perf_counter()
         outputs = task.processing.process(slice_)
         took_s = time.perf_counter() - started
         self._pace.learn(len(slice_), size, took_s, self._tasks.staged_bytes() - before)
-        self._reporter.figures.processed(len(slice_), took_s)
+        self._figures.processed(len(slice_), took_s)
         self._commits.trace.processed(str(task.id), slice_, took_s)
         return outputs

@@ -1,18 +1,43 @@
-"""Answers queries of the store partitions that this worker has, on the thread that owns them."""
+"""Answers queries of the store partitions that this worker has, on the thread that owns them.
+
+An application's own queries are answered by the store's method `query`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import orjson
 
 from stateline.processes.seldom import seldom
 from stateline.query.execution import execute
 from stateline.query.kinds import CustomQuery
 from stateline.query.open_scans import Pinned
-from stateline.query.values import Failure, HostedPartition, Outcome, PartitionAnswer
+from stateline.query.values import (
+    MAX_RESULT_BYTES,
+    CopyStatus,
+    Failure,
+    HostedPartition,
+    Outcome,
+    PartitionAnswer,
+    QueryRows,
+    Terms,
+)
 from stateline.query.wire import WireRequest
-from stateline.worker.queries.custom_queries import custom_answer
-from stateline_store import IsolationLevel, NotPresentError, Position, StatelineError, StateStore, StoreState
+from stateline.serde.plain import JsonSerde
+from stateline_store import (
+    InvalidArgumentError,
+    IsolationLevel,
+    NotPresentError,
+    NotUpToBoundError,
+    Position,
+    StatelineError,
+    StateStore,
+    StoreState,
+    TransactionalStore,
+    UnknownQueryTypeError,
+)
 
 _log = seldom(__name__)
 
@@ -21,20 +46,21 @@ Owned = Callable[[str, int], StateStore | None]
 Place: TypeAlias = tuple[str, int, IsolationLevel]
 """A store, a partition of it, and how its rows are seen."""
 Standing: TypeAlias = tuple[Position, StoreState] | None
-"""How far a place has come, and what its task does; None when a query must find out itself what is wrong."""
+"""A place's Position, and what its task does. None if a query must find out itself why there is no answer."""
 
 
 class HostedQueries:
-    """One worker's. `lookup(store, partition)` says what it has now, or None; `owned` is as `Tasks.owned`."""
+    """One worker's. `lookup(store, partition)` returns the partition that it has now, or None. `owned` is as
+    `Tasks.owned`."""
 
     def __init__(self, lookup: Lookup, owned: Owned = lambda store, partition: None) -> None:
         self._lookup, self._owned = lookup, owned
 
     def run(self, request: WireRequest) -> Outcome:
-        """The result, or why there is none. Raises nothing: a query must not end the worker."""
+        """Return the result, or why there is none. Raises nothing: a query must not end the worker."""
         terms, partition = request.terms, request.partition
         if isinstance(request.query, CustomQuery):
-            return custom_answer(request.query, self._owned(terms.store, partition), partition, terms)
+            return _custom_answer(request.query, self._owned(terms.store, partition), partition, terms)
         hosted = self._lookup(terms.store, partition)
         if hosted is None or not hosted.store.is_open:
             message = f"Partition {partition} of {terms.store!r} is not on this worker now: ask again in a moment."
@@ -55,20 +81,20 @@ class HostedQueries:
             return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
 
     def pinned(self, request: WireRequest) -> Pinned | None:
-        """What a scan that was begun just now keeps of what is staged."""
+        """Return how much staged data a scan keeps that has just begun."""
         hosted = self._lookup(request.terms.store, request.partition)
         if hosted is None or request.terms.isolation_level is IsolationLevel.READ_COMMITTED:
             return None
         return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
 
     def is_behind(self, request: WireRequest, position: Position) -> bool:
-        """Whether a place of this position does not meet the bound."""
+        """Return whether a partition of this Position does not meet the bound."""
         hosted = self._lookup(request.terms.store, request.partition)
         is_of_all = hosted is not None and hosted.has_all_partitions
         return not request.terms.bound.is_met(position, None if is_of_all else request.partition)
 
     def standing(self, place: Place) -> Standing:
-        """How far this place has come by now."""
+        """Return the Position and the state of this place now."""
         store, partition, level = place
         hosted = self._lookup(store, partition)
         if hosted is None or not hosted.store.is_open:
@@ -77,3 +103,57 @@ class HostedQueries:
             return hosted.store.position(level), hosted.state
         except StatelineError:
             return None
+
+
+def _custom_answer(query: CustomQuery, store: StateStore | None, partition: int, terms: Terms) -> Outcome:
+    """Return the answer of this partition's store, or why there is none. `store` is None if this worker does not own
+    it. Raises nothing: a query must not end the worker."""
+    if store is None:
+        message = f"Partition {partition} of {terms.store!r} is not active on this worker now: ask again in a moment."
+        return Failure(NotPresentError(message))
+    try:
+        position = _checked_position(store, partition, terms)
+        found = _json(store.query(orjson.loads(query.query), terms.isolation_level), terms)
+        if len(found) > MAX_RESULT_BYTES:
+            raise InvalidArgumentError(
+                f"The answer has {len(found)} bytes, and {MAX_RESULT_BYTES} at most are passed on."
+            )
+        return PartitionAnswer(QueryRows([(b"", found)]), position, _status(store))
+    except StatelineError as error:
+        return Failure(error)
+    except Exception as error:  # noqa: BLE001 - the application's code
+        _log.exception("A custom query of partition %d of %r failed", partition, terms.store)
+        return Failure(StatelineError(f"`query` of store {terms.store!r} has raised {type(error).__name__}."))
+
+
+def _json(answer: Any, terms: Terms) -> bytes:
+    try:
+        return JsonSerde().serialize(answer)
+    except InvalidArgumentError as error:  # the mistake is not the caller's
+        raise StatelineError(f"`query` of store {terms.store!r} has returned what is no JSON: {error}") from error
+
+
+def _checked_position(store: StateStore, partition: int, terms: Terms) -> Position:
+    if terms.isolation_level is IsolationLevel.READ_COMMITTED and not store.transactional:
+        raise UnknownQueryTypeError(
+            f"{terms.store!r} is not transactional, and does not know what is committed: ask with "
+            "isolation_level=read_uncommitted."
+        )
+    if not isinstance(store, TransactionalStore):
+        if not terms.bound.is_unbounded():
+            raise InvalidArgumentError(f"{terms.store!r} does not say its position: leave out position_bound.")
+        return Position()
+    position = store.position(terms.isolation_level)
+    if not terms.bound.is_met(position, partition):
+        raise NotUpToBoundError(
+            f"Partition {partition} of {terms.store!r} is still behind position_bound: wait longer (wait_ms), or ask "
+            "again."
+        )
+    return position
+
+
+def _status(store: StateStore) -> CopyStatus:
+    records, committed_at_ms = 0, 0
+    if isinstance(store, TransactionalStore):
+        records, committed_at_ms = store.staged_records, store.committed_at_ms
+    return CopyStatus("active", records, store.approximate_num_uncommitted_bytes, committed_at_ms)

@@ -1,16 +1,17 @@
 """`QuerySocket`: answers queries of this worker's stores over a unix socket, on the thread that owns the
 stores.
 
-The worker calls `serve_pending` between slices of its work. So no query needs a lock or sees half a slice,
-and none waits longer than a slice takes. What a call does is bounded (`MAX_REQUESTS_PER_CALL`,
-`MAX_SECONDS_PER_CALL`); the rest waits in its connection for the next call. The frames stand in
-`stateline.query.wire`.
+The worker calls `let_in` between slices of its work. So no query needs a lock or sees half a slice, and no query waits
+longer than a slice takes. One call answers at most `MAX_REQUESTS_PER_CALL` requests in `MAX_SECONDS_PER_CALL`. Further
+requests wait in their connections for the next call. `stateline.query.wire` has the frames.
 
-Rules for a client: a frame that cannot be read, or that is too large, ends the connection; a request that
-makes no sense is answered with an error. A client that does not read its replies gets no further request
-read, and commit events reach it as one, once it reads again. None of that ever blocks the worker.
+While some stores have made a commit and others have not (`mid_commit`), only requests are answered that see no
+difference: queries at READ_UNCOMMITTED, the rest of scans, and the status. Everything else waits on its connection.
 
-A query that is behind its bound waits here (`waiting_queries`); looking at those takes its share of a call's time, too.
+An unreadable or too large frame ends the connection. An unknown request is answered with an error. While a client does
+not read its replies, none of its requests is read, and commit events become one. No client ever blocks the worker.
+
+A query that is behind its bound waits here (`waiting_queries`). Looking at waiting queries counts into a call's time.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from stateline.deployment.unix_sockets import check_user, trusted_users
 from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
-from stateline.query.values import Failure, Outcome, QueryRows
+from stateline.query.values import Failure, HostedPartition, Outcome, QueryRows
 from stateline.query.wire import (
     WireRequest,
     decode_message,
@@ -38,8 +39,7 @@ from stateline.query.wire import (
     frame,
 )
 from stateline.worker.queries.hosted_queries import HostedQueries, Lookup, Owned
-from stateline.worker.queries.query_connection import QueryConnection
-from stateline.worker.queries.unix_listener import listen
+from stateline.worker.queries.query_connection import QueryConnection, listen
 from stateline.worker.queries.waiting_queries import WaitingQueries
 from stateline_store import (
     CursorExpiredError,
@@ -52,28 +52,27 @@ from stateline_store import (
 MAX_REQUESTS_PER_CALL = 256
 MAX_SECONDS_PER_CALL = 0.005
 
-# How often it is looked whether what is waited for beside queries has come back.
-_LOOK_AGAIN_S = 0.001
+# The step of a wait in the middle of a commit.
+_HELD_BACK_S = 0.001
 
 _log = seldom(__name__)
 
 Message: TypeAlias = dict[str, Any]
-T = TypeVar("T")
 Handler: TypeAlias = Callable[[Message], Message | None]
 """Takes a request that is no query and returns its reply, without the id; None if the request gets none."""
-Status: TypeAlias = Callable[[], Mapping[str, Any]]
 
-_NOTHING_TO_TELL: Mapping[str, Any] = MappingProxyType(
-    {"lease_until_ms": None, "copies": {}, "fault": "", "figures": None}
+_NOTHING_TO_TELL: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {"lease_until_ms": lambda: None, "copies": dict, "fault": str, "figures": lambda: None}
 )
 
 
 class QuerySocket:
     """The worker's end. Every method is for the thread that owns the stores.
 
-    `lookup(store, partition)` returns what this worker hosts now, or None. `owned` is as `Tasks.owned`. `handlers` has
-    by type the requests that are no queries. `declared` has `StoreDefinition.description` by store: a server that
-    subscribes compares it with its own. `status` returns the members of `query.wire` that the socket does not know.
+    `hosts` are asked in their order for a store's partition, until one has it. `owned` is as `Tasks.owned`. `handlers`
+    has by type the requests that are no queries, and `status` the members of `query.wire` that others know. The parts
+    of the worker add themselves. `declared` has `StoreDefinition.description` by store: a server that subscribes
+    compares it with its own.
 
     Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
     `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
@@ -82,18 +81,17 @@ class QuerySocket:
     def __init__(
         self,
         path: Path,
-        lookup: Lookup,
-        *,
-        owned: Owned = lambda store, partition: None,
+        *hosts: Lookup,
         handlers: Mapping[str, Handler] = MappingProxyType({}),
         declared: Mapping[str, str] = MappingProxyType({}),
-        status: Status = lambda: _NOTHING_TO_TELL,
     ) -> None:
+        self.hosts = list(hosts)
+        self.owned: Owned = lambda store, partition: None
+        self.handlers = dict(handlers)
+        self.status: dict[str, Callable[[], object]] = dict(_NOTHING_TO_TELL)
         self._path = path
-        self._queries = HostedQueries(lookup, owned)
-        self._handlers = handlers
+        self._queries = HostedQueries(self.hosted, lambda store, partition: self.owned(store, partition))
         self._declared = dict(declared)
-        self._told = status
         self._listener = listen(path)
         self._trusted = trusted_users(path.parent)
         self._selector = selectors.DefaultSelector()
@@ -103,67 +101,64 @@ class QuerySocket:
         self.scans: OpenScans[OpenScan] = OpenScans()
         self._had_server = False
         self._backlog = False  # whole requests were left in connections when the last call ended
+        self._is_mid_commit = False
+
+    def hosted(self, store: str, partition: int) -> HostedPartition | None:
+        """Return this partition of a store, to be queried; None if no part of the worker has it."""
+        return next((found for host in self.hosts if (found := host(store, partition)) is not None), None)
 
     @property
     def has_clients(self) -> bool:
-        """Whether anybody is there who may ask: a server, mostly."""
+        """Whether a client is connected, usually a server."""
         return bool(self._clients)
 
     @property
     def has_lost_its_server(self) -> bool:
-        """Whether a server was here, and none is now."""
+        """Whether a server was connected before, and none is now."""
         return self._had_server and not any(client.subscribed for client in self._clients.values())
 
-    def serve_pending(self, timeout_s: float = 0.0) -> int:
-        """Answer what has arrived and return how many requests that was.
+    def let_in(self, wait_s: float = 0.0, *, stay: bool = False, most_s: float | None = None) -> int:
+        """Answer the requests that have arrived, and return their number. If there are none, wait up to `wait_s` for
+        the first. With `stay`, answer each request that arrives within `wait_s`. Start no answer after `most_s`
+        (`MAX_SECONDS_PER_CALL` by default), counted from each arrival.
 
-        With nothing to do it waits up to `timeout_s` for something to arrive; a request that waits for its
-        bound shortens that to its deadline.
+        A request that waits for its bound shortens a wait to its deadline.
         """
-        wait_s = 0.0 if self._backlog or timeout_s <= 0 else self._waiting.patience_s(timeout_s)
-        self._move_all_bytes(wait_s)
-        end_s = time.monotonic() + MAX_SECONDS_PER_CALL
-        return self._waiting.answer_due(end_s) + self._answer_arrived(end_s)
+        end_s = time.monotonic() + wait_s if stay else 0.0
+        answered = self._let_in_once(wait_s, most_s)
+        while stay and (left_s := end_s - time.monotonic()) > 0:
+            answered += self._let_in_once(left_s, most_s)
+        return answered
 
-    def serve_for(self, wait_s: float) -> None:
-        """Answer whatever arrives within this time, each at once; what is left of an earlier call, in any case."""
-        end_s = time.monotonic() + wait_s
-        self.serve_pending(wait_s)
-        while (left_s := end_s - time.monotonic()) > 0:
-            self.serve_pending(left_s)
+    def _let_in_once(self, wait_s: float, most_s: float | None) -> int:
+        is_at_once = self._is_mid_commit or self._backlog or wait_s <= 0
+        self._move_all_bytes(0.0 if is_at_once else self._waiting.patience_s(wait_s))
+        end_s = time.monotonic() + (MAX_SECONDS_PER_CALL if most_s is None else most_s)
+        if not self._is_mid_commit:
+            return self._waiting.answer_due(end_s) + self._answer_arrived(end_s)
+        answered = self._answer_arrived(end_s, _sees_no_commit)
+        if not answered and wait_s > 0:  # requests that are held back would end every wait for more
+            time.sleep(min(wait_s, _HELD_BACK_S))
+        return answered
 
-    def serve_while(self, work: Callable[[], T], *, uncommitted: bool = False) -> T:
-        """What `work` returns or raises, which waits for somebody else on a thread of its own and touches no store,
-        while queries are answered here; `uncommitted`: none but those of `serve_uncommitted`."""
-        with ThreadPoolExecutor(1, "waits-for-the-log") as pool:  # comes back when the work has
-            outcome = pool.submit(work)
-            while not outcome.done():
-                if not uncommitted:
-                    self.serve_pending(_LOOK_AGAIN_S)
-                elif not self.serve_uncommitted(MAX_SECONDS_PER_CALL):
-                    wait([outcome], _LOOK_AGAIN_S)  # what may not be answered yet would end every wait for more
-        return outcome.result()
-
-    def serve_uncommitted(self, most_s: float) -> int:
-        """As `serve_pending`, for `most_s` seconds, when some stores have made a commit and others have not.
-
-        Nothing but queries at READ_UNCOMMITTED is answered, the rest of scans, and how the worker is: they see no
-        difference. What else has arrived waits, and what is behind it on its connection.
-        """
-        self._move_all_bytes(0.0)
-        return self._answer_arrived(time.monotonic() + most_s, _sees_no_commit)
+    @contextmanager
+    def mid_commit(self) -> Iterator[None]:
+        """Within this block some stores have made a commit and others have not."""
+        self._is_mid_commit = True
+        try:
+            yield
+        finally:
+            self._is_mid_commit = False
 
     def announce_commit(self) -> None:
-        """Tell every subscriber that something was committed. Never blocks; unread announcements become
-        one.
-        """
+        """Tell every subscriber that something was committed. Never blocks. Unread announcements become one."""
         for client in list(self._clients.values()):
             if client.subscribed:
                 client.commit_due = True
                 self._send(client)
 
     def announce_status(self) -> None:
-        """Tell every subscriber how the worker is, and until when its tasks are its own. Never blocks."""
+        """Send the status to every subscriber. Never blocks."""
         for client in list(self._clients.values()):
             if client.subscribed:
                 self._queue(client, {"event": "commit", "status": self._status()})
@@ -187,7 +182,7 @@ class QuerySocket:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # it hung up at once, or we are out of descriptors: serve those who are here
+        except OSError as error:  # it hung up at once, or the process has no descriptor left
             _log.warning("A query connection could not be accepted: %s", error)
             return
         try:
@@ -204,17 +199,17 @@ class QuerySocket:
         try:
             if events & selectors.EVENT_READ:
                 client.receive()
-        except OSError:  # the client is gone, nothing is owed to it
+        except OSError:  # the client is gone
             self._drop(client)
             return
-        except InvalidArgumentError as error:  # no telling where the next frame begins
+        except InvalidArgumentError as error:  # nobody knows where the next frame begins
             self._refuse(client, error)
             return
         if events & selectors.EVENT_WRITE:
             self._send(client)
 
     def _answer_arrived(self, end_s: float, may_be_answered: Callable[[Message], bool] | None = None) -> int:
-        """One request of each connection in turn, until there is none or the call's share is used up."""
+        """Answer one request of each connection in turn, until there is none or the call's time is used up."""
         answered = 0
         ready = list(self._clients.values())
         self._backlog = False
@@ -225,7 +220,7 @@ class QuerySocket:
         return answered
 
     def _answer_next(self, client: QueryConnection, may_be_answered: Callable[[Message], bool] | None) -> bool:
-        """Whether there was a request, and it was answered."""
+        """Answer the next request of a connection. Returns whether there was one."""
         if client.closed:
             return False
         try:
@@ -259,15 +254,15 @@ class QuerySocket:
                 self._queue(client, {"id": number, "status": self._status(), "stores": self._declared})
             case "status":
                 self._queue(client, {"id": number, "status": self._status()})
-            case str(other) if other in self._handlers:
-                if (reply := self._handlers[other](message)) is not None:
+            case str(other) if other in self.handlers:
+                if (reply := self.handlers[other](message)) is not None:
                     self._queue(client, {"id": number, **reply})
             case other:
                 self._queue(client, {"id": number, "error": f"No request is of type {other!r}."})
 
     def _status(self) -> Message:
         own = {"pid": os.getpid(), "connections": len(self._clients), "waiting": len(self._waiting)}
-        return {**own, **self._told()}
+        return {**own, **{name: told() for name, told in self.status.items()}}
 
     def _start(self, client: QueryConnection, message: Message) -> None:
         try:
@@ -288,7 +283,7 @@ class QuerySocket:
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
 
     def _more(self, client: QueryConnection, message: Message) -> dict[str, Any]:
-        """What a scan has next, or why not."""
+        """Return the next rows of a scan, or why there are none."""
         try:
             number, limit = int(message["scan"]), int(message["limit"])
             rows = self._read_on(client, number, limit)
@@ -320,7 +315,7 @@ class QuerySocket:
         try:
             client.queue(frame(message))
         except InvalidArgumentError as error:
-            self.scans.drop(client, scan)  # who asked does not learn its number, or goes on behind what was lost
+            self.scans.drop(client, scan)  # the client misses its number, or these rows
             client.queue(frame({"id": message["id"], "error": str(error)}))
         self._send(client)
 
@@ -351,6 +346,6 @@ class QuerySocket:
 
 
 def _sees_no_commit(message: Message) -> bool:
-    """Whether the answer is the same before and after a store's commit."""
+    """Return whether the answer is the same before and after a store's commit."""
     uncommitted = message.get("isolation_level") == IsolationLevel.READ_UNCOMMITTED.value
     return message.get("type") in ("more", "drop", "status") or (message.get("type") == "query" and uncommitted)

@@ -1,12 +1,11 @@
 """A worker's part of a snapshot, or of a copy for another node: checkpoints of stores, on the thread that owns them.
 
-Between two slices of work, where a server's request is answered, every store of this worker is at the same commit:
-`Committer.commit` commits all of them before it comes back, and a commit that failed half way ends in a start over,
-before anybody is answered. What is staged is in memory and on no disk. So what is linked then is one cut of all stores
-and partitions that are asked for, and each says in its own rows which commit it is. Of what is to be seen in whole
-epochs no part is linked that is of another epoch than the others, as when a worker died in the middle of a commit.
+Between two slices of work every store of this worker is at the same commit. `Committer.commit` commits all of them
+before it returns, and after a failed commit the worker starts over before it answers anybody. Staged rows are on no
+disk. So the linked files are one cut of all stores and partitions, and each store's rows say which commit it is. Stores
+of whole epochs are linked only if all of them are at the same epoch. They differ if a worker died in a commit.
 
-For a copy standbys will do as well, whose newest commit has its Position, and epochs may differ: the copy reads on.
+A copy may also come from a standby, and of different epochs, because it reads its changelog on.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Place = tuple[str, int]
 
 
 class SnapshotMaker:
-    """One worker's, on the thread that owns the stores; `lookup(store, partition)` says what it hosts now, or None."""
+    """One worker's, on its thread. `lookup(store, partition)` returns the partition that it hosts now, or None."""
 
     def __init__(
         self, directory: StateDirectory, topology: Topology, lookup: Callable[[str, int], HostedPartition | None]
@@ -63,8 +62,8 @@ class SnapshotMaker:
         return {"snapshot": self.answer, "copy": self.answer}
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, of a copy
-        ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
+        """Return the reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, for a
+        copy ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
@@ -88,17 +87,17 @@ class SnapshotMaker:
     def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
         """Link these stores' files into the snapshot's directory, which its maker has created.
 
-        Raises `NotPresentError` for what this worker does not have, or when the directory is gone (its maker is, too);
-        `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` when the
-        file system refuses. What was linked by then goes with the snapshot's directory.
+        Raises `NotPresentError` for a partition that is not here, or a missing directory; `NotActiveError` while a task
+        restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` if the file system refuses. Files that
+        were linked before an error are deleted with the snapshot's directory.
         """
         places = list(places)
         self._check_epochs(places)
         return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]
 
     def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> tuple[list[CheckpointPart], dict[str, str]]:
-        """Link these stores of one task for another node; with them the ids of the topics that they were made from.
-        Those that have nothing of their changelog yet are left out. Raises as `make`."""
+        """Link these stores of one task for another node. Returns the ids of their topics as well. Leaves out stores
+        that have nothing of their changelog yet. Raises as `make`."""
         parts: list[CheckpointPart] = []
         topics: dict[str, str] = {}
         for name, partition in places:
@@ -110,7 +109,7 @@ class SnapshotMaker:
         return parts, topics
 
     def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
-        """The numbers of their epochs. Raises `NotReadyError` unless each is in all of these stores, or in none."""
+        """Return the numbers of their epochs. Raises `NotReadyError` if stores of one pipeline have different ones."""
         seen: dict[TopicPartition, int] = {}
         for name, partition in places:
             store = self._hosted(name, partition).store

@@ -1,7 +1,7 @@
-"""Queries that are behind their bound and may wait for it (`wait_ms`), with the worker whose stores move.
+"""Queries that are behind their bound and wait for it (`wait_ms`).
 
-Uncommitted state moves between commits, so the worker alone knows when. A query is looked at again when its partition
-has moved. What a call takes is bounded; the next one begins with those that were not looked at.
+They wait in the worker, because it alone knows when uncommitted state changes. A query is looked at again when its
+partition has changed. The time of a call is bounded: the next call begins with the queries that were not looked at.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from stateline.worker.queries.hosted_queries import HostedQueries, Place, Standi
 from stateline.worker.queries.query_connection import QueryConnection
 from stateline_store import StoreState
 
-# One more is told at once that it is behind; its server may ask again.
+# One more query fails at once; its server may ask again.
 MAX_WAITING = 1024
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """`standing` is where the partition stood when the request was found to be behind."""
+    """`standing` is that of the partition when the request was found to be behind."""
 
     client: QueryConnection
     request: WireRequest
@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class WaitingQueries:
-    """One worker's, on its thread. `answer` is called with each that is over."""
+    """One worker's, on its thread. `answer` is called with the outcome of each."""
 
     def __init__(self, queries: HostedQueries, answer: Callable[[QueryConnection, WireRequest, Outcome], None]) -> None:
         self._queries = queries
@@ -42,7 +42,7 @@ class WaitingQueries:
         return len(self._waiting)
 
     def add(self, client: QueryConnection, request: WireRequest, outcome: Outcome) -> bool:
-        """Let it wait, if that was its outcome just now; whether it does."""
+        """Let this request wait if its outcome is that it is behind. Returns whether it waits."""
         if request.wait_ms <= 0 or not any_behind((outcome,)) or len(self._waiting) >= MAX_WAITING:
             return False
         deadline_s = time.monotonic() + request.wait_ms / 1000
@@ -50,15 +50,15 @@ class WaitingQueries:
         return True
 
     def patience_s(self, timeout_s: float) -> float:
-        """This long, or until the first of them must be answered."""
+        """Return `timeout_s`, or the time until the first query must be answered if that is shorter."""
         if not self._waiting:
             return timeout_s
         nearest = min(waiting.deadline_s for waiting in self._waiting) - time.monotonic()
         return max(0.0, min(timeout_s, nearest))
 
     def answer_due(self, end_s: float) -> int:
-        """Answer those whose bound is met or whose time is up, forget those whose client is gone; how many were
-        answered. No look begins after `end_s`."""
+        """Answer queries whose bound is met or whose time is up, and forget those of closed connections. Begins no look
+        after `end_s`. Returns how many were answered."""
         if not self._waiting:
             return 0
         standings = {place: self._queries.standing(place) for place in {_place(each.request) for each in self._waiting}}
@@ -79,7 +79,7 @@ class WaitingQueries:
         return answered
 
     def _waits_on(self, waiting: _Waiting, standing: Standing, now_s: float) -> bool:
-        """Whether it was not answered: its time is not up and its partition still behind."""
+        """Answer the query if its bound is met or its time is up. Returns whether it still waits."""
         request, in_time = waiting.request, now_s < waiting.deadline_s
         if in_time and (standing == waiting.standing or self._is_behind(request, standing)):
             waiting.standing = standing
@@ -91,7 +91,7 @@ class WaitingQueries:
         return False
 
     def _is_behind(self, request: WireRequest, standing: Standing) -> bool:
-        """Whether `HostedQueries.run` would say so too; what it may refuse for another reason, it has to look at."""
+        """Return whether the partition is behind. False if `HostedQueries.run` may fail for another reason."""
         if standing is None or (request.terms.require_active and standing[1] is not StoreState.ACTIVE):
             return False
         return self._queries.is_behind(request, standing[0])

@@ -1,10 +1,10 @@
 """Builds the timestamped files of stores beside the plain ones that serve (KIP-258, ``upgrade.mode = in_place``).
 
-What is built comes from the changelogs, between the worker's slices of work, and follows them from then on. When a
-store has caught up the log says so; when every worker has said it of all its stores, `upgrade.from` is unset and the
-workers are started again: they open the timestamped files, restore what is missing and delete the plain ones.
+They are built from the changelogs, between the worker's slices of work, and follow them afterwards. The log says when a
+store has caught up. When every worker has logged it for all its stores, unset `upgrade.from` and start the workers
+again: they open the timestamped files, restore the rest and delete the plain ones.
 
-A crash loses nothing: what was built says itself how far it is.
+A crash loses nothing: the built files have their own offsets.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import logging
 import time
 from dataclasses import dataclass
 
-from stateline.log.interface import Admin, Log
 from stateline.model.restore_start import RestoreStart, start_of_logged
 from stateline.model.table_topics import forgets
 from stateline.model.topic import Topic
 from stateline.processing.changelog import OWNER_EPOCH
+from stateline.worker.context import WorkerContext
 from stateline.worker.restore.restore_plan import TaskPlan
 from stateline.worker.restore.restorer import Restorer
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
@@ -35,14 +35,14 @@ from stateline_store.task_id import TaskId
 
 logger = logging.getLogger(__name__)
 
-# How often the changelogs are looked at once a store has caught up.
+# How often the changelogs are read after a store has caught up.
 _FOLLOW_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
 class _Build:
-    """A store that is being built, and what it is built from. `table_of` is the topic of a table. `keeps_rows`: it
-    keeps what it has if its changelog deletes what comes next. `has_markers`: transactions write that changelog."""
+    """A store that is being built from `changelog`. `table_of` is the topic of a table. `keeps_rows`: it keeps its rows
+    if its changelog deletes the next record. `has_markers`: transactions write that changelog."""
 
     store: TransactionalStore
     context: StoreContext
@@ -56,9 +56,9 @@ class _Build:
 class FormatUpgrades:
     """The builds of one worker's tasks, on its thread. Does nothing, and costs nothing, without an upgrade."""
 
-    def __init__(self, log: Log, admin: Admin) -> None:
-        self._admin = admin
-        self._restorer = Restorer(log, level=logging.DEBUG)  # following would fill the log
+    def __init__(self, context: WorkerContext) -> None:
+        self._admin = context.admin
+        self._restorer = Restorer(context.log, level=logging.DEBUG)  # following would fill the log
         self._tasks: dict[TaskId, tuple[Task, list[_Build]]] = {}
         self._looked_at = 0.0
 
@@ -68,18 +68,17 @@ class FormatUpgrades:
         return any(not build.ready for _, builds in self._tasks.values() for build in builds)
 
     def add(self, task: Task) -> None:
-        """The task serves its stores from now on: begin to build, or go on with, the timestamped files of those that
-        are to be upgraded."""
+        """The task serves its stores from now on. Build the timestamped files of those that are to be upgraded."""
         if names := task.stores.formats.to_build():
             builds: list[_Build] = []
-            self._tasks[task.id] = (task, builds)  # known before the first is open: `remove` closes what was opened
+            self._tasks[task.id] = (task, builds)  # before the first is open: `remove` closes the opened ones
             for name in names:
                 builds.append(self._opened(task, name))
                 reached("upgrade:build-opened")
             self._looked_at = 0.0
 
     def remove(self, task_id: TaskId) -> None:
-        """The task is given up: keep what was built."""
+        """The task goes: close its built files and keep them."""
         if task_id in self._tasks:
             _, builds = self._tasks.pop(task_id)
             self._restorer.remove(task_id)
@@ -87,7 +86,7 @@ class FormatUpgrades:
                 build.store.close()
 
     def advance(self) -> None:
-        """Build for one slice of work. Raises what the log or a store raises."""
+        """Build one slice. Raises what the log or a store raises."""
         if not self._tasks:
             return
         if self._restorer.busy:
@@ -100,7 +99,7 @@ class FormatUpgrades:
                 self._restorer.add(task, self._plan(builds))
 
     def close(self) -> None:
-        """Keep what was built, and release everything."""
+        """Close and keep all built files, and release the consumer."""
         for task_id in list(self._tasks):
             self.remove(task_id)
         self._restorer.close()
@@ -125,9 +124,9 @@ class FormatUpgrades:
         return build
 
     def _plan(self, builds: list[_Build]) -> TaskPlan:
-        """What was added to the changelogs since the builds have read them."""
+        """Return the restores of records that the builds have not read yet."""
         restores = [self._plan_one(build) for build in builds]
-        return TaskPlan(tuple(each for each in restores if each.remaining), {}, {}, {})
+        return TaskPlan(tuple(each for each in restores if each.remaining))
 
     def _plan_one(self, build: _Build) -> StoreRestore:
         store, changelog = build.store, build.changelog

@@ -1,23 +1,23 @@
 """One global table's store: opened, compared with its topic, filled.
 
-| its own offset of a partition | what it does                                                                         |
+| its own offset of a partition | the store                                                                            |
 |-------------------------------|--------------------------------------------------------------------------------------|
 | none                          | reads the partition from its first record                                            |
-| an offset                     | goes on behind it                                                                    |
-| beyond the topic's end        | is emptied, and read from the beginning: the topic has lost its end, or is another   |
-| before the first record       | goes on with that, and says so: nobody else has what was deleted (`restore_plan`)    |
+| an offset                     | continues behind it                                                                  |
+| beyond the topic's end        | is emptied and read from the beginning: the topic lost its end, or is another one    |
+| before the first record       | continues at the first record with a warning, and keeps its rows (`restore_plan`)    |
 
-It is emptied as well when its topic was deleted and made anew, by the topic's id, and when its files are damaged.
+It is also emptied if its topic has another id, or if its files are damaged.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stateline.deployment.worker_figures import StoreFigures
-from stateline.log.interface import Consumer, Record
+from stateline.log.interface import Record
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class GlobalTableStore:
-    """One worker's, on its thread. `next_offsets` are the first ones of each partition that it has not read."""
+    """One worker's, on its thread. `next_offsets` are the next ones to read, by partition."""
 
     def __init__(self, definition: StoreDefinition, context: StoreContext) -> None:
         store = definition.build()
@@ -50,9 +50,9 @@ class GlobalTableStore:
         self.next_offsets: dict[TopicPartition, int] = {}
 
     def open(self, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_anew: bool) -> None:
-        """Open it, and find where each partition is to be read from; `bounds` are the first offset and the end of each,
-        `is_anew` says that the topic was made anew since it was remembered. Raises `TopologyError` where what is on
-        disk has other types, or cannot be read any more."""
+        """Open the store, and find the next offset of each partition. `bounds` are the first offset and the end of
+        each. `is_anew`: the topic has another id than before. Raises `TopologyError` if the rows on disk have other
+        types, or cannot be read any more."""
         store = self.store
         try:
             with of_store(store.name):
@@ -70,12 +70,12 @@ class GlobalTableStore:
         self._find_starts(bounds)
 
     def partition_times(self) -> dict[TopicPartition, int]:
-        """As of its newest commit, of those partitions that have one."""
+        """Return the time of each partition as of the newest commit, if it has one."""
         found = {source: self.store.committed_offset(_time_of(source)) for source in self.next_offsets}
         return {source: at for source, at in found.items() if at is not None}
 
     def stage(self, source: TopicPartition, records: Sequence[Record], last_offset: int) -> None:
-        """Stage those records of a partition that it has not read, all up to this offset being read."""
+        """Stage the records of a partition that the table has not read. The partition is read up to `last_offset`."""
         first = self.next_offsets[source]
         if last_offset < first:
             return
@@ -83,10 +83,10 @@ class GlobalTableStore:
         self.store.advance(Position.of({source: last_offset}))
         self.store.publish_staged()
 
-    def commit(self, consumer: Consumer, times: Mapping[TopicPartition, int]) -> None:
-        """Commit what is staged, with how far the consumer has come and its partitions' times."""
+    def commit(self, next_offset: Callable[[TopicPartition], int | None], times: Mapping[TopicPartition, int]) -> None:
+        """Commit what is staged, with the `next_offset` that each partition is read from, and its time."""
         for source, known in self.next_offsets.items():
-            self.next_offsets[source] = max(known, consumer.next_offset(source) or 0)
+            self.next_offsets[source] = max(known, next_offset(source) or 0)
         offsets = {source: following - 1 for source, following in self.next_offsets.items() if following > 0}
         beside = {_time_of(source): at for source, at in times.items() if source in self.next_offsets}
         began_s = time.perf_counter()
@@ -94,7 +94,7 @@ class GlobalTableStore:
         self._commits.committed(time.perf_counter() - began_s)
 
     def figures(self, now_s: float) -> StoreFigures:
-        """As `StoreCommits.sample`."""
+        """Return `StoreCommits.sample`."""
         return self._commits.sample(now_s, self.store.approximate_num_uncommitted_bytes)
 
     def _find_starts(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -121,7 +121,7 @@ class GlobalTableStore:
 
 
 def _time_of(source: TopicPartition) -> TopicPartition:
-    """Under which its store has the time of a partition beside its offset. On disk: never change."""
+    """Return the place beside the offsets where the store has a partition's time. On disk: never change."""
     return TopicPartition(PARTITION_TIME.topic, source.partition)
 
 

@@ -1,40 +1,38 @@
-"""The tables that a worker has whole: all partitions of their topics, beside its tasks.
+"""Global tables: each worker has all partitions of their topics, beside its tasks.
 
-They are read with a consumer of their own, which is in no group. Before the first task runs, each has come to where its
-topic ended; then they follow it, without any order between them and the records of tasks.
+Before the first task runs, each table is read up to where its topic ended. Then the tables follow their topics, in no
+order with the records of tasks.
 
-A table on disk has its offsets beside its rows, one for each partition, in the same commit: it goes on from there after
-a stop, a failure or a crash (Kafka Streams: its global stores' `.checkpoint`). What is in memory is read anew from the
-beginning. What a worker is to do with what it finds at its start is said in `global_table_store`.
+A table on disk commits its rows with the offset of each partition. After a stop, a failure or a crash it continues from
+there (Kafka Streams: the `.checkpoint` of its global stores). A table in memory is read from the beginning. The table
+of `global_table_store` says how a store begins.
 
-A topic that is deleted and made anew while they are read makes the worker start over, as a task's topic does
-(`topic_watch`): its table is emptied then. It shows by a record whose offset was passed already, by the topic's id, or
-by a topic that is gone, which has a few seconds to come back.
+If a topic is deleted and created again while it is read, the worker starts over, as for a task's topic (`topic_watch`),
+and the table is emptied. The worker notices it by an offset that was passed already, or by the topic's id. A topic that
+is missing has a few seconds to come back.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from stateline.config.settings import Config
 from stateline.deployment.worker_figures import StoreFigures
-from stateline.log.interface import Admin, Consumer, Log, Record, TopicInfo
+from stateline.log.interface import Admin, Record, TopicInfo
 from stateline.model.topic import Topic
-from stateline.model.topology import Topology
 from stateline.processing.event_times import EventTimes
 from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable, since_1970
 from stateline.query.values import HostedPartition
+from stateline.worker.context import WorkerContext
 from stateline.worker.files.topic_ids import recreated, remember
+from stateline.worker.restore.changelog_follower import ChangelogFollower
 from stateline.worker.restore.global_table_store import GlobalTableStore
-from stateline.worker.restore.polled_records import by_partition
 from stateline_store import (
     DoesNotExistError,
     LogUnavailableError,
-    StateDirectory,
     StoreContext,
     StoreState,
     TaskLock,
@@ -46,50 +44,41 @@ from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)
 
-_MAX_RECORDS = 5_000
-_LOOK_S = 0.01  # so much later than it is read may a record be seen
-_BACK_S, _BACK_LOOK_S = 5.0, 0.05  # how long a topic that was there may be gone, and how often it is looked for
-_IDS_LOOK_S = 60.0  # how often, at most, topics of which something was read are asked for their ids
+_LOOK_S = 0.01  # between two polls
+_BACK_S, _BACK_LOOK_S = 5.0, 0.05  # how long a topic may be missing, and how often the worker looks for it
+_IDS_LOOK_S = 60.0  # between two looks at the topic ids, if records were read
 
 
 class GlobalTables:
-    """One worker's, on its thread. `stores`, by name, are those of all tables: only to be read. `place` is where those
-    on disk are, an id of the `StateDirectory`'s."""
+    """One worker's, on its thread. `stores` are those of all tables by name, for reading only. `place` is the id under
+    which the `StateDirectory` keeps them."""
 
-    def __init__(
-        self,
-        log: Log,
-        topology: Topology,
-        directory: StateDirectory,
-        config: Config,
-        instance: str,
-        announce: Callable[[], None],
-    ) -> None:
-        """`announce` is called when they were committed."""
-        self._log, self._directory, self._announce = log, directory, announce
-        self.place = global_task(instance)
-        # Every worker reads every record, and in memory again at each start: none of them is one dead letter.
+    def __init__(self, context: WorkerContext) -> None:
+        config = context.config
+        self._log, self._directory = context.log, context.directory
+        self._follower = ChangelogFollower(context.log, self._starts, passes_over_deleted=True)
+        self._files, self._queries = context.files, context.queries
+        self.place = global_task(context.files.registration.instance)
+        # Every worker reads every record, in memory at each start again, so no record is one dead letter.
         reading = config.deserialization_exception_handler
         self._failures = FailureHandler("fail" if reading == "fail" else "skip", "fail", None)
         self._sync = config.statestore_sync
         self._commit_s, self._most_staged = config.commit_interval_ms / 1000, config.worker_uncommitted_max_bytes
-        self._definitions = [d for d in topology.global_tables.values() if d.source is not None]
+        self._definitions = [d for d in context.topology.global_tables.values() if d.source is not None]
         self._topics: dict[str, Topic] = {d.source.name: d.source for d in self._definitions if d.source is not None}
         self.stores: dict[str, TransactionalStore] = {}
         self._tables: list[GlobalTableStore] = []
         self._times = EventTimes(())
         self._lock: TaskLock | None = None
-        self._consumer: Consumer | None = None
-        self._ends: dict[TopicPartition, int] = {}  # where topics ended that have not been read so far yet
+        self._ends: dict[TopicPartition, int] = {}  # of partitions that are not read up to there yet
         self._ids: dict[str, str] = {}
-        self._passed: dict[TopicPartition, int] = {}  # the first offset of each partition that has not come yet
+        self._passed: dict[TopicPartition, int] = {}  # the next offset of each partition
         self._read = self._read_at_look = 0
         self._look_s = self._commit_due_s = self._ids_look_s = 0.0
 
     def open(self) -> None:
-        """Begin to read, each table from where it is. Raises `LogUnavailableError`, `DoesNotExistError` for a topic
-        that is not there, at once or after a moment where it was there before, and of files on disk as a task's stores
-        do."""
+        """Open the tables, to be read from their own offsets. Raises `LogUnavailableError`, `DoesNotExistError` for a
+        missing topic (after a few seconds if it was there before), and as a task's stores for files on disk."""
         self.close()
         if not self._definitions:
             return
@@ -101,13 +90,12 @@ class GlobalTables:
             bounds, ends = admin.bounds(places), admin.committed_ends(places)
         self._ids = {name: info.topic_id for name, info in topics.items()}
         self._open_tables(topics, bounds)
-        self._passed = starts = _least(table.next_offsets for table in self._tables)
+        self._passed = _least(table.next_offsets for table in self._tables)
         self._times = EventTimes(
             self._topics.values(), partition_times=_least(t.partition_times() for t in self._tables)
         )
-        self._ends = {place: end for place, end in ends.items() if starts[place] < end}
-        self._consumer = self._log.consumer()
-        self._consumer.assign(starts)
+        self._ends = {place: end for place, end in ends.items() if self._passed[place] < end}
+        self._follower.change()
         now_s = time.monotonic()
         self._commit_due_s, self._ids_look_s = now_s + self._commit_s, now_s + _IDS_LOOK_S
         self._say(self.state)
@@ -134,19 +122,19 @@ class GlobalTables:
             remember(folder, self._ids)
 
     def look_now(self) -> None:
-        """Let the next `advance` look for records, however short ago the last one did."""
+        """Let the next `advance` poll in any case."""
         self._look_s = 0.0
 
     def advance(self, timeout_s: float) -> bool:
-        """Read what has come, waiting for it at most so long while there is known to be more; whether everything has
-        been read once. Raises `RecordError` for a record that cannot be read, under the policy fail, and
-        `LogUnavailableError` when a topic is gone, or is another one: open them anew."""
+        """Read and apply one slice. While tables are not whole, wait up to `timeout_s` for it. Returns whether they are
+        whole. Raises `RecordError` for an unreadable record under the policy fail, and `LogUnavailableError` if a topic
+        is missing or was created again: then `open` must follow."""
         now_s = time.monotonic()
-        if self._consumer is None or (not self._ends and now_s < self._look_s):
+        if not self._tables or (not self._ends and now_s < self._look_s):
             return True
         self._look_s = now_s + _LOOK_S
-        consumer, is_loading = self._consumer, bool(self._ends)
-        for source, records in by_partition(self._polled(consumer, timeout_s if is_loading else 0.0)).items():
+        is_loading = bool(self._ends)
+        for source, records in self._polled(timeout_s if is_loading else 0.0).items():
             self._refuse_to_go_back(source, records)
             timed = since_1970(self._times.admitted(self._times.stamped(records), self._failures), self._failures)
             readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
@@ -154,7 +142,7 @@ class GlobalTables:
                 if table.topic.name == source.topic:
                     table.stage(source, readables, records[-1].offset)
             self._read += len(records)
-        self._ends = {source: end for source, end in self._ends.items() if (consumer.next_offset(source) or 0) < end}
+        self._ends = {s: end for s, end in self._ends.items() if not self._follower.has_passed(s, end)}
         if is_loading or now_s >= self._commit_due_s or self._is_full():
             self._look_at_ids(now_s)
             self.commit()
@@ -163,38 +151,34 @@ class GlobalTables:
             self._say(self.state)
         return not self._ends
 
-    def _polled(self, consumer: Consumer, timeout_s: float) -> list[Record]:
+    def _starts(self) -> Iterable[tuple[TopicPartition, int]]:
+        return self._passed.items()
+
+    def _polled(self, timeout_s: float) -> dict[TopicPartition, list[Record]]:
         try:
-            return consumer.poll(_MAX_RECORDS, timeout_s)
-        except DoesNotExistError as error:  # deleted, and perhaps made anew at once
+            return self._follower.poll(timeout_s)
+        except DoesNotExistError as error:  # deleted, and perhaps created again at once
             raise LogUnavailableError(str(error)) from error
 
     @property
     def state(self) -> StoreState:
-        """What they are: restoring until everything has been read once."""
+        """The state of all tables: restoring until they are whole."""
         return StoreState.RESTORING if self._ends else StoreState.ACTIVE
 
-    @property
-    def told(self) -> str | None:
-        """The same as in `Instance.global_tables`."""
-        if not self.stores:
-            return None
-        return "restoring" if self._ends else "running"
-
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
-        """What queries read of a table, which is one partition of a store; None of another one."""
+        """Return a table to be queried, as partition 0 of its store; None for any other store."""
         found = self.stores.get(store) if partition == 0 else None
         return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
 
     def figures(self, now_s: float) -> dict[str, StoreFigures]:
-        """Each table's, as `StoreCommits.sample`."""
+        """Return each table's `StoreCommits.sample`."""
         return {table.store.name: table.figures(now_s) for table in self._tables}
 
     def lag(self) -> dict[str, int]:
-        """How many offsets of each topic were not read, as of the last poll; without those that cannot tell now."""
-        if self._consumer is None:
+        """Return how many offsets of each topic were not read, as of the last poll. Leaves out unknown ones."""
+        if not self._tables:
             return {}
-        lags = {place: self._consumer.lag(place) for place in self._passed}
+        lags = {place: self._follower.lag(place) for place in self._passed}
         unknown = {place.topic for place, lag in lags.items() if lag is None}
         return {
             name: sum(lag for place, lag in lags.items() if place.topic == name and lag is not None)
@@ -202,33 +186,32 @@ class GlobalTables:
         }
 
     def commit(self) -> None:
-        """Commit what was read, if anything was."""
-        consumer = self._consumer
-        if consumer is None:
+        """Commit the records that were read, if any."""
+        if not self._tables:
             return
         self._commit_due_s = time.monotonic() + self._commit_s
         before = [table.store.commit_number for table in self._tables]
         for table in self._tables:
-            table.commit(consumer, self._times.partition_times)
+            table.commit(self._follower.next_offset, self._times.partition_times)
             reached("global-tables:table-committed")
         if before != [table.store.commit_number for table in self._tables]:
-            self._announce()
+            self._queries.announce_commit()
 
     def close(self) -> None:
-        """Let go of everything; what was not committed is read again."""
-        if self._consumer is not None:
-            self._consumer.close()
+        """Close everything. Uncommitted records are read again."""
+        self._follower.close()
         for table in self._tables:
             table.store.close()
         if self._lock is not None:
             self._lock.release()
-        self._consumer, self._lock, self._ends, self._read = None, None, {}, 0
+        self._lock, self._ends, self._read = None, {}, 0
         self._read_at_look = 0
+        self._files.global_tables = None
         self.stores.clear()
         self._tables.clear()
 
     def _refuse_to_go_back(self, source: TopicPartition, records: Sequence[Record]) -> None:
-        """A consumer whose place is gone begins anew."""
+        """Raise `LogUnavailableError` if a consumer began again because its topic is another one."""
         offset, passed = records[0].offset, self._passed[source]
         if offset < passed:
             raise LogUnavailableError(
@@ -237,7 +220,7 @@ class GlobalTables:
         self._passed[source] = records[-1].offset + 1
 
     def _look_at_ids(self, now_s: float) -> None:
-        """See whether the topics are the same ones, when that was long ago and something has come since."""
+        """Compare the topics' ids with those at the start, if records came since the last time."""
         if now_s < self._ids_look_s or self._read == self._read_at_look:
             return
         with closing(self._log.admin()) as admin:
@@ -253,10 +236,11 @@ class GlobalTables:
     def _say(self, state: StoreState) -> None:
         for table in self._tables:
             table.store.set_state(state)
+        self._files.global_tables = "restoring" if state is StoreState.RESTORING else "running"
 
 
 def _least(found: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    """Of each partition the least number that any of these has."""
+    """Return the least number of each partition."""
     least: dict[TopicPartition, int] = {}
     for each in found:
         for place, number in each.items():

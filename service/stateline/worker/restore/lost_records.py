@@ -1,4 +1,4 @@
-"""Says which records logs have deleted before they were read: of tables, and of the group's input."""
+"""Logs which records were deleted before tables, or the group, had read them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 
 def say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
-    """Say which tables lack records that their topics have deleted: those that were never read, and the first ones
-    where the table is read from the beginning. Tables of windows and sessions are read without old records anyway."""
+    """Log which tables lack deleted records: records that were never read, and the first ones of a table that is read
+    from the beginning. Tables of windows and sessions have no old records anyway."""
     beginnings: dict[str, dict[TopicPartition, int]] = {}
     missed: dict[str, dict[TopicPartition, range]] = {}
     forgetting: set[str] = set()
@@ -51,7 +51,7 @@ def say_never_read(table: str, missed: Mapping[TopicPartition, range], *, forget
 
 
 def start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
-    """Where the group goes on: as a consumer would, at the first record kept when the log has not what comes next."""
+    """Return the group's next offset. If the log does not have it, that is the first record, as for a consumer."""
     if committed is None or first <= committed <= end:
         return first if committed is None else committed
     if committed < first and may_be_markers(range(committed, first)):

@@ -1,7 +1,7 @@
-"""What a worker does about stores that were not part of the application while the group went on (`model.missed_input`).
+"""Stores that lack input because they were not part of the application for a while (`model.missed_input`).
 
-Once a task is restored, its stores say what they have seen. Input that a store lacks is read again if nothing else gets
-it. Otherwise the store is refused, with the command that rebuilds it: its rows would be older than its Position.
+Once a task is restored, its stores' Positions say what they have seen. Missing input is read again if only this store
+gets it. Otherwise the store is refused, with the command that rebuilds it: its rows would be older than its Position.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from stateline.model.missed_input import MissedInput, missed_input, new_feed, re
 from stateline.model.topology import Topology
 from stateline.worker.restore.restore_plan import TaskPlan
 from stateline.worker.tasks.task import Task
+from stateline.worker.tasks.task_settings import TaskStart
 from stateline_store import IsolationLevel, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
-def with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskPlan:
-    """The plan of this task, which is restored, with the input that its stores lack. Raises `StoresRefusedError` for
-    stores that cannot get theirs."""
+def start_with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskStart:
+    """Return where this task, which is restored, begins, so that its stores get the input that they lack. Raises
+    `StoresRefusedError` for stores that cannot get it."""
     found: list[MissedInput] = []
     dead_letters = task.settings.failures.writes_dead_letters
     for away in plan.away:
@@ -37,8 +38,9 @@ def with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskPla
     for missed in found:
         for told in missed.told():
             logger.warning("%s", told)
-    times = {source: at for source, at in plan.partition_times.items() if source not in again}
-    return replace(plan, next_offsets={**plan.next_offsets, **again}, partition_times=times)
+    start = plan.restored_start()
+    times = {source: at for source, at in start.partition_times.items() if source not in again}
+    return replace(start, next_offsets={**start.next_offsets, **again}, partition_times=times)
 
 
 def _seen(task: Task, source: TopicPartition) -> Callable[[str], int | None]:
@@ -46,7 +48,7 @@ def _seen(task: Task, source: TopicPartition) -> Callable[[str], int | None]:
 
 
 def _say_new(task: Task, stores: Sequence[str], source: TopicPartition, at: int, topology: Topology) -> None:
-    """Warn of stores that have rows, of other topics: of a store without any `new_stores` warns."""
+    """Warn of stores that have rows of other topics. `new_stores` warns of stores without rows."""
     for store in stores:
         if task.stores.offsets.committed(store) is not None:
             logger.warning("%s", new_feed(store, source, at, topology))

@@ -1,22 +1,22 @@
-"""What a task has to restore before it takes records, and from which offsets it goes on.
+"""What a task restores before it takes records, and the offsets from which it takes them.
 
-Each store says itself up to where it has applied its changelog (`committed_offset`, the last applied record).
+Each store has the offset of the last changelog record that it has applied (`committed_offset`).
 
-| store                                | changelog            | restored up to                                  |
-|--------------------------------------|----------------------|-------------------------------------------------|
-| logged                               | its changelog topic  | the end it had when the restore began           |
+| store                                | changelog            | restored up to                                    |
+|--------------------------------------|----------------------|---------------------------------------------------|
+| logged                               | its changelog topic  | its end when the restore began                    |
 | table that nothing else reads        | its source topic     | not at all: the task starts at the store's offset |
-| table beside a processor             | its source topic     | the group's committed offset                    |
+| table beside a processor             | its source topic     | the group's committed offset                      |
 
-A store that lacks a deleted record of its changelog is wiped and rebuilt, alone. Which stores keep their rows although
-their offset lies before the log's first record says `model.restore_start`; it is logged. A table always keeps them.
+If a store lacks a deleted record of its changelog, this store alone is wiped and rebuilt. `model.restore_start` says
+which stores keep their rows although their offset is before the log's first record. That is logged. Tables always do.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ from stateline.model.topic import Topic
 from stateline.worker.restore.lost_records import Bounds, say_lost, start_of_group
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.tasks.task import Task
+from stateline.worker.tasks.task_settings import TaskStart
 from stateline_store import IsolationLevel, Position, TopicPartition, TopologyError
 
 T = TypeVar("T")
@@ -46,38 +47,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """Where a task begins: what its stores must restore first, then the input offsets to go on from.
+    """What the stores of a task must restore, and where the task begins afterwards.
 
-    `positions` says of some stores what they reflect, once restored, beyond what they say themselves; `ends` is
-    where the input ended, which no Position can have passed, and where the changelogs did. `unproven` are stores that
-    had applied nothing of their changelog when the plan was made; `partition_times` are the group's of topics with a
-    `timestamp` of their own. `away` are stores and topics that may lack input; `fed` is what commits note, and
-    `fed_before` what the newest ones have noted.
+    `unproven` are stores that had applied nothing of their changelog when the plan was made. `away` are stores and
+    topics that may lack input.
     """
 
     restores: tuple[StoreRestore, ...]
-    next_offsets: Mapping[TopicPartition, int]
-    positions: Mapping[str, Position]
-    ends: Mapping[TopicPartition, int]
+    start: TaskStart = field(default_factory=TaskStart)
     unproven: frozenset[str] = frozenset()
-    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
     away: tuple[AwayParts, ...] = ()
-    fed: Mapping[TopicPartition, str | None] = field(default_factory=dict)
-    fed_before: Mapping[TopicPartition, str | None] = field(default_factory=dict)
 
-    def proven_positions(self) -> dict[str, Position]:
-        """Once restored: `positions` without the stores whose changelog had no record for them. Such a store may be
-        new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
+    def restored_start(self) -> TaskStart:
+        """Once restored: `start` without Positions of stores whose changelog had no record for them. Such a store may
+        be new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
         restored = {restore.store.name for restore in self.restores if restore.restored}
-        return {name: p for name, p in self.positions.items() if name not in self.unproven or name in restored}
+        unproven = self.unproven - restored
+        return replace(self.start, positions={n: p for n, p in self.start.positions.items() if n not in unproven})
 
 
 def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
-    """Read offsets from the log, those of all tasks at once, and from the stores, and decide. The tasks are open.
+    """Return the plans of these open tasks. Asks the log for the offsets of all tasks at once.
 
-    Raises `TopologyError` when a changelog has lost what its store still has.
+    Raises `TopologyError` if a changelog has lost records that its store has.
     """
-    # In this order: a commit writes changelogs before offsets, so where they end is not behind what the group has.
+    # In this order: a commit writes changelogs before offsets, so their ends are not behind the group's offsets.
     sources = [source for task in tasks for source in task.topology.sources]
     found = admin.committed_with_notes(group, sources)
     committed, notes = {s: at for s, (at, _) in found.items()}, {s: note for s, (_, note) in found.items()}
@@ -109,7 +103,7 @@ def restored_store(task: Task, name: str, changelog: TopicPartition, table_of: T
 def _plan(
     task: Task, committed: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote], bounds: Bounds
 ) -> TaskPlan:
-    # Of a topic that was created anew the note means other offsets.
+    # If a topic was created again, its note means the offsets of the old one.
     noted = {s: note.fed for s, note in notes.items() if s.topic not in task.recreated}
     fed = {source: FedParts.decode(text) for source, text in noted.items()}
     away = _away(task, committed, fed, bounds)
@@ -133,24 +127,23 @@ def _plan(
         at = resume_logged(task, name, changelog, first, end, committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
         restores.append(StoreRestore(restored_store(task, name, changelog), at, end, has_commits=has_commits))
-        # A commit writes changelogs before offsets: a store at its changelog's end has seen what the group has, if it
-        # was part of the application when the group came there.
+        # A commit writes changelogs before offsets. So a store at its changelog's end has seen the group's offsets, if
+        # it was part of the application then.
         missing = {each.source for each in away if FedPart(name) in each.left}
         positions[name] = Position.of({s: at - 1 for s, at in committed.items() if at > 0 and s not in missing})
         if task.stores.offsets.committed(name) is None:
             unproven.add(name)
-    return TaskPlan(
-        tuple(r for r in restores if r.remaining),
-        next_offsets,
-        positions,
-        ends,
-        frozenset(unproven),
-        # Of a source that is read again from before what was committed, its time then is not known.
-        {s: n.time_ms for s, n in notes.items() if n.time_ms is not None and next_offsets.get(s, -1) >= committed[s]},
-        tuple(away),
-        {s: note_after(fed.get(s), committed.get(s), parts) for s, parts in task.topology.parts.items()},
-        noted,
+    # If a source is read again from before the committed offset, its time there is not known.
+    known = [s for s, at in committed.items() if next_offsets.get(s, -1) >= at]
+    start = TaskStart(
+        next_offsets=next_offsets,
+        positions=positions,
+        ends=ends,
+        partition_times={s: ms for s in known if (ms := notes[s].time_ms) is not None},
+        fed={s: note_after(fed.get(s), committed.get(s), parts) for s, parts in task.topology.parts.items()},
+        fed_before=noted,
     )
+    return TaskPlan(tuple(r for r in restores if r.remaining), start, frozenset(unproven), tuple(away))
 
 
 def _away(
@@ -179,7 +172,7 @@ def _plan_source(
 
 
 def resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
-    """The next offset to read."""
+    """Return the next offset to read for a table."""
     offset = task.stores.offsets.committed(store)
     start = start_of_table(offset, first, end)
     return _rebuild(task, store, source, first, end) if start.anew else start.at
@@ -193,7 +186,7 @@ def resume_logged(
     end: int,
     committed: Mapping[TopicPartition, int],
 ) -> int:
-    """The next offset to read. A changelog that ends before its store is the one that lost something."""
+    """Return the next offset to read for a logged store. A changelog that ends before its store has lost records."""
     offset = task.stores.furthest_offset(store)
     if offset is None:
         return first
@@ -225,7 +218,7 @@ def _start_of_logged(task: Task, store: str, first: int, committed: Mapping[Topi
 
 
 def _has_all_input(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
-    """Whether the store's own Position has what the group has committed of all that feeds it."""
+    """Return whether the store's Position covers the group's offsets of all topics that feed it."""
     feeding = {source: at for source, at in committed.items() if store in task.topology.fed_by[source.topic]}
     return has_seen(task.stores.position(store, IsolationLevel.READ_COMMITTED), feeding)
 
@@ -244,12 +237,12 @@ def _say_kept(
 
 
 def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
-    """Whether the group's offsets, too, are behind what the store has seen: then the log as a whole lost its tail, as
-    the embedded log may in a power cut.
+    """Return whether the group's offsets, too, are behind the store: then the whole log has lost its tail, as the
+    embedded log may in a power cut.
 
-    Input, offsets and changelog are of one earlier moment then. Rebuilt from there, the store counts what the log has
-    once; kept as it is, it would count again what the group reads again. A changelog that alone is behind is another
-    matter: nothing would be read again, and the store may be the only one that has those changes.
+    Input, offsets and changelog are of one earlier moment then, and a rebuilt store counts each record once. A store
+    that kept its rows would count the records twice that the group reads again. If only the changelog is behind, no
+    record is read again, and the store may have the only copy of its changes.
     """
     seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
     offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.topology.sources]

@@ -1,9 +1,9 @@
-"""One store's restore: what its changelog, or its table's topic, has for it, staged and committed in batches.
+"""One store's restore: the records of its changelog, or of its table's topic, staged and committed in batches.
 
-What is restored is committed in between, rows and offset, but the Position only at the end. Of a compacted topic the
-records that a later one replaced are missing: until that one is read, the rows are behind the Positions on the way.
-Meanwhile a store keeps the Position it had: it has all of that, and some of what came later. Its notice says that
-something is left (`restore_remaining`) until it has the Position of all that it has, whoever restores it then.
+A batch commits rows and offset, but the Position only at the end. In a compacted topic replaced records are missing.
+Until the record that replaced one is read, the rows are behind the Positions on the way. Meanwhile a store keeps its
+former Position: it has everything up to there, and some later rows. Its notice says that records are left
+(`restore_remaining`) until its Position covers all its rows.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ logger = logging.getLogger(__name__)
 
 # Restored records are committed in batches of about this much memory: large enough for fast sorted batches.
 _BATCH_BYTES = 8 * 1024 * 1024
-# After this much memory of records and no Position, the changelog was not written by Stateline: it has no commits to
-# keep whole, and its records are taken as they are. Once a Position was seen, a commit waits for its end, however
-# large: its writer had all of it in memory too (`statestore.uncommitted.max.bytes` and one slice).
+# A changelog with this much memory of records and no Position was not written by Stateline. It has no commits to keep
+# whole, and its records are taken as they come. After a Position, a commit waits for its end, however large: its
+# writer had all of it in memory too (`statestore.uncommitted.max.bytes` and one slice).
 _NO_COMMITS_BYTES = 256 * 1024 * 1024
 
 
 class WholeCommits:
-    """Puts a changelog's records together to commits: nobody may see half of one, so its beginning waits for its end,
-    the record with the Position."""
+    """Groups a changelog's records by commits. Nobody may see half a commit, so its records wait for the last one. That
+    record has the Position."""
 
     def __init__(self, *, has_commits: bool) -> None:
-        """`has_commits`: the changelog is known to have such records."""
+        """`has_commits`: the changelog is known to have Positions."""
         self._has_commits = has_commits
         self._waiting: list[Record] = []
         self._read_bytes = 0
 
     @property
     def has_commits(self) -> bool:
-        """Whether the changelog has such records, as far as was read."""
+        """Whether the changelog has Positions, as far as was read."""
         return self._has_commits
 
     @property
     def begins_at(self) -> int | None:
-        """The offset of the commit whose end was not read yet; None when there is none."""
+        """The first offset of the commit whose end was not read yet; None for none."""
         return self._waiting[0].offset if self._waiting else None
 
     def add(self, records: Sequence[Record]) -> list[Record]:
-        """These follow; the records whose commit is whole now."""
+        """Add the next records. Returns those whose commit is whole now."""
         before, whole = len(self._waiting), end_of_last_commit(records)
         self._waiting += records
         if whole:
@@ -85,7 +85,7 @@ class WholeCommits:
         return self.take_rest() if self._read_bytes > _NO_COMMITS_BYTES else []
 
     def take_rest(self) -> list[Record]:
-        """What waits, although its end was not read."""
+        """Return the waiting records, although the end of their commit was not read."""
         return self._take(len(self._waiting))
 
     def _take(self, count: int) -> list[Record]:
@@ -95,13 +95,12 @@ class WholeCommits:
 
 @dataclass(frozen=True, slots=True)
 class RestoredStore:
-    """A store, how it is committed, and what it is restored from.
+    """A store, its commit, and the log that it is restored from.
 
-    `table_of` is the topic of a table; its records meet the serdes again, as they did when they were first read. One
-    that cannot be read now ends the worker if `reading_fails`, and is left out otherwise: it met its policy before, or
-    is of a schema that today's code, or its registry, does not read.
-    `types` are what the application declares of a store with a changelog; `owner_epoch` is the largest that it has
-    records of.
+    `table_of` is the topic of a table. Its records are deserialized again, as when they were first read. An unreadable
+    record ends the worker if `reading_fails`, and is left out otherwise: its policy was applied before, or its schema
+    is one that today's code or registry does not read. `types` are the declared types of a store with a changelog.
+    `owner_epoch` is the largest among its records.
     """
 
     store: StateStore
@@ -116,7 +115,7 @@ class RestoredStore:
 
 
 class StoreRestore:
-    """Reads from `next_offset` up to, not including, `end`; `restored` records were staged so far."""
+    """Takes records from `next_offset` up to, not including, `end`. `restored` counts staged records."""
 
     _state: ClassVar[StoreState] = StoreState.RESTORING
 
@@ -130,7 +129,7 @@ class StoreRestore:
         self._is_one_offset = end - next_offset == 1
         self.of = of
         self._commits = WholeCommits(has_commits=has_commits)
-        self._position = Position()  # what the store reflects when it has come to `end`
+        self._position = Position()  # the store's at `end`
         self._newest_owner = self._staged_owner = (
             of.owner_epoch
         )  # the largest epoch read, and the largest that is staged
@@ -140,11 +139,11 @@ class StoreRestore:
 
     @property
     def remaining(self) -> int:
-        """Offsets left to read; some of them may hold no record."""
+        """Offsets left to read. Some may hold no record."""
         return max(0, self.end - self.next_offset)
 
     def apply(self, records: list[Record]) -> None:
-        """Stage what is whole of these records, which follow, and commit now and then."""
+        """Stage the next records, as far as their commits are whole, and commit in batches."""
         if records and (records[0].offset < self.next_offset or records[-1].offset >= self.end):
             records = [record for record in records if self.next_offset <= record.offset < self.end]
         if not records:
@@ -158,7 +157,7 @@ class StoreRestore:
         return self.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES
 
     def _take(self, records: list[Record]) -> None:
-        """Stage what is whole of these, which follow."""
+        """Stage the next records, as far as their commits are whole."""
         self.next_offset = records[-1].offset + 1
         if self.of.table_of is not None:
             self._stage_table(self.of.table_of, records)
@@ -168,13 +167,13 @@ class StoreRestore:
             self._stage_changelog(self._commits.add(owned))
 
     def finish(self, level: int) -> None:
-        """Everything was read: commit it with its Position. It is said at this level of the log."""
+        """Everything was read: commit it with its Position. Logs at this level."""
         self._stage_changelog(self._commits.take_rest())
         self.next_offset = self.end
         if isinstance(self.store, TransactionalStore):
             self.store.advance(self._position)
         self.commit()
-        if not self.restored and self._is_one_offset:  # nobody was told that it began: `Restorer.add`
+        if not self.restored and self._is_one_offset:  # as in `Restorer.add`
             level = logging.DEBUG
         logger.log(level, "Restored %s from %s: %d records", self.store.name, self.changelog, self.restored)
         if self._left_out:
@@ -185,13 +184,13 @@ class StoreRestore:
                            self._unreadable, self.changelog, self.store.name)  # fmt: skip
 
     def commit(self) -> None:
-        """Commit what is staged, with the offset up to which it is whole."""
+        """Commit staged rows, with the offset up to which commits are whole."""
         if self.restored:
             begins_at = self._commits.begins_at
             applied = self.next_offset if begins_at is None else begins_at
             is_known = self._staged_owner > 0 and isinstance(self.store, TransactionalStore)
             owner = {OWNER_EPOCH: self._staged_owner} if is_known else {}
-            if self.remaining:  # said first: whoever finds these rows is told that their Position is missing
+            if self.remaining:  # first: readers of these rows must know that their Position is missing
                 self._set_remaining()
             at = self._times.partition_times.get(self.changelog)
             times = {} if at is None else {PARTITION_TIME: at}
@@ -199,7 +198,7 @@ class StoreRestore:
             self.say_remaining()
 
     def say_remaining(self) -> None:
-        """Tell readers in other processes how much is left."""
+        """Tell readers in other processes how many offsets are left."""
         if isinstance(self.store, TransactionalStore):
             self.store.announce_commit()
         self._set_remaining()
@@ -225,15 +224,15 @@ class StoreRestore:
         self._refuse_other_types(records)
         stage(self.store, records)
         self._position = position_of_changelog(records) or self._position
-        if self._newest_owner:  # else none of them has one
+        if self._newest_owner:  # otherwise no record has one
             self._staged_owner = max(self._staged_owner, owner_epoch(records))
         self.restored += len(records)
 
     def _refuse_other_types(self, records: Sequence[Record]) -> None:
-        """Raise `TopologyError` when these changelog records say other types than are declared, before they are staged.
+        """Raise `TopologyError` if these changelog records are of other types than declared, before they are staged.
 
-        Files that are in their first restore have no Position yet, and only what the changelog has: they go, for they
-        say the types of this declaration and would refuse the right one.
+        Files in their first restore have no Position yet. They are deleted: they have the types of this declaration,
+        and would refuse the right one.
         """
         found = types_of_changelog(records)
         if found is None or self.of.types is None or not isinstance(self.store, TransactionalStore):
@@ -249,7 +248,7 @@ class StoreRestore:
 
 
 def _times_of(of: RestoredStore) -> EventTimes:
-    """Those of a table's topic, from where the table has come to."""
+    """Return the event times of a table's topic, as of the table's last commit."""
     if of.table_of is None:
         return EventTimes(())
     known = of.store.committed_offset(PARTITION_TIME) if isinstance(of.store, TransactionalStore) else None

@@ -1,17 +1,17 @@
-"""Tasks whose stores come from another node's files before they are followed: an acceleration, and never a condition.
+"""Standbys that begin with another node's files. This saves time only: a standby never depends on it.
 
-A standby that would have to read much from the beginning asks for the files of a live copy elsewhere. The server of
-this node fetches them (`server/copies`), for it has the links; it sees in this worker's status what is wanted, says now
-and then that it is at it, and when that has ended. Then the stores take their place, if they are whole and of the same
-topics, and the rest is read from the changelogs, from the offsets that the files say themselves.
+A standby with much to read from the beginning asks for the files of a live copy elsewhere. This node's server has the
+links, so it fetches them (`server/copies`). It reads the wanted tasks in this worker's status, reports progress, and
+says when a copy has ended. Whole stores of the same topics are placed then. The rest comes from their changelogs, from
+the offsets in the files.
 
 | while a task waits                           | then                                                          |
 |----------------------------------------------|---------------------------------------------------------------|
-| nobody has taken it up for `_TAKEN_UP_S`     | it is followed without: there is no server, or no other node  |
-| whoever had says nothing for `_SILENT_S`     | the same                                                      |
-| it has ended, whole or not                   | it is followed: what is whole is placed first                 |
+| no server takes it up for `_TAKEN_UP_S`      | it is followed without files: no server, or no other node     |
+| the server says nothing for `_SILENT_S`      | the same                                                      |
+| the copy ends, whole or not                  | it is followed; whole stores are placed first                 |
 
-Each task is asked for once in a worker's life; what has arrived when a worker or a server dies is gone on with.
+A worker asks once for each task. Files that have arrived when a worker or a server dies are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _TAKEN_UP_S = 10.0
 _SILENT_S = 40.0
-# So many times what a standby may lack and has caught up nevertheless is worth the while.
+# Files are copied only if the lag exceeds this multiple of `acceptable.recovery.lag`.
 _MUCH = 100
 _PLACED = "goes on from the files of another node"
 _NOT_PLACED = "is read from its changelogs alone: the files that came are of other topics, or it has stores already"
@@ -55,20 +55,20 @@ class CopiedTasks:
         self._asked: set[TaskId] = set()
         self._whole: set[TaskId] = set()
         self.heard = 0
-        """How often somebody has said that a copy goes on."""
+        """How often a server has reported progress."""
 
     @property
     def waiting(self) -> Collection[TaskId]:
-        """Those that wait for their stores."""
+        """The tasks that wait for their stores."""
         return self._waiting.keys()
 
     def wanted(self) -> dict[str, list[str]]:
-        """By task the stores that are to be fetched."""
+        """Return by task the stores that a server is to fetch."""
         return {str(task_id): list(each.stores) for task_id, each in self._waiting.items() if not each.has_ended}
 
     def ask_for(self, task: Task, stores: Sequence[StandbyStore]) -> bool:
-        """Whether this standby, which is open, waits for files from now on: its stores have nothing, and much is to be
-        read. They are deleted then, and the task is to be closed and begun anew when its turn comes (`ended`)."""
+        """Return whether this open standby waits for files from now on: its stores are empty, with much to read. Its
+        stores are deleted then. The caller closes the task, and opens it again when `ended` returns it."""
         names = [
             each.store.name for each in stores if isinstance(each.store, TransactionalStore) and each.store.persistent
         ]
@@ -84,7 +84,7 @@ class CopiedTasks:
         return True
 
     def hear(self, message: Mapping[str, Any]) -> None:
-        """Whoever fetches says how that goes."""
+        """A server reports on a copy (`query.wire`)."""
         task_id = next((task_id for task_id in self._waiting if str(task_id) == message.get("task")), None)
         if task_id is None or (waiting := self._waiting[task_id]).has_ended:
             return
@@ -98,7 +98,7 @@ class CopiedTasks:
                 self._whole.add(task_id)
 
     def ended(self) -> list[TaskId]:
-        """Those whose waiting has ended, which they do not any more."""
+        """Return the tasks whose waiting has ended, once."""
         now_s = time.monotonic()
         found = [task_id for task_id, each in self._waiting.items() if each.has_ended or now_s > each.until_s]
         for task_id in found:
@@ -107,12 +107,12 @@ class CopiedTasks:
         return found
 
     def give_up(self, task_id: TaskId) -> None:
-        """It is not followed here any more."""
+        """The task is not followed here any more."""
         self._waiting.pop(task_id, None)
 
     def place(self, task_id: TaskId, topic_ids: Callable[[], Mapping[str, str]]) -> bool:
-        """Let the stores that have come for it take their place, if they were made from these topics; whether they did.
-        What keeps them from it is said in the log: the task is followed without. Raises as `topic_ids`."""
+        """Place the stores that were fetched, if they were made from these topics. Returns whether they were placed.
+        Otherwise the log says why, and the task is followed without them. Raises as `topic_ids`."""
         if task_id not in self._whole:
             return False
         ids = topic_ids()
@@ -120,7 +120,7 @@ class CopiedTasks:
             with self._directory.lock_task(str(task_id)):
                 task = self._directory.task(str(task_id))
                 placed = CopyDirectory(self._directory.application, str(task_id)).place(task, ids)
-        except LockedError:  # it cannot be followed either, until later
+        except LockedError:  # it cannot be followed now either
             return False
         except RetryLaterError as error:
             self._whole.discard(task_id)

@@ -1,20 +1,17 @@
 """Which standbys a worker keeps, and when a worker that is not in its group yet may join it.
 
-Every worker looks at the group now and then, and decides for itself what all decide alike (`model.standby_placement`):
+Every worker looks at the group now and then. All workers compute the same placement (`model.standby_placement`):
 
-| a task that this node does not have            | is followed here                                                    |
-|------------------------------------------------|---------------------------------------------------------------------|
-| whose standby is to be here                    | yes                                                                 |
-| that moves here when those have joined who are | yes: it has caught up before that                                   |
-| about to                                       |                                                                     |
-| that was followed, or owned, here until now    | until all who are to have its standbys have caught up               |
-| any other, or one that another worker of this  | no                                                                  |
-| node has                                       |                                                                     |
+| a task of another node                             | is followed here                                                |
+|----------------------------------------------------|-----------------------------------------------------------------|
+| with a standby placed here                         | yes                                                             |
+| that moves here when workers join that are about to| yes: it catches up before                                       |
+| that was followed or owned here until now          | until all its standbys elsewhere have caught up                 |
+| any other, or one of another worker of this node   | no                                                              |
 
-Who is about to join follows first what it will be given, and joins when it, and everything else that its coming moves,
-has caught up: the owners answer until then (Kafka Streams' warm-up replicas, KIP-441, with the assignment that range
-will make instead of one that is made). A worker of that name that is in the group already joins at once: its tasks wait
-for it.
+Before a worker joins, it follows the tasks that it will get. It joins when all tasks that its coming moves have caught
+up. Owners answer until then (Kafka Streams' warm-up replicas, KIP-441, with the assignment that range will make). A
+worker whose name is in the group already joins at once: its tasks wait for it.
 """
 
 from __future__ import annotations
@@ -24,14 +21,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from stateline.config.settings import Config
 from stateline.deployment.topics import subtopology_partitions
 from stateline.deployment.worker_entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
 from stateline.deployment.worker_figures import StandbyLag
-from stateline.log.interface import Admin, GroupMember, Log
+from stateline.log.interface import GroupMember
 from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topology
+from stateline.worker.context import WorkerContext
 from stateline.worker.standbys.standby_tasks import StandbyTasks
 from stateline.worker.tasks.task import Task, TaskState
 from stateline.worker.tasks.tasks import Tasks
@@ -43,16 +39,17 @@ _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_S = 2.0
 _JOINING_INTERVAL_S = 0.5
-# How long a turn of all this may wait for Kafka: what this worker owns waits meanwhile.
+# How long one call may wait for Kafka. The worker's own tasks wait meanwhile.
 _PATIENCE_S = 1.0
-# Who wants to join waits no longer when so long nothing has caught up further.
+# A worker joins if nothing has caught up further for so long.
 _STANDSTILL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group at rest. `partitions` are those of each task's subtopology, `owners` who has which task, `candidates`
-    are about to join, `caught_up` says of each node what its workers follow and lack little of."""
+    """The group at rest. `partitions` has the number of partitions of each task's subtopology, `owners` each task's
+    worker. `candidates` are about to join. `caught_up` has by node the tasks that its workers follow without a large
+    lag."""
 
     partitions: Mapping[TaskId, int]
     members: tuple[Placeable, ...]
@@ -61,7 +58,7 @@ class GroupView:
     caught_up: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def moves(self) -> dict[TaskId, Placeable]:
-        """Who gets the tasks that will be on another node when the candidates are members."""
+        """Return the new workers of tasks that will be on another node when the candidates are members."""
         if not self.candidates:
             return {}
         known = {member.name for member in self.members}
@@ -70,7 +67,7 @@ class GroupView:
         return {t: to for t, to in found.items() if to is not None and not self.has(to.node, t)}
 
     def holders(self, replicas: int, rack_tags: Sequence[str]) -> dict[TaskId, set[Placeable]]:
-        """By task those that are to follow it."""
+        """Return by task the workers that are to follow it."""
         found = {
             task: set(
                 standbys(str(task), owner, self.members, self.partitions[task], task.partition, replicas, rack_tags)
@@ -82,19 +79,19 @@ class GroupView:
         return found
 
     def has(self, node: str, task: TaskId) -> bool:
-        """Whether a worker of this node owns it."""
+        """Return whether a worker of this node owns the task."""
         owner = self.owners.get(task)
         return owner is not None and owner.node == node
 
     def has_caught_up(self, node: str, task: TaskId) -> bool:
-        """Whether a worker of this node has said so of this task: there is one copy of it in a directory."""
+        """Return whether a worker of this node has caught up with the task. A directory has one copy of it."""
         return str(task) in self.caught_up.get(node, ())
 
 
 def to_follow(
     view: GroupView, own: Placeable, holders: Mapping[TaskId, set[Placeable]], kept: Collection[TaskId]
 ) -> set[TaskId]:
-    """The tasks that `own` is to follow, of which it has `kept` until now. Pure."""
+    """Return the tasks that `own` is to follow. It has `kept` some until now. Pure."""
     found: set[TaskId] = set()
     for task in view.partitions:
         wanted = holders.get(task, set())
@@ -111,67 +108,62 @@ class StandbyAssignment:
 
     def __init__(
         self,
-        config: Config,
-        topology: Topology,
+        context: WorkerContext,
         own: Placeable,
-        log: Log,
-        admin: Admin,
         entries: WorkerEntries | None,
         tasks: Tasks,
         followed: StandbyTasks,
         topics: TopicWatch,
     ) -> None:
+        config, topology = context.config, context.topology
         self._replicas = config.num_standby_replicas if entries is not None else 0
         self._most_warming = config.max_warmup_replicas
         self._rack_tags = config.rack_tags
-        # Tasks that keep nothing that could be followed need no standby.
+        # Tasks without a store that can be rebuilt need no standby.
         self._subtopologies = [s for s in topology.subtopologies if any(map(_is_rebuilt, s.stores))]
         self._topology = topology
-        self._group = topology.application_id
+        self._group = context.group
         self._own = own
-        self._log, self._admin = log, admin
+        self._log, self._admin = context.log, context.admin
         self._entries = entries
         self._tasks = tasks
         self.followed = followed
         self._topics = topics
         self.wanted: set[TaskId] = set()
-        self._complete_s: dict[TaskId, float] = {}  # what is wanted: when it lacked nothing, or was wanted
-        self._had: set[TaskId] = set()  # owned when it was looked last
+        self._complete_s: dict[TaskId, float] = {}  # of `wanted`: the last time without a lag, or since it is wanted
+        self._had: set[TaskId] = set()  # owned at the last look
         self._last_owners: Mapping[TaskId, Placeable] = {}
         self._said: StandbysEntry | None = None
         self._looks_s = self._said_s = 0.0
         self._joining_since_s: float | None = None
         self._is_ready = False  # to join
-        self._behind: Mapping[TaskId, Placeable] = {}  # what it waits for with joining, and with whom
-        self._copied = 0  # how often it was heard that files of another node come
-        self._moved_s = 0.0  # when something had caught up further, while it waits to join
-        self._least_lag: int | None = None  # of all that is followed here, since then
-        # As it was said last; False from when a store was to get its timestamps, or some may be to.
+        self._behind: Mapping[TaskId, Placeable] = {}  # the tasks that joining waits for, and where they catch up
+        self._copied = 0  # `StandbyTasks.heard_of_copies` at the last look
+        self._moved_s = 0.0  # the last progress, while it waits to join
+        self._least_lag: int | None = None  # of all standbys here, since then
+        # As logged last. False while a store waits for its timestamps, or may.
         self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
 
     @property
     def tasks(self) -> list[Task]:
-        """Those that it follows."""
+        """The tasks that it follows."""
         return self.followed.tasks
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is more to read of them at once."""
+        """Whether more of their records are likely to be there at once."""
         return self.followed.is_busy
 
-    def advance(self, *, beside_work: bool) -> bool:
-        """Go on with following, `beside_work` of its own tasks or not, and look at the group now and then; whether this
-        worker follows other tasks now."""
+    def advance(self, *, beside_work: bool) -> None:
+        """Follow further, `beside_work` of its own tasks or not, and look at the group now and then."""
         if self._entries is None or not self._replicas:
-            return False
-        before = {*self.followed.ids}
+            return
         with self._log.patience.for_all(_PATIENCE_S):
             self.followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
                 self._look_again(self._entries)
             self._fill()
-        return before != {*self.followed.ids}
 
     def _look_again(self, entries: WorkerEntries) -> None:
         self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
@@ -181,8 +173,8 @@ class StandbyAssignment:
             _log.debug("Which standbys are wanted is not known now: %s", error)
 
     def may_join(self) -> bool:
-        """Whether a worker that is no member now has caught up with what it will be given; `advance` goes on with that.
-        Once it may, it is taken for a member."""
+        """Return whether a worker that is no member has caught up with the tasks that it will get. `advance` makes the
+        progress. After True it counts as a member."""
         if self._entries is None or not self._replicas:
             return True
         if self._joining_since_s is None:
@@ -197,15 +189,15 @@ class StandbyAssignment:
         return False
 
     def lags(self) -> dict[str, StandbyLag]:
-        """By task that this worker is to follow how many records it lacks, and for how long it has lacked some: also
-        one that waits for its turn, or for files, or cannot be followed."""
+        """Return by task that this worker is to follow how many records it lacks, and for how long. Includes tasks that
+        wait for their turn or for files, or cannot be followed."""
         now_s, records = monotonic(), self.followed.lags()
         wanted = sorted((self.wanted | records.keys()) - self._tasks.all.keys())
         self._complete_s = {t: max(self._complete_s.get(t, now_s), self.followed.complete_s(t)) for t in wanted}
         return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
 
     def close(self) -> None:
-        """Let go of all standbys."""
+        """Follow nothing any more."""
         self.wanted.clear()
         self.followed.close()
 
@@ -216,9 +208,9 @@ class StandbyAssignment:
             return
         if self._joining_since_s is not None:
             self._is_ready = self._may_join(view)
-        elif view.owners != self._last_owners:  # it has not been at rest for long
+        elif view.owners != self._last_owners:  # a rebalance has just ended
             self._last_owners = view.owners
-            # Their new owner, another worker of this node, waits for these.
+            # Their new owner, another worker of this node, waits for their directories.
             self.followed.drop([task for task in self.followed.begun if view.has(self._own.node, task)])
             return
         owned = {*self._tasks.all}
@@ -230,14 +222,14 @@ class StandbyAssignment:
         self._note_upgraded(view)
 
     def _note_upgraded(self, view: GroupView) -> None:
-        """Say once when no store here waits for its timestamps any more."""
+        """Log once when no store here waits for its timestamps any more."""
         own = self._tasks.all
         tasks = [*own.values(), *self.followed.tasks]
         is_upgraded = not any(task.stores.formats.has_plain for task in tasks)
         given = {task for task, owner in view.owners.items() if owner == self._own}
         is_whole = (
             self._own in view.members
-            and given <= own.keys()  # those that wait for their directories have not been looked into
+            and given <= own.keys()  # tasks that wait for their directories are not open yet
             and all(task.state is TaskState.RUNNING for task in own.values())
             and self.wanted <= {*self.followed.ids}
         )
@@ -248,7 +240,7 @@ class StandbyAssignment:
             self._is_upgraded = True
 
     def _view(self, members: Collection[GroupMember], entries: WorkerEntries) -> GroupView | None:
-        """None while the group is not at rest, or members have not said what they are."""
+        """Return the group. None while it is not at rest, or members have no entry in the nodes topic."""
         known = entries.all()
         counts = subtopology_partitions(
             self._topology, {name: info.partitions for name, info in self._topics.found.items()}
@@ -318,7 +310,7 @@ class StandbyAssignment:
             self._said, self._said_s = entry, monotonic()
 
     def _fill(self) -> None:
-        """Begin with more of what is wanted, as long as not too many are catching up."""
+        """Follow more of the wanted tasks, while fewer than ``max.warmup.replicas`` are catching up."""
         missing = sorted(self.wanted - {*self.followed.begun} - {*self._tasks.all})
         if not missing:
             return

@@ -1,18 +1,15 @@
-"""A standby's store: a restore that has no end.
+"""A standby's store: a restore without an end.
 
-Of a compacted topic the records that a later one replaced are missing, so rows may be behind the Position that stands
-beside them. They are not where offsets follow each other without a gap: then every record is there. Behind a gap no
-Position is claimed before everything is read that was there when the gap was seen: whatever replaced the missing
-records is in it. Until then the rows stay in memory, as long as they are not too many, and readers see the commit
-before; if they are, the copy is one whose restore has not come to its end.
+In a compacted topic replaced records are missing, so rows may be behind the Position beside them. Without a gap between
+offsets every record is there. Behind a gap, a standby claims no Position before it has read up to the end that the log
+had when the gap was seen: the replacing records are there. Until then the rows stay in memory, and readers see the last
+commit. If the rows become too many, they are committed without a Position, like those of an unfinished restore.
 
-The marker of a transaction is an offset without a record, too. Of a changelog the last record of a commit tells where
-to expect one.
+The marker of a transaction is an offset without a record, too. It may follow the last record of a commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from stateline.log.interface import Admin, Record
@@ -24,8 +21,8 @@ from stateline_store import IsolationLevel, StoreState, TopicPartition, Transact
 
 
 class StandbyStore(StoreRestore):
-    """One store's. `end` is where it must have come to before it claims a Position again; `limit`, if there is one, the
-    offset from which on it takes nothing yet. `is_whole`: what was committed here last has its Position."""
+    """One store's. It claims no Position before `end`. It takes no record from `limit` on, if there is one. `is_whole`:
+    its last commit has its Position."""
 
     _state: ClassVar[StoreState] = StoreState.STANDBY
 
@@ -43,11 +40,11 @@ class StandbyStore(StoreRestore):
         super().__init__(of, next_offset, end, has_commits=has_commits)
         self.limit = limit
         self.is_whole = False
-        # Rows that are ahead of their Position are so until more is read.
+        # Rows that are ahead of their Position stay so until more is read.
         self._began_whole = not (isinstance(of.store, TransactionalStore) and of.store.restore_remaining)
         self._has_markers = has_markers and of.table_of is None
-        # Where the next record is if there is no gap. It is not where the log says to go on: that is behind markers,
-        # also those of commits whose records were all replaced.
+        # The next record's offset without a gap. The consumer's next offset is behind markers, also behind those of
+        # commits whose records were all replaced.
         self._follows = next_offset
         self._ends_commit = True  # whether a marker may come before it
         self._is_end_awaited = False  # behind a gap, until it is known where the log ends
@@ -57,8 +54,8 @@ class StandbyStore(StoreRestore):
 
     @property
     def remaining(self) -> int:
-        """Offsets left before it claims a Position again. What waits for the end of its commit is not there yet: it may
-        have replaced records that are missing."""
+        """Offsets left before it claims a Position again. Records that wait for the end of their commit count: they may
+        replace missing ones."""
         begins_at = self._commits.begins_at if self._commits.has_commits else None
         left = self.end - (self.next_offset if begins_at is None else begins_at)
         return max(left, 1 if self._is_end_awaited else 0)
@@ -70,7 +67,7 @@ class StandbyStore(StoreRestore):
 
     @property
     def is_committed(self) -> bool:
-        """Whether all that it was given is committed with its Position."""
+        """Whether every record that it was given is committed with its Position."""
         return not self.remaining and self.next_offset == self._committed_to
 
     @property
@@ -80,12 +77,12 @@ class StandbyStore(StoreRestore):
 
     @property
     def reads_from(self) -> int:
-        """The offset of the next record that it was not given yet."""
+        """The next offset that it was not given yet."""
         return self._read_to
 
     def read(self, records: list[Record], next_offset: int, end: int | None) -> None:
-        """These follow, if any; what comes next is at `next_offset`, and what was there when they were read ends before
-        `end`, None while that is not known. Stages what is whole, and commits it when it is much."""
+        """Stage the next records, as far as their commits are whole, and commit them if they are many. The log
+        continues at `next_offset`. It ended at `end` when they were read; None for unknown."""
         new = [record for record in records if record.offset >= self._read_to]
         self._read_to = max([self._read_to, next_offset, *(record.offset + 1 for record in new[-1:])])
         if self.limit is not None:
@@ -101,7 +98,7 @@ class StandbyStore(StoreRestore):
             self.let_go()
 
     def commit_whole(self) -> None:
-        """Commit what was staged with the Position that it has, if it has one now."""
+        """Commit staged rows with their Position, if they have one now."""
         if self.remaining:
             return
         if self.next_offset == self._committed_to:
@@ -116,7 +113,8 @@ class StandbyStore(StoreRestore):
         self.is_whole = bool(self.restored) or self._began_whole
 
     def let_go(self) -> None:
-        """Commit all that is staged, for who goes on or because it is much, with its Position if it has one."""
+        """Commit all staged rows, with their Position if they have one: for their next owner, or because they are
+        many."""
         self.commit_whole()
         if self.store.approximate_num_uncommitted_bytes:
             self.is_whole = False
@@ -142,20 +140,22 @@ def _ends_commit(record: Record) -> bool:
 
 
 def _parted(records: list[Record], at: int) -> tuple[list[Record], list[Record]]:
-    """Those before this offset, and those from there on."""
+    """Split records before this offset from those at and after it."""
     before = [record for record in records if record.offset < at]
     return before, records[len(before) :]
 
 
 def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
-    """What the stores of this standby, which are open, have to read, and from where. Raises as `plans`."""
+    """Return the open stores of this standby, with the offsets to read them from. Raises as `plans`."""
     committed = admin.committed(group, task.topology.sources)
     logs = {*task.topology.sources, *(log for log, _ in task.topology.logged)}
     bounds, ends = admin.bounds(logs), admin.committed_ends(logs)
     found: list[StandbyStore] = []
     for topic in task.topology.subtopology.sources:
         source = TopicPartition(topic.name, task.topology.partition)
-        limit = limit_of(task, source, committed, bounds[source][0])
+        # If the task reads this topic by its group, a standby's tables of it must not be ahead of the group.
+        read_to = max(committed.get(source, 0), bounds[source][0])
+        limit = read_to if task.reads_by_group(source.topic) else None
         for table in task.topology.tables[topic.name]:
             at = resume_table(task, table, source, *bounds[source])
             end = ends[source] if limit is None else min(ends[source], limit)
@@ -167,9 +167,3 @@ def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
         of, has_markers = restored_store(task, name, changelog), task.settings.exactly_once
         found.append(StandbyStore(of, at, ends[changelog], has_commits=has_commits, has_markers=has_markers))
     return found
-
-
-def limit_of(task: Task, source: TopicPartition, committed: Mapping[TopicPartition, int], first: int) -> int | None:
-    """From which offset of this topic on a standby's tables of it take nothing: what its task reads by its group goes
-    through them together with everything else that is made of it. None where they may take all."""
-    return max(committed.get(source, first), first) if task.reads_by_group(source.topic) else None

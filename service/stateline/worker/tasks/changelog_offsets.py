@@ -1,8 +1,8 @@
-"""How far each store of a task has applied its changelog: as stores say themselves, and the task's `.checkpoint`.
+"""How far each store of a task has applied its changelog, by its own offset and by the task's `.checkpoint`.
 
-`.checkpoint` is written when the stores are open, when they close, and at a commit only if one of them is persistent
-and does not manage its own offsets. A store that is not transactional writes before a commit: under exactly-once what
-it holds after a crash may never have been committed, so its entry is "unknown" while it is open.
+`.checkpoint` is written when the stores are open and when they close. A commit writes it only if a persistent store
+does not manage its own offsets. A store that is not transactional writes before a commit. Exactly once, its rows after
+a crash may never have been committed, so its entry is "unknown" while it is open.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class ChangelogOffsets:
     """One task's, on the worker's thread: the offset that each open store has applied last."""
 
     def __init__(self, stores: Mapping[str, StateStore], changelogs: Mapping[str, TopicPartition]) -> None:
-        """`stores` are the task's by name, `changelogs` what they can be rebuilt from."""
+        """`stores` are the task's by name, `changelogs` the partitions that they can be rebuilt from."""
         self._stores = stores
         self._changelogs = changelogs
-        # By store, of those that do not manage theirs. What one in memory has goes with the process that knows of it.
+        # By store, if it does not manage its own.
         self._own: dict[str, dict[TopicPartition, int]] = {}
 
     def committed(self, name: str) -> int | None:
-        """The changelog offset that this store has applied last; None for none."""
+        """Return the changelog offset that this store has applied last; None for none."""
         changelog = self._changelogs.get(name)
         return None if changelog is None else self._at(name, changelog)
 
     def owner_epoch(self, name: str) -> int:
-        """The largest epoch of an owner of which this store has records; 0 where none says one."""
+        """Return the largest owner epoch among this store's records; 0 if no record has one."""
         return self._at(name, OWNER_EPOCH) or 0
 
     def _at(self, name: str, place: TopicPartition) -> int | None:
         store = self._stores[name]
         if not store.persistent and not isinstance(store, TransactionalStore):
-            return None  # one of the application's own in memory is always restored anew
+            return None  # a store of a user's own kind in memory is always restored from the beginning
         return store.committed_offset(place) if store.manages_offsets else self._own.get(name, {}).get(place)
 
     def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit what is staged in this store with these offsets. Other processes are not told."""
+        """Commit this store with these offsets. Other processes do not see it yet."""
         store = self._stores[name]
         if isinstance(store, TransactionalStore):
             store.commit(offsets, announce=False)
@@ -56,7 +56,7 @@ class ChangelogOffsets:
             self._own.setdefault(name, {}).update(offsets)
 
     def take_over(self, name: str, changelog: TopicPartition, noted: int) -> bool:
-        """The store goes on from what `.checkpoint` has noted of it. Whether it has written that down itself."""
+        """Let the store continue from its entry in `.checkpoint`. Returns whether it has committed that offset."""
         store = self._stores[name]
         if store.manages_offsets:
             store.commit({changelog: noted})
@@ -89,23 +89,23 @@ class OffsetCheckpoint:
         self._exactly_once = exactly_once
 
     def is_needed_by(self, name: str) -> bool:
-        """Whether nothing but `.checkpoint` says where this store stands."""
+        """Return whether only `.checkpoint` has this store's offset."""
         return self._stores[name].persistent and not self._stores[name].manages_offsets
 
     def is_unclean(self, store: StateStore, noted: int | None) -> bool:
-        """Whether what the store holds may never have been committed."""
+        """Return whether the store's rows may never have been committed."""
         return self._exactly_once and not store.transactional and noted == OFFSET_UNKNOWN
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """What it says."""
+        """Return the offset of each changelog."""
         return read_offset_checkpoint(self._path)
 
     def write(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write where the stores stand: by default `entries`, of stores that are open."""
+        """Write these offsets, or the `entries` of open stores."""
         write_offset_checkpoint(self._path, self.entries(clean=False) if offsets is None else offsets)
 
     def entries(self, *, clean: bool) -> dict[TopicPartition, int]:
-        """Where the stores stand. `clean`: nothing was put since the commit, and nothing will be."""
+        """Return the offsets of open stores. `clean`: nothing was put since the commit, and nothing will be."""
         found: dict[TopicPartition, int] = {}
         for name, changelog in self._changelogs.items():
             offset, store = self._offsets.committed(name), self._stores[name]

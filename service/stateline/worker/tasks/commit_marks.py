@@ -1,4 +1,4 @@
-"""What the commits of a task write beside its rows: headers into changelogs, and offsets and numbers into stores.
+"""What a task's commits write beside its rows: headers into changelogs, and offsets and numbers into stores.
 
 | where                              | what                                                                      |
 |------------------------------------|---------------------------------------------------------------------------|
@@ -8,7 +8,7 @@
 | each store, with its rows          | the offset of its changelog that it has, the owner's epoch, and the       |
 |                                    | numbers of whole epochs (`worker.commit.epochs`)                          |
 
-In which order all of it is written stands in `worker.commit.commit_order`.
+`worker.commit.commit_order` has the order in which all of it is written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TypeAlias
 from stateline.deployment.epoch_marker import LOADING
 from stateline.log.interface import Headers
 from stateline.processing.changelog import OWNER_EPOCH, owner_headers, position_headers, types_headers
+from stateline.worker.tasks.task_settings import TaskTopology
 from stateline.worker.tasks.task_stores import TaskStores
-from stateline.worker.tasks.task_topology import TaskTopology
 from stateline_store import IsolationLevel, TopicPartition, TransactionalStore
 
 EpochNumbers: TypeAlias = Mapping[TopicPartition, int]
@@ -47,9 +47,9 @@ class CommitMarks:
         self._exactly_once = exactly_once
         self._epoch_places = {name: epoch_numbers.get(name, ()) for name in topology.definitions}
         self._owner_epochs: dict[str, int] = {}  # by store, at least once
-        # Where a changelog ends as this task has left it: at least and at most, the marker of a transaction may follow.
+        # The least and the largest end of a changelog after this task's commit: a transaction's marker may follow.
         self._left_at: dict[TopicPartition, tuple[int, int]] = {}
-        # Of a store of a user's own kind the declaration need not say what it writes.
+        # The declaration of a store of a user's own kind need not say what it writes.
         self._types_headers = {  # by store, made once: each commit writes them
             name: types_headers(topology.definitions[name].types)
             for _, name in topology.logged
@@ -57,44 +57,43 @@ class CommitMarks:
         }
 
     def take_over(self, ends: Mapping[TopicPartition, int]) -> None:
-        """From now on this task writes to its changelogs, which end here: whoever wrote to them before is a former
-        owner."""
+        """From now on this task writes to its changelogs, which end at `ends`. Workers that wrote before are former
+        owners."""
         self._left_at = {log: (ends[log], ends[log]) for log, _ in self._topology.logged if log in ends}
         for changelog, name in () if self._exactly_once else self._topology.logged:
-            # A store of a user's own kind may forget the epochs that it has read.
+            # A store of a user's own kind may forget owner epochs.
             if changelog in ends and isinstance(self._stores.by_name[name], TransactionalStore):
                 self._owner_epochs[name] = ends[changelog]
 
     def wrote(self, written: Mapping[TopicPartition, int]) -> None:
-        """A commit wrote to changelogs: the last offset of each."""
+        """A commit wrote to changelogs. `written` has the last offset of each."""
         marker = 1 if self._exactly_once else 0
         for changelog in self._left_at.keys() & written.keys():
             self._left_at[changelog] = written[changelog] + 1, written[changelog] + 1 + marker
 
     def are_newest(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether nobody has written to the changelogs, which end here, since this task did; open transactions
-        counted."""
+        """Return whether nobody has written to the changelogs since this task did. `ends` counts open transactions."""
         return all(least <= ends[changelog] <= most for changelog, (least, most) in self._left_at.items())
 
     def record_headers(self, store: str) -> Headers:
-        """Of every record that this task writes to the store's changelog."""
+        """Return the headers of every record in the store's changelog."""
         return owner_headers(self._owner_epochs[store]) if store in self._owner_epochs else ()
 
     def last_record_headers(self, store: str) -> Headers:
-        """What the last record of each commit in the store's changelog carries besides."""
+        """Return the additional headers of a commit's last record in the store's changelog."""
         position = self._stores.position(store, IsolationLevel.READ_UNCOMMITTED)
         return (*position_headers(position), *self._types_headers.get(store, ()))
 
     def changelog_offset(
         self, store: str, written: Mapping[TopicPartition, int], next_offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """What a store's commit corresponds to in its changelog, where this commit has `written` up to these offsets;
-        of a table, the last input record."""
+        """Return the changelog offset of a store's commit, for a table that of the last input record. `written` has the
+        last offset of each changelog in this commit."""
         changelog = self._topology.changelogs.get(store)
         if changelog is None:
             return {}
         if changelog in next_offsets:
-            # A table that is ahead of the input, because the group's offsets were lost, stays where it is.
+            # A table that is ahead of the input, because the group's offsets were lost, keeps its offset.
             reached = max(next_offsets[changelog] - 1, self._stores.offsets.committed(store) or 0)
             return {changelog: reached} if next_offsets[changelog] > 0 else {}
         if changelog not in written:
@@ -103,15 +102,15 @@ class CommitMarks:
         return {changelog: written[changelog]} | owner
 
     def epoch_numbers(self, store: str, epochs: EpochNumbers) -> dict[TopicPartition, int]:
-        """The numbers of the epochs that end with a store's commit, `LOADING` where there is none."""
+        """Return the numbers of the epochs that end with a store's commit, `LOADING` for none."""
         return {place: epochs.get(place, LOADING) for place in self._epoch_places[store]}
 
     def is_loading(self) -> bool:
-        """Whether a store is in no whole epoch, so that nobody reads it."""
+        """Return whether a store is in no whole epoch, so that nobody reads it."""
         return any(number == LOADING for _, number in self._committed_numbers())
 
     def is_in_step(self, epochs: EpochNumbers) -> bool:
-        """Whether all stores have these numbers."""
+        """Return whether all stores have these numbers."""
         return all(epochs[place] == number for place, number in self._committed_numbers())
 
     def _committed_numbers(self) -> Iterator[tuple[TopicPartition, int]]:

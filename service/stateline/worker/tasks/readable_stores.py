@@ -1,8 +1,8 @@
-"""Whether the types that are declared still read what is in a store.
+"""Checks whether the declared types still read a store's rows.
 
-A store's files have their types by name (`StoreTypes`), and schemas and models change under the same name: one that has
-a field more, without a default, reads none of the rows that were written before. One row of each store is looked at
-when its owner opens it; others may be of another version.
+A store's files have their types by name (`StoreTypes`). Schemas and models change under the same name: with one more
+field, without a default, they read no earlier row. The owner checks one row when it opens a store. Other rows may be of
+another version.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def _check(definition: StoreDefinition, serde: Serde, data: bytes | None, whose:
 
 
 def _may_change(serde: Serde) -> bool:
-    """Whether one name is of several versions of a type."""
+    """Return whether a type may change under its name."""
     return isinstance(serde, RegisteredSerde | ModelSerde)

@@ -1,7 +1,7 @@
-"""Which files each store of a task is on, plain or timestamped, while an application moves to timestamps (KIP-258).
+"""Which files each store of a task uses, plain or timestamped, while an application moves to timestamps (KIP-258).
 
-What each combination of files on disk and ``upgrade.from`` means decides `stateline_store.format_upgrade`; here it is
-refused where nothing could bring a store's rows into the files that are declared.
+`stateline_store.format_upgrade` says what each combination of files on disk and ``upgrade.from`` means. This module
+refuses a store whose rows cannot come into the declared files.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ class StoreFormats:
         self._sync = sync
         self._upgrade_mode = upgrade_mode
         self._files: dict[str, Files] = {}
-        self._outdated: dict[str, int] = {}  # how far plain files had come that timestamped ones replace
+        self._outdated: dict[str, int] = {}  # changelog offsets of plain files that timestamped ones replace
 
     def choose(self, name: str, *, is_standby: bool = False) -> None:
-        """Decide on which files this store is opened, as another node's standby or not. Raises `TopologyError`
-        when its rows cannot come there."""
+        """Choose the files of this store, of a standby or not. Raises `TopologyError` if its rows cannot come there."""
         timestamped, can_be_rebuilt = self._has_timestamps(name), name in self._changelogs
         self._files[name] = choose_files(
             self._directory, name, timestamped=timestamped, mode=self._upgrade_mode, is_standby=is_standby
@@ -89,36 +88,35 @@ class StoreFormats:
             self._outdated[name] = outdated.offsets.get(changelog, -1)
 
     def context(self, name: str) -> StoreContext:
-        """What the store is opened with, on the files that were chosen."""
+        """Return the context to open the store with, on the chosen files."""
         return self._context(name, plain=self._files[name] is not Files.DECLARED)
 
     def to_build(self) -> list[str]:
-        """The stores whose timestamped files are to be built beside the plain ones that serve."""
+        """Return the stores whose timestamped files are to be built beside the plain ones that serve."""
         return [name for name, files in self._files.items() if files is Files.PLAIN_AND_BUILD]
 
     @property
     def has_plain(self) -> bool:
-        """Whether a store that is declared with timestamps is on plain files, or has not replaced them yet."""
+        """Whether a store that is declared with timestamps uses plain files, or has not replaced them yet."""
         return any(files is not Files.DECLARED for files in self._files.values()) or any(
             map(self._is_outdated, self._files)
         )
 
     @property
     def may_serve_plain(self) -> bool:
-        """Whether plain files may go on serving while they are replaced: `upgrade.from` is set."""
+        """Whether plain files may serve while they are replaced: `upgrade.from` is set."""
         return self._upgrade_mode is not None
 
     def outdated_offset(self, name: str) -> int:
-        """The changelog offset up to which plain files had come that this store replaces; -1 when there are none."""
+        """Return the changelog offset of the plain files that this store replaces; -1 for none."""
         return self._outdated.get(name, -1)
 
     def drop_plain(self, committed: Callable[[str], int | None]) -> None:
-        """The stores are restored, up to what is `committed`: the plain files of those that have timestamped ones
-        now are not needed any more."""
+        """The stores are restored up to their `committed` offsets. Delete plain files that timestamped ones replace."""
         for name in filter(self._is_outdated, self._files):
             if (committed(name) or 0) < self.outdated_offset(name):
                 logger.warning("Plain files of %s in task %s stay: they had more of the changelog", name, self._task_id)
-                withdraw_plain_files(self._directory, name)  # what is asked is what the store has from now on
+                withdraw_plain_files(self._directory, name)  # queries read the timestamped files from now on
                 continue
             logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
             try:
@@ -127,7 +125,7 @@ class StoreFormats:
                 logger.warning("Plain files are in nobody's way, and stay until the next start: %s", error)
 
     def wipe_build(self, name: str) -> None:
-        """Delete the timestamped files that are built beside plain ones: they would keep what those do not."""
+        """Delete the timestamped files that are built beside plain ones: they would keep rows that those have not."""
         if self._files[name] is Files.DECLARED or not store_path(self._directory, name, timestamped=True).exists():
             return
         store = self._definitions[name].build()
@@ -146,11 +144,11 @@ class StoreFormats:
         return self._stores[name].persistent and holds_database(timestamped) and not holds_database(plain)
 
     def _is_outdated(self, name: str) -> bool:
-        """Whether there are plain files of a store that is on its timestamped ones."""
+        """Return whether a store on its timestamped files has plain files, too."""
         is_on_declared = self._has_timestamps(name) and self._files[name] is Files.DECLARED
         return is_on_declared and has_plain_files(self._directory, name)
 
     def _has_timestamps(self, name: str) -> bool:
-        """Whether the store writes timestamped files. It says so itself: one of a user's own can be one of these."""
+        """Return whether the store writes timestamped files. The store knows: it may be of a user's own kind."""
         store = self._stores[name]
         return isinstance(store, TransactionalStore) and store.timestamped and store.persistent

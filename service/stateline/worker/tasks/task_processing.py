@@ -1,8 +1,8 @@
-"""What a running task does with records: through its tables, operators and processors, up to what a commit writes.
+"""What a running task does with records: it takes them through its tables, operators and processors.
 
-A slice is of one source partition, or of several in order of time where operators need that (`record_order`). Tables
-and operators take it together. With processors each record goes through the tables and then through every processor
-before the next one: what they look up is of that moment. What is staged and written out is part of the next commit.
+A slice is of one source partition, or of several in order of time if operators need that (`record_order`). Tables and
+operators take a slice together. With processors, each record goes through the tables and every processor before the
+next record, so that lookups are of that moment. Staged rows and output are part of the next commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from types import MappingProxyType
 
 from stateline.log.interface import OffsetNote, Record
 from stateline.model.topic import Topic
@@ -27,21 +26,20 @@ from stateline.processing.processor_context import TaskContext
 from stateline.processing.processors import ProcessorRunner, Punctuator
 from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, since_1970, timely, typed
 from stateline.processing.records import OutputRecord
-from stateline.worker.tasks.task_settings import TaskSettings
+from stateline.worker.tasks.task_settings import TaskSettings, TaskStart, TaskTopology
 from stateline.worker.tasks.task_stores import TaskStores
-from stateline.worker.tasks.task_topology import TaskTopology
 from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
 
-# So long a task without input waits for a commit of others to note its stores with.
+# A task without input waits so long for a commit that notes its stores as well.
 _NOTE_PATIENCE_S = 1.0
 _TOPIC = itemgetter(Record._fields.index("topic"))
 
 
 class TaskProcessing:
-    """One task's, on the worker's thread, from when its stores are restored.
+    """One task's, on the worker's thread, after its stores are restored.
 
-    `next_offsets` is the input processed so far, as offsets to go on from; `committed_next_offsets` that of the last
-    commit. `is_unnoted`: the group's offsets do not say yet which stores are part of this task.
+    `next_offsets` are those of its input, `committed_next_offsets` those of the last commit. `is_unnoted`: the group's
+    offsets do not say yet which stores are part of this task.
     """
 
     def __init__(
@@ -49,25 +47,20 @@ class TaskProcessing:
         topology: TaskTopology,
         stores: TaskStores,
         settings: TaskSettings,
-        next_offsets: Mapping[TopicPartition, int],
-        partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
-        fed: Mapping[TopicPartition, str | None] = MappingProxyType({}),
-        fed_before: Mapping[TopicPartition, str | None] = MappingProxyType({}),
+        start: TaskStart,
     ) -> None:
-        """`partition_times`: those of the input up to `next_offsets`, as `EventTimes` kept them. `fed`: as
-        `OffsetNote.fed`, of this task's commits; `fed_before`: of the newest commits before."""
-        self.next_offsets = dict(next_offsets)
-        self.committed_next_offsets = dict(next_offsets)
+        self.next_offsets = dict(start.next_offsets)
+        self.committed_next_offsets = dict(start.next_offsets)
         self._topology = topology
         self._stores = stores
         self._failures = settings.failures
         self._max_timestamp_ahead_ms = settings.max_timestamp_ahead_ms
         self._clock = settings.clock
         self._times = EventTimes(
-            topology.topics.values(), settings.max_timestamp_ahead_ms, partition_times, settings.clock
+            topology.topics.values(), settings.max_timestamp_ahead_ms, start.partition_times, settings.clock
         )
-        self._fed = fed
-        self.is_unnoted = any(fed.get(s) != fed_before.get(s) for s, parts in topology.parts.items() if parts)
+        self._fed, before = start.fed, start.fed_before
+        self.is_unnoted = any(self._fed.get(s) != before.get(s) for s, parts in topology.parts.items() if parts)
         self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
         self.committed_notes = self.notes
         self._is_mixed = len(topology.sources) > 1
@@ -95,13 +88,13 @@ class TaskProcessing:
             for name in names
             if self._times.concern(topic)
         }
-        # Topics whose records nobody takes but functions.
+        # Topics whose records only functions take.
         self._runners_alone = {
             name for name in self._runners if not (topology.tables[name] or self._operators.takes(name))
         }
 
     def _add_functions(self, settings: TaskSettings) -> None:
-        """Processors and punctuations; operators are in their graph."""
+        """Add processors and punctuations. Operators are in their graph."""
         for processor in self._topology.subtopology.processors:
             if processor.roots:
                 continue
@@ -118,12 +111,12 @@ class TaskProcessing:
 
     @property
     def dirty(self) -> bool:
-        """Whether input was processed, or a punctuation called, and that is not committed yet."""
+        """Whether input was processed or a punctuation called since the last commit."""
         return self._was_punctuated or self.next_offsets != self.committed_next_offsets
 
     @property
     def is_note_due(self) -> bool:
-        """Whether its offsets are to be committed although it has no input, to note which stores are part of it."""
+        """Whether to commit its offsets without input, to note which stores are part of it."""
         return self.is_unnoted and time.monotonic() >= self._note_due_s
 
     @property
@@ -132,7 +125,7 @@ class TaskProcessing:
         return self._context.commit_requested
 
     def committed(self) -> None:
-        """All that was processed is committed."""
+        """Everything that was processed is committed."""
         self._context.commit_requested = False
         self.is_unnoted = False
         self.committed_next_offsets = dict(self.next_offsets)
@@ -140,28 +133,30 @@ class TaskProcessing:
         self._was_punctuated = False
 
     def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
-        """How far in time operators and punctuations have come: the store's next commit writes it with its offsets."""
+        """Return the times that a store's next commit writes with its offsets: of operators, punctuations and its
+        topic."""
         marks, source = self._operators.marks(store), self._table_sources.get(store)
         at = None if source is None else self._times.partition_times.get(source)
         return marks if at is None else {**marks, PARTITION_TIME: at}
 
     @property
     def notes(self) -> Mapping[TopicPartition, OffsetNote]:
-        """What is committed with the offsets: of topics with a `timestamp` of their own the largest one processed so
-        far, and what the input went into."""
+        """The notes to commit with the offsets: the partition's time, if its topic has a `timestamp`, and the stores
+        that its input went into."""
         times = self._times.partition_times
         return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
-        """These follow in their partitions, with their event times. Each record is stamped once, before `process`."""
+        """Return the next records of their partitions with their event times. Each record is stamped once, before
+        `process`."""
         return self._times.stamped(records)
 
     def forget(self, source: TopicPartition) -> None:
-        """What was stamped of it and not processed is read again."""
+        """Forget stamped records of a partition that were not processed: they are read again."""
         self._times.forget(source)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
-        """Stage the effect of a slice of stamped records, in offset order; what is to be written out."""
+        """Stage the effect of a slice of stamped records, in offset order. Returns the output."""
         if not records:
             return []
         outputs: list[OutputRecord] = []
@@ -182,19 +177,19 @@ class TaskProcessing:
         return outputs
 
     def rests_s(self) -> float:
-        """How long until a punctuation is due by the clock, infinite without one."""
+        """Return the seconds until a punctuation is due by the clock, infinite without one."""
         due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
         return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
 
     def punctuate_by_clock(self) -> list[OutputRecord]:
-        """Call the punctuations that are due by the clock; what they wrote."""
+        """Call the punctuations that are due by the clock. Returns their output."""
         if not self._by_clock:
             return []
         monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Split records where the topic changes, and behind one that a punctuation is due with."""
+        """Split records where the topic changes, and behind a record that makes a punctuation due."""
         one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_mixed else [records]
         for left in one_topic:
             while left:
@@ -203,7 +198,7 @@ class TaskProcessing:
                 left = left[count:]
 
     def _take_punctuated(self, written: Iterable[list[OutputRecord] | None]) -> list[OutputRecord]:
-        """What punctuations wrote, None of one that was not called; the next commit has to take what they staged."""
+        """Join the output of punctuations. None stands for one that was not called."""
         outputs: list[OutputRecord] = []
         for each in written:
             if each is not None:
@@ -233,7 +228,7 @@ class TaskProcessing:
             self._failures.cannot_read(record, error)
             return []
         if record.key is None and self._topology.tables[topic.name]:
-            # One decision for the record: what its table refuses, no processor sees.
+            # One decision for the record: if its table refuses it, no processor sees it.
             self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
             return []
         outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
@@ -242,7 +237,7 @@ class TaskProcessing:
         return outputs
 
     def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
-        """Records that can be read, through the tables and the operators, which see the tables before and after."""
+        """Take readable records through the tables and the operators, which see the tables before and after."""
         self._operators.before_tables(topic.name, records)
         self._stage_in_tables(topic, records)
         return self._operators.process(topic.name, records)
@@ -252,7 +247,7 @@ class TaskProcessing:
             seen = self._stores.position(name, IsolationLevel.READ_UNCOMMITTED).get(
                 topic.name, self._topology.partition
             )
-            # A table that is ahead of the group's offsets takes no record twice: an old one would undo a newer.
+            # A table that is ahead of the group's offsets takes no record twice: an old record would undo a newer one.
             ahead = seen is not None and records and records[0].offset <= seen
             stage(self._stores.by_name[name], [r for r in records if r.offset > (seen or 0)] if ahead else records)
 

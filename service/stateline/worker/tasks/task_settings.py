@@ -1,17 +1,19 @@
-"""What all tasks of a worker have in common."""
+"""What a task is made of, what it shares with the other tasks of its worker, and where it begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stateline.config.settings import Config
 from stateline.model.fed_parts import FedPart, parts_of
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
-from stateline.model.topology import Topology
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topic import Topic
+from stateline.model.topology import Subtopology
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
-from stateline_store import StateDirectory, TopicPartition, TransactionalStore
+from stateline.worker.context import WorkerContext
+from stateline_store import Position, StateDirectory, TopicPartition, TransactionalStore
 from stateline_store.format_upgrade import UpgradeMode
 
 
@@ -19,7 +21,7 @@ from stateline_store.format_upgrade import UpgradeMode
 class TaskSettings:
     """`max_timestamp_ahead_ms`: as `reading.timely`; `upgrade_mode`: None when `upgrade.from` is not set;
     `epoch_numbers`: as `Topology.epoch_numbers`; `global_stores`: what operators look up in besides, open while tasks
-    run; `parts`: by source topic, as `fed_parts.parts_of`."""
+    run; `parts`: by source topic, as `fed_parts.parts_of`; `moved` is called when a task has moved to another state."""
 
     application_id: str
     directory: StateDirectory
@@ -33,22 +35,18 @@ class TaskSettings:
     global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
     parts: Mapping[str, tuple[FedPart, ...]] = field(default_factory=dict)
     clock: Clock = MACHINE_CLOCK
+    moved: Callable[[], object] = lambda: None
 
     @classmethod
     def of(
-        cls,
-        config: Config,
-        topology: Topology,
-        directory: StateDirectory,
-        failures: FailureHandler,
-        global_stores: Mapping[str, TransactionalStore],
-        clock: Clock = MACHINE_CLOCK,
+        cls, context: WorkerContext, global_stores: Mapping[str, TransactionalStore], moved: Callable[[], object]
     ) -> TaskSettings:
         """As the application is configured."""
+        config, topology = context.config, context.topology
         return cls(
             topology.application_id,
-            directory,
-            failures,
+            context.directory,
+            context.failures,
             exactly_once=config.exactly_once,
             sync=config.statestore_sync,
             upgrade_mode=config.upgrade_mode if config.upgrade_from else None,
@@ -57,5 +55,59 @@ class TaskSettings:
             epoch_numbers=topology.epoch_numbers(),
             global_stores=global_stores,
             parts=parts_of(topology),
-            clock=clock,
+            clock=context.clock,
+            moved=moved,
         )
+
+
+class TaskTopology:
+    """One partition of a subtopology. Pure, and nothing of it changes.
+
+    By name: `definitions` of its stores, `topics` that it reads, `tables` kept of a topic, `fed_by` a topic the stores
+    whose Position follows it. `parts` has by source what its input goes into (`model.fed_parts`).
+
+    `changelogs` has by store the partition that it can be rebuilt from: of its changelog, or of a table's topic;
+    `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
+    """
+
+    def __init__(
+        self, subtopology: Subtopology, partition: int, application_id: str, parts: Mapping[str, tuple[FedPart, ...]]
+    ) -> None:
+        """`parts` are by source topic, as of `fed_parts.parts_of`."""
+        self.id = subtopology.task_id(partition)
+        self.subtopology = subtopology
+        self.partition = partition
+        self.topics: dict[str, Topic] = {topic.name: topic for topic in subtopology.sources}
+        self.sources = [TopicPartition(topic, partition) for topic in self.topics]
+        self.definitions: dict[str, StoreDefinition] = {each.name: each for each in subtopology.stores}
+        self.tables = {topic: [each.name for each in subtopology.tables(topic)] for topic in self.topics}
+        self.fed_by = {topic: subtopology.stores_fed_by(topic) for topic in self.topics}
+        self.parts = {source: parts.get(source.topic, ()) for source in self.sources}
+        topics = {name: each.changelog(application_id) for name, each in self.definitions.items()}
+        self.changelogs = {
+            name: TopicPartition(topic, partition) for name, topic in topics.items() if topic is not None
+        }
+        self.unlogged = [name for name in self.definitions if name not in self.changelogs]
+        self.logged = [(log, name) for name, log in self.changelogs.items() if log not in self.sources]
+
+    def log_topics(self) -> set[str]:
+        """Every topic that it reads or restores from."""
+        return {*self.topics, *(changelog.topic for changelog, _ in self.logged)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskStart:
+    """Where a restored task begins.
+
+    `next_offsets` are those of its input, and `ends` says where the input and the changelogs ended when the restore
+    began. `positions` says of a store what it reflects at least, beyond what it says itself. `partition_times` are
+    those of the input up to `next_offsets`, as `EventTimes` kept them. `fed` is `OffsetNote.fed` of this task's
+    commits, `fed_before` of the newest commits before.
+    """
+
+    next_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    partition_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    fed: Mapping[TopicPartition, str | None] = field(default_factory=dict)
+    fed_before: Mapping[TopicPartition, str | None] = field(default_factory=dict)

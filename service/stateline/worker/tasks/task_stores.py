@@ -1,17 +1,17 @@
 """The stores of one task: opened, committed and closed together.
 
-Whether what is on disk can be gone on with is decided here when a store opens (KIP-892, and its later text on
-`.checkpoint`); a store that cannot is deleted, it alone, and restored from its changelog:
+When a store opens, its own offset and `.checkpoint` decide where it continues (KIP-892, and its later text on
+`.checkpoint`). If they do not fit, this store alone is deleted and restored from its changelog:
 
-| own offset | in `.checkpoint` | has rows | the store goes on from                                            |
+| own offset | in `.checkpoint` | has rows | the store continues from                                          |
 |------------|------------------|----------|-------------------------------------------------------------------|
 | yes        | any              | any      | its own offset                                                    |
 | no         | an offset        | yes      | that offset, which it takes over if it manages its own            |
-| no         | none             | yes      | the beginning, emptied: nobody knows what is in it; refused when  |
-|            |                  |          | Stateline wrote it, without a changelog: it may be the only copy  |
+| no         | none             | yes      | the beginning, emptied: its content is unknown. Refused if        |
+|            |                  |          | Stateline wrote it without a changelog: it may be the only copy   |
 | no         | any              | no       | the beginning                                                     |
 
-A store that is not transactional and whose entry is "unknown" (`changelog_offsets`) is emptied whatever it says itself.
+A store that is not transactional is emptied if its entry is "unknown" (`changelog_offsets`), whatever its own offset.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 
 
 class TaskStores:
-    """One task's, on the worker's thread. Store by name in `by_name`; open between `open` and `close`. `offsets` says
-    how far each has applied its changelog, `formats` on which files it is."""
+    """One task's, on the worker's thread. `by_name` has the stores, open between `open` and `close`. `offsets` has the
+    changelog offset of each store, `formats` its files."""
 
     def __init__(
         self,
@@ -91,21 +91,21 @@ class TaskStores:
 
     @property
     def will_stall(self) -> bool:
-        """Whether so much is staged in one of them that its next commit holds readers up."""
+        """Whether the next commit of a store would hold readers up."""
         return any(self._stall.is_long(store.staged_records) for _, store in self.transactional)
 
     @property
     def close_on_any_thread(self) -> bool:
-        """Whether all of them are of Stateline's own kinds: others belong to the thread that opened them."""
+        """Whether all stores are of Stateline's own kinds. Others must close on the thread that opened them."""
         return all(definition.factory is None for definition in self._definitions.values())
 
     def position(self, name: str, level: IsolationLevel) -> Position:
-        """How far into its input this store has come; an empty one of a user's own, which does not say."""
+        """Return a store's Position. A store of a user's own kind has an empty one."""
         store = self.by_name[name]
         return store.position(level) if isinstance(store, TransactionalStore) else Position()
 
     def advance(self, name: str, position: Position) -> None:
-        """The input up to here is staged in this store."""
+        """Advance a store's staged Position."""
         store = self.by_name[name]
         if isinstance(store, TransactionalStore):
             store.advance(position)
@@ -118,8 +118,8 @@ class TaskStores:
             self.formats.wipe_build(name)
 
     def open(self, *, is_standby: bool = False) -> None:
-        """Open every store, as those of another node's standby or not. Raises `DamagedDataError` for one that is
-        damaged and that nothing can rebuild, `TopologyError` for one that is of other types."""
+        """Open every store. Raises `DamagedDataError` for a damaged store that nothing can rebuild, `TopologyError` for
+        a store of other types."""
         noted = self._checkpoint.read()
         try:
             for name in self.by_name:
@@ -138,15 +138,15 @@ class TaskStores:
         self.by_name[name].init(self.formats.context(name))
 
     def furthest_offset(self, name: str) -> int | None:
-        """The changelog offset that this store has applied once: what it has now, or plain files that it replaces."""
+        """Return the largest changelog offset of this store or of the plain files that it replaces."""
         committed = self.offsets.committed(name)
         furthest = max(-1 if committed is None else committed, self.formats.outdated_offset(name))
         return furthest if furthest >= 0 else None
 
     def commit(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Commit every store with its changelog offsets. Other processes see it with `announce`.
+        """Commit every store with its changelog offsets. Other processes see it after `announce`.
 
-        Every store is tried even if one fails; the first failure is raised then.
+        A failure does not keep the others from their commit. The first failure is raised.
         """
         failures: list[StatelineError] = []
         for name, store in self.by_name.items():
@@ -162,13 +162,13 @@ class TaskStores:
             self._checkpoint.write()
 
     def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit one store, while it is being restored or because nothing can rebuild it."""
+        """Commit one store: while it is restored, or because nothing can rebuild it."""
         self._commit(name, offsets)
         if self._checkpoint.is_needed_by(name):
             self._checkpoint.write()
 
     def figures(self, now_s: float) -> dict[str, StoreFigures]:
-        """Each store's, as `StoreCommits.sample`."""
+        """Return each store's `StoreCommits.sample`."""
         return {
             name: self._commits[name].sample(now_s, store.approximate_num_uncommitted_bytes)
             for name, store in self.by_name.items()
@@ -180,29 +180,29 @@ class TaskStores:
             store.announce_commit()
 
     def publish_staged(self) -> None:
-        """Tell readers in other processes what is staged."""
+        """Tell readers in other processes how much is staged."""
         for _, store in self.transactional:
             store.publish_staged()
 
     def publish(self, state: StoreState) -> None:
-        """Tell readers in other processes what the task is doing."""
+        """Tell readers in other processes the task's state."""
         for _, store in self.transactional:
             store.set_state(state)
 
     def close(self, *, clean: bool) -> None:
-        """Close every store, then say in `.checkpoint` where each stands. `clean`: nothing was put since the commit."""
+        """Close every store, then write `.checkpoint`. `clean`: nothing was put since the last commit."""
         try:
             open_ = all(store.is_open for store in self.by_name.values())
             offsets = self._checkpoint.entries(clean=clean) if open_ else None
         except PoisonedError:
-            offsets = None  # where it stands is known after the next opening
+            offsets = None  # the next opening finds them
         for store in self.by_name.values():
             store.close()
         if offsets is not None:
             self._checkpoint.write(offsets)
 
     def _commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> float:
-        """How many seconds it took."""
+        """Commit one store. Returns the seconds that it took."""
         began_s = time.perf_counter()
         self.offsets.commit(name, offsets)
         took_s = time.perf_counter() - began_s
@@ -231,7 +231,7 @@ class TaskStores:
             refuse_unreadable(self._definitions[name], store, f"task {self._task_id}")
 
     def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
-        """The table above."""
+        """Decide by the table at the top of this module."""
         own = store.committed_offset(changelog) if store.manages_offsets else None
         if own is not None and not self._checkpoint.is_unclean(store, noted):
             return

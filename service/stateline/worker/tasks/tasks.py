@@ -23,23 +23,23 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = 8  # tasks that close at a time
 _SAID_AGAIN_S = 5.0  # how often the log says how many are closed
 
-# What queries are told of a store, by its task's state; in other states there is nothing to ask.
+# The state of a store in answers, by its task's state. In other states its stores are not queried.
 _SERVED = {
-    TaskState.RESTORING: StoreState.RESTORING,  # a standby that was taken over answers as one until it runs
+    TaskState.RESTORING: StoreState.RESTORING,  # a former standby answers as a standby until it runs
     TaskState.RUNNING: StoreState.ACTIVE,
-    TaskState.SUSPENDED: StoreState.STANDBY,  # the group may have given it to somebody else
+    TaskState.SUSPENDED: StoreState.STANDBY,  # the group may have given it to another worker
 }
 
 
 class Tasks:
-    """One worker's, on its thread. `by_source` finds a task by a partition that it reads. How they come and go is
-    `task_manager`'s, and whether somebody else may have them by now `lease`'s to say."""
+    """One worker's, on its thread. `by_source` finds a task by a partition that it reads. `task_manager` adds and
+    removes tasks. After `lease`, others may have them."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self.by_source: dict[TopicPartition, Task] = {}
         self.changes = 0
-        """How often tasks have come or gone."""
+        """How often tasks have come, gone or moved to another state, standbys included."""
         self._by_id: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
 
@@ -50,32 +50,32 @@ class Tasks:
 
     @property
     def running(self) -> list[Task]:
-        """Those that take records."""
+        """The tasks that take records."""
         return self.in_state(TaskState.RUNNING)
 
     def in_state(self, state: TaskState) -> list[Task]:
-        """Those that are there in their life."""
+        """Return the tasks in this state."""
         return [task for task in self._by_id.values() if task.state is state]
 
     @property
     def are_settled(self) -> bool:
-        """Whether there are any, and all run."""
+        """Whether there are tasks, and all of them run."""
         return bool(self._by_id) and all(task.state is TaskState.RUNNING for task in self._by_id.values())
 
     def dirty(self) -> list[Task]:
-        """Those with something to commit."""
+        """Return the running tasks with something to commit."""
         return [task for task in self.running if task.processing.dirty]
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """How far those that run have come in what they read."""
+        """Return the next offsets of all running tasks."""
         return {source: at for task in self.running for source, at in task.processing.next_offsets.items()}
 
     def staged_bytes(self) -> int:
-        """Memory that the next commit frees, over all tasks."""
+        """Return the memory that the next commit of all running tasks frees."""
         return sum(task.staged_bytes for task in self.running)
 
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
-        """This partition of a store, to be queried; None when this worker has not got it, or cannot answer for it."""
+        """Return this partition of a store, to be queried; None if this worker cannot answer for it."""
         task = self._by_store.get((store, partition))
         if task is None or task.state not in _SERVED:
             return None
@@ -91,7 +91,7 @@ class Tasks:
         return HostedPartition(found, StoreState.STANDBY, offset, self._since_left_ms(task))
 
     def owned(self, store: str, partition: int) -> StateStore | None:
-        """This partition of a store of any kind, which this worker runs and nobody else can have; None of another."""
+        """Return this partition of a store of any kind if this worker runs it and nobody else can have it."""
         task = self._by_store.get((store, partition))
         if task is None or _SERVED.get(task.state) is not StoreState.ACTIVE or not self._lease.holds:
             return None
@@ -99,22 +99,27 @@ class Tasks:
         return found if found.is_open else None
 
     def _since_left_ms(self, task: Task) -> int | None:
-        """For how long this task, if it has run here, may have been another's; None where that is not known."""
+        """Return for how long this task may have been another worker's since it ran here; None for unknown."""
         until_ms = self._lease.until_ms
         if not until_ms or task.state is TaskState.RESTORING:
             return None
         left_ms = until_ms if task.suspended_at_ms is None else min(until_ms, task.suspended_at_ms)
         return max(0, boot_ms() - left_ms)
 
+    def moved(self) -> None:
+        """A task, or a standby, has moved to another state. Threads that close tasks call it as well: at least one of
+        their counts arrives."""
+        self.changes += 1
+
     def add(self, task: Task) -> None:
-        """It is this worker's now."""
+        """Add a task of this worker."""
         self.changes += 1
         self._by_id[task.id] = task
         self.by_source.update(dict.fromkeys(task.topology.sources, task))
         self._by_store.update({(store, task.id.partition): task for store in task.topology.definitions})
 
     def remove(self, task: Task) -> None:
-        """It is not any more."""
+        """Remove a task."""
         self.changes += 1
         self._by_id.pop(task.id, None)
         for source in task.topology.sources:

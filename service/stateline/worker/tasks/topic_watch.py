@@ -1,9 +1,9 @@
-"""Notices what becomes of topics while a worker reads them.
+"""Notices changes of topics while a worker reads them.
 
-One that was deleted and created anew makes the worker start over. A broker says nothing of it: the consumer begins
-anew, or goes on in the middle of another topic. What tells is the topic's id, and a consumer that gives what was
-processed already. Partitions that were added to a topic of which stores are made end the worker; the group gives them
-to somebody within seconds (``topic.metadata.refresh.interval.ms``).
+A topic that was deleted and created again makes the worker start over. A broker does not announce it: the consumer
+begins again, or continues in the middle of the other topic. The topic's id differs then, or the consumer returns
+offsets that were processed already. Partitions that were added to a topic of stores end the worker: the group gives
+them to a member within seconds (``topic.metadata.refresh.interval.ms``).
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from stateline.config.settings import Config
 from stateline.deployment.new_stores import refuse_lost_changelogs
 from stateline.deployment.partition_counts import counted_topics, refuse_grown
 from stateline.deployment.topics import ensure_topics, report_other_settings
-from stateline.log.interface import Admin, Consumer, TopicInfo
+from stateline.log.interface import Consumer, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline.model.topology import Topology
+from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
 
-# How often, at most, a worker that commits looks whether its topics are still the same ones.
+# How often, at most, a worker that commits compares topic ids.
 _LOOK_INTERVAL_S = 60.0
 
 
 class TopicWatch:
-    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids; `counted` those
-    of which stores are made, as they were counted before; `created` those that `prepare` has made."""
+    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids. `counted` are
+    the topics of stores with the partitions that they had before. `created` are those that `prepare` has made."""
 
-    def __init__(self, admin: Admin, topology: Topology, config: Config) -> None:
-        self._admin = admin
-        self._topology = topology
+    def __init__(self, context: WorkerContext) -> None:
+        config = context.config
+        self._admin = context.admin
+        self._topology = context.topology
         self._also_required = [] if config.dead_letter_topic is None else [config.dead_letter_topic]
         self._configured = ConfiguredTopics.of(config)
         self.found: dict[str, TopicInfo] = {}
@@ -45,12 +45,12 @@ class TopicWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last look was long ago."""
+        """Whether topic ids are to be compared again."""
         return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
 
     def prepare(self, counted: Mapping[str, TopicInfo]) -> None:
-        """Create the topics that are Stateline's own, and take note of all. `counted`: as the last worker found them.
-        After an error it can be called again.
+        """Create Stateline's own topics, and remember all. `counted`: as the last worker found them. After an error it
+        can be called again.
 
         Raises as `ensure_topics`, `refuse_lost_changelogs` and `remember`.
         """
@@ -70,9 +70,9 @@ class TopicWatch:
         self.remember()
 
     def remember(self, assigned: Iterable[TopicPartition] = ()) -> set[str]:
-        """These partitions were assigned: their topics. Those that were deleted, or created anew, since before.
+        """Remember the topics at an assignment. Returns those that were deleted, or created again, since the last one.
 
-        Raises `PartitionsChangedError` when partitions were added that must not be.
+        Raises `PartitionsChangedError` if partitions were added that must not be.
         """
         before, self.found = self.ids, self._counted(assigned)
         self.ids = {name: info.topic_id for name, info in self.found.items()}
@@ -86,11 +86,11 @@ class TopicWatch:
         consumer: Consumer,
         back_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Raise `LogUnavailableError` when one of these sources, or a changelog of these tasks, was created anew: start
-        over; `PartitionsChangedError` as `remember`.
+        """Raise `LogUnavailableError` if one of these sources, or a changelog of these tasks, was created again, and
+        `PartitionsChangedError` as `remember`.
 
-        `back_at` is where the consumer was seen to begin anew in it. The group's offset may be the old topic's then:
-        committed, by name, after the new one was made. What it would pass over and nobody has read is given back.
+        `back_at` is the offset at which the consumer began again. The group's offset may be the old topic's then,
+        committed after the new topic was made. It is set back, so that no unread record is passed over.
         """
         ids = {name: info.topic_id for name, info in self._counted().items()}
         self._last_look = time.monotonic()
@@ -116,15 +116,12 @@ class TopicWatch:
         by_source: Mapping[TopicPartition, Task],
         consumer: Consumer,
     ) -> None:
-        """The consumer gives what the task has passed already: a consumer whose place is gone begins anew.
-
-        Always raises `LogUnavailableError`.
-        """
+        """The consumer has returned an offset that the task has passed already. Always raises `LogUnavailableError`."""
         self.look(by_source, consumer, {source: offset})
         raise LogUnavailableError(f"{source} went back from offset {passed} to {offset}: its end was lost.")
 
     def _counted(self, assigned: Iterable[TopicPartition] = ()) -> dict[str, TopicInfo]:
-        """All topics, with the partitions that the group knows of: one broker may know sooner than another."""
+        """Return all topics, with at least the partitions that the group has assigned: brokers may differ."""
         found = self._admin.topics()
         for topic, partition in assigned:
             if topic in found and partition >= found[topic].partitions:

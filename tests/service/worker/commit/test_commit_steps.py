@@ -296,7 +296,7 @@ def test_what_restores_is_not_counted_as_what_a_commit_would_free(
         place.send(entries([f"{run}-{n}" for n in range(20)]))
         place.commit_once(app, config, 20 * (run + 1))
     place.lose_disk(config)
-    monkeypatch.setattr("stateline.worker.restore.restorer._SLICE_RECORDS", 10)
+    monkeypatch.setattr("stateline.worker.restore.changelog_follower.SLICE_RECORDS", 10)
     worker, looks = place.worker(app, config), list[tuple[TaskState, int, int]]()
 
     def restored() -> bool:

@@ -33,14 +33,14 @@ class Worker:
         self.starts = FailedStarts(place, "worker-0")
         self.fitness = Fitness(place, "worker-0")
         self.has_left = 0
-        self.loop = CrashLoop(self.starts, self.entries, name, self.fitness, self._leave)
+        self.loop = CrashLoop(self.starts, self.entries, name, self.fitness)
         self.entries.say()
 
     def _leave(self) -> None:
         self.has_left += 1
 
     def why_out(self, *, has_others: bool = True) -> str:
-        return self.loop.why_out(self.entries.all(), has_others=has_others)
+        return self.loop.why_out(self.entries.all(), self._leave, has_others=has_others)
 
 
 class Workers:

@@ -5,7 +5,7 @@ together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
@@ -107,8 +107,8 @@ def test_so_it_is_when_the_topic_was_deleted_in_which_they_say_it(
 def test_of_two_that_begin_at_once_one_alone_gets_to_work(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, let_in = Joining.is_free, set[str]()
 
-    def first_look_finds_nobody(found: Joining) -> bool:
-        is_free = looks(found)
+    def first_look_finds_nobody(found: Joining, leave: Callable[[], None]) -> bool:
+        is_free = looks(found, leave)
         is_first = found._name not in let_in
         let_in.add(found._name)
         return is_free or is_first

@@ -42,7 +42,7 @@ from stateline.worker import InputRecord, Output
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.group.group_member import WorkerMembership
 from stateline.worker.loop.task_executor import TaskExecutor
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 from stateline.worker.restore.store_restore import StoreRestore
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.topic_watch import TopicWatch
@@ -531,7 +531,7 @@ class TestRestoring:
             place.send(entries([f"{run}-{n}" for n in range(20)]))
             place.commit_once(app, config, 20 * (run + 1))
         shutil.rmtree(config.state_dir)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 10)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 10)
         monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         assert [record.offset for record in delivered] == list(range(50))
@@ -552,7 +552,7 @@ class TestRestoring:
             place.send(entries([f"{run}-{n}" for n in range(20)]))
             place.commit_once(app, config, 20 * (run + 1))
         shutil.rmtree(config.state_dir)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 10)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 10)
         place.worker(app, config).reach(lambda: len(delivered) >= 50)
         found = place.stores(app, config)
         assert (found.rows("counts", 1), found.offset("counts", "in", 0)) == ({}, -1)
@@ -576,7 +576,7 @@ class TestRestoring:
             with reader.range(None, None) as rows:
                 looks.append((reader.position.get("in", 0), dict(rows)))
 
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 4)
         monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
         monkeypatch.setattr(StoreRestore, "commit", looked_at)
         place.work_off(app, config, 29)

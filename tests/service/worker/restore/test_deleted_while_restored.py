@@ -18,7 +18,7 @@ from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 from stateline.worker.restore.store_restore import StoreRestore
 from stateline_store import TopicPartition
 from support.kafka.shared_broker import SharedBroker
@@ -84,7 +84,7 @@ def test_a_table_keeps_what_it_has_committed_and_goes_on_behind_what_was_deleted
             handed.extend(record.offset for record in records)
 
         monkeypatch.setattr(StoreRestore, "apply", deleting)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", BATCH // 2)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", BATCH // 2)
         if is_begun:
             monkeypatch.setattr(store_restore, "_BATCH_BYTES", 0)
         with closing(Stores(app, config, tmp_path / "after")) as found, running(app, config, log):
@@ -117,7 +117,7 @@ def test_a_topic_that_is_deleted_and_made_anew_while_its_table_is_restored_is_re
                 produce(place.log, "in", [(b"new", b"2", 1)])
 
         monkeypatch.setattr(StoreRestore, "apply", deleting)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 5)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 5)
         found = place.stores(app, config)
         Watched(app, config, place.log, instance="after").reach(lambda: found.offset("newest", "in", 0) == 0)
         assert found.rows("newest", 1) == {b"new": b"2"}

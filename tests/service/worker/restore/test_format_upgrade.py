@@ -20,7 +20,7 @@ from stateline.processing.changelog import types_headers
 from stateline.query.values import Outcome, PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 from stateline.worker.restore.format_upgrades import FormatUpgrades
 from stateline.worker.tasks import commit_marks
 from stateline.worker.tasks.task import TaskState
@@ -141,7 +141,7 @@ def test_offline_the_timestamped_files_are_made_from_the_changelog_and_then_the_
 ) -> None:
     config = ran_plain(place, kind)
     was = on_disk(config, timestamped=False)
-    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 2)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 2)
     worker, found = place.worker(app(kind, timestamped=True), config), set[tuple[TaskState, bool]]()
 
     def upgraded() -> bool:
@@ -160,7 +160,7 @@ def test_offline_what_was_committed_can_be_asked_all_along(
 ) -> None:
     config = ran_plain(place, "key_value")
     was = on_disk(config, timestamped=False)
-    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 1)
     monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
     declared_now = app("key_value", timestamped=True)
     worker, served = place.worker(declared_now, config), set[str]()
@@ -247,11 +247,11 @@ def test_in_place_processing_does_not_wait_for_what_is_built(
     ran_plain(place, "key_value")
     timestamped = app("key_value", timestamped=True)
     config = place.config(timestamped, **IN_PLACE)
-    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 1)
     worker, next_, amid_the_build = place.worker(timestamped, config), itertools.count(30), set[int]()
 
     def built() -> bool:
-        if worker._manager._upgrades._restorer.busy:
+        if worker._manager.upgrades._restorer.busy:
             amid_the_build.add(worker.read_up_to(IN))
         n = next(next_)
         place.send(marks(n, n + 1))
@@ -487,7 +487,7 @@ def test_a_worker_that_starts_over_amid_a_build_goes_on_with_it(
     ran_plain(place, "key_value")
     timestamped = app("key_value", timestamped=True)
     config = place.config(timestamped, **IN_PLACE)
-    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 4)
     advance, turns = FormatUpgrades.advance, itertools.count()
 
     def fail_once(upgrades: FormatUpgrades) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pytest
 
 from stateline import App, serdes
 from stateline.log.embedded import EmbeddedLog
-from stateline.worker.restore import global_tables
+from stateline.worker.loop.worker import Worker
+from stateline.worker.restore import changelog_follower
 from stateline.worker.restore.global_tables import GlobalTables
-from stateline_store import IsolationLevel, StateDirectory, TimestampedKeyValueStore
+from stateline_store import IsolationLevel, TimestampedKeyValueStore
 from support.processes.running_worker import configured, create, produce
 
 
@@ -24,13 +25,16 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
         yield made
 
 
-def opened(app: App, log: EmbeddedLog, root: Path, **settings: Any) -> GlobalTables:
+@contextmanager
+def opened(app: App, log: EmbeddedLog, root: Path, **settings: Any) -> Iterator[GlobalTables]:
     """As one worker after the other has them."""
-    config = configured(app, root / "state", **settings)
-    directory = StateDirectory(config.state_dir, app.application_id)
-    tables = GlobalTables(log, app.topology(), directory, config, "worker-0", lambda: None)
-    tables.open()
-    return tables
+    worker = Worker(app, configured(app, root / "state", **settings), log, instance="worker-0")
+    try:
+        with closing(GlobalTables(worker.context)) as tables:
+            tables.open()
+            yield tables
+    finally:
+        worker.leave()
 
 
 def read_all(tables: GlobalTables) -> None:
@@ -59,7 +63,7 @@ def test_a_record_without_a_time_has_that_of_its_partition_also_when_another_wor
     app.global_table(app.topic("codes", key=serdes.string, value=serdes.json, **options))
     for key, value in ((b"a", b'{"at": 500}'), (b"b", b"{}")):
         produce(log, "codes", [(key, value, 9)])
-        with closing(opened(app, log, tmp_path)) as tables:
+        with opened(app, log, tmp_path) as tables:
             read_all(tables)
             found = store(tables, "codes").get_with_timestamp(key)
             assert found is not None
@@ -70,12 +74,12 @@ def test_a_record_without_a_time_has_that_of_its_partition_also_when_another_wor
 def test_a_new_table_of_a_topic_reads_it_all_and_the_one_that_has_read_it_stays_as_it_is(
     log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(global_tables, "_MAX_RECORDS", 2)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 2)
     produce(log, "codes", [(b"a", b"%d" % n, n) for n in range(9)])
-    with closing(opened(of_codes("first"), log, tmp_path)) as tables:
+    with opened(of_codes("first"), log, tmp_path) as tables:
         read_all(tables)
     produce(log, "codes", [(b"b", b"9", 9)])
-    with closing(opened(of_codes(*names), log, tmp_path)) as tables:
+    with opened(of_codes(*names), log, tmp_path) as tables:
         first, second = store(tables, "first"), store(tables, "second")
         before, seen = first.commit_number, list[bytes | None]()
         while not tables.advance(1.0):
@@ -91,7 +95,7 @@ def test_tables_that_hold_more_than_is_allowed_are_committed_before_the_interval
 ) -> None:
     settings = {"commit__interval__ms": 2**31 - 1, "statestore__uncommitted__max__bytes": limit}
     produce(log, "codes", [(b"a", b"old", 1)])
-    with closing(opened(of_codes("codes"), log, tmp_path, **settings)) as tables:
+    with opened(of_codes("codes"), log, tmp_path, **settings) as tables:
         read_all(tables)
         produce(log, "codes", [(b"a", b"new", 2)])
         codes = store(tables, "codes")

@@ -150,7 +150,7 @@ def test_readers_are_served_what_was_committed_while_a_restore_goes_on(
     produce(log, "in", records(50))
     app = counting(table=False)
     run_to(app, log, tmp_path, 49, "counts")
-    monkeypatch.setattr("stateline.worker.restore.restorer._SLICE_RECORDS", 1)
+    monkeypatch.setattr("stateline.worker.restore.changelog_follower.SLICE_RECORDS", 1)
     monkeypatch.setattr("stateline.worker.restore.store_restore._BATCH_BYTES", 1)
     (tmp_path / "state").rename(tmp_path / "lost")
     config = configured(app, tmp_path / "state")

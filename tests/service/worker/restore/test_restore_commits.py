@@ -27,7 +27,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import LogFile
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 from stateline.worker.restore.store_restore import StoreRestore
 from stateline_store import (
     DamagedDataError,
@@ -99,7 +99,7 @@ class TestPositions:
         compact(place, CHANGELOG)
         place.lose_disk(config)
         looks.clear()
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 1)
         found = place.work_off(app, config, 4)
         assert [position for position, _ in looks[:-1]] == [None] * (len(looks) - 1)
         assert len(looks) > 1
@@ -116,7 +116,7 @@ class TestPositions:
         compact(place, "in")
         place.lose_disk(config)
         looks.clear()
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 1)
         place.work_off(app, config, 3, "newest")
         assert looks == [(None, {b"a": b"2"}), (3, {b"a": b"2", b"b": b"2"})]
 
@@ -137,7 +137,7 @@ class TestPositions:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(restorer, "_SLICE_RECORDS", 5)
+            patch.setattr(changelog_follower, "SLICE_RECORDS", 5)
             patch.setattr(store_restore, "_BATCH_BYTES", 1)
             patch.setattr(StoreRestore, "commit", killed_after)
             with pytest.raises(KeyboardInterrupt):
@@ -196,7 +196,7 @@ class TestCommitsKeptWhole:
         self, place: Place, monkeypatch: pytest.MonkeyPatch, looks: list[Look]
     ) -> None:
         monkeypatch.setattr(store_restore, "_NO_COMMITS_BYTES", 1)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 4)
         app = counting()
         config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
         keys = [f"k{n}" for n in range(10)]
@@ -223,7 +223,7 @@ class TestCommitsKeptWhole:
         self, place: Place, monkeypatch: pytest.MonkeyPatch, looks: list[Look]
     ) -> None:
         monkeypatch.setattr(store_restore, "_NO_COMMITS_BYTES", 1_000)
-        monkeypatch.setattr(restorer, "_SLICE_RECORDS", 4)
+        monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 4)
         create(place.log, {CHANGELOG: 1})
         produce(place.log, CHANGELOG, [(b"%d" % n, b"1", 1) for n in range(20)])
         place.send(entries("a"))

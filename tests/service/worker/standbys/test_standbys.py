@@ -494,7 +494,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
 
     def fail(consumer: KafkaConsumer, max_records: int, timeout_s: float) -> list[Record]:
         records = poll(consumer, max_records, timeout_s)
-        if records and len(failed) < 4 and any(each._consumer is consumer for each in readers):
+        if records and len(failed) < 4 and any(each._follower._consumer is consumer for each in readers):
             failed.append(consumer)  # with what it had read
             raise LogUnavailableError("The broker that has the changelogs does not answer in time.")
         return records
@@ -632,12 +632,11 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
     caplog.set_level("INFO")
     changelog, read, is_held = f"{group.app.application_id}-counts-changelog", StandbyTasks._read, threading.Event()
 
-    def read_later(followed: StandbyTasks) -> None:
+    def read_later(followed: StandbyTasks) -> int:
         if not is_held.is_set():
-            read(followed)
-            return
-        followed._close_consumer()  # it would have fetched what is to come
-        followed._is_to_assign = True
+            return read(followed)
+        followed._follower.close()  # it would have fetched what is to come
+        return 0
 
     monkeypatch.setattr(StandbyTasks, "_read", read_later)
     group.send()

@@ -25,7 +25,7 @@ from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.worker.restore import restorer, store_restore
+from stateline.worker.restore import changelog_follower, store_restore
 from stateline.worker.restore.store_restore import StoreRestore
 from stateline_store import (
     DamagedDataError,
@@ -256,7 +256,7 @@ def test_types_that_are_met_after_commits_without_leave_no_files_that_say_others
 
     monkeypatch.setattr(StoreRestore, "commit", counted)
     monkeypatch.setattr(store_restore, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(restorer, "_SLICE_RECORDS", 1)
+    monkeypatch.setattr(changelog_follower, "SLICE_RECORDS", 1)
     create(place.log, {CHANGELOG_TOPIC: 1})
     place.send(entries("abc"))
     for offset, headers in enumerate([(), (), types_headers(keyed().types)]):

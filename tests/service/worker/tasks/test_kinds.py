@@ -143,7 +143,7 @@ Make = Callable[..., Scene]
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(
-        "stateline.worker.restore.restorer._SLICE_RECORDS", 50
+        "stateline.worker.restore.changelog_follower.SLICE_RECORDS", 50
     )  # a restore has many slices and commits, too
     monkeypatch.setattr("stateline.worker.restore.store_restore._BATCH_BYTES", 10_000)
     made: list[Scene] = []
