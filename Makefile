@@ -2,6 +2,7 @@
 # make demo NODES=3  three nodes on a real Kafka broker, one of which is killed while they answer (ONCE=1, PORT=8080)
 # make test    the tests, six at a time (WORKERS=4 for fewer; PYTEST_ARGS="-k position" for some of them, "-n 0 --pdb" to debug)
 # make test-all  the same with the long counts, as a release needs it (CONTRIBUTING.md says what it shows besides)
+# make test-changed  those that reach what differs from main (BASE=HEAD~3 for another commit)
 # make test-cluster  operators of pipelines, and kills of their drivers, on a standalone Spark cluster with HDFS
 # make check   lint, formatting, types, who imports whom, stale pages, prose
 # make wheel   dist/: the wheel and the source distribution
@@ -16,7 +17,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster check wheel docs bench chaos lock clean java maven
+.PHONY: help demo test test-all test-changed test-cluster check wheel docs bench chaos lock clean java maven
 
 # Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
 # of a second, and every process of the tests all of the tests, ten seconds.
@@ -42,6 +43,11 @@ demo: $(INSTALLED) java
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
 	@$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
+
+# Those that reach what differs from main, or from BASE. `make test` stays whole.
+test-changed: $(INSTALLED) java maven
+	@files=$$($(BIN)/python tests/changed.py $(BASE)); echo "$$(wc -w <<< "$$files") files of tests"; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) $$files
 
 # Checkpoints of test_pipeline_crashes stay on the local disk: its log is embedded, and so on one machine.
 test-cluster: $(INSTALLED) java maven
