@@ -58,6 +58,7 @@ check: $(INSTALLED)
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tests/console_imports.py
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python tests/prose.py --quiet
 

@@ -75,3 +75,8 @@ export function indented(text) {
   }
   return result;
 }
+
+/** The key of an entry as a URL has it; null where it has none. */
+export function keyOf({ key, key_text: text }) {
+  return key === undefined ? null : (text ?? shown(key));
+}

@@ -4,10 +4,10 @@ import { html, useRef } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
 import { countText } from "../base/format.js";
 import { addressOf } from "../base/place.js";
+import { heldText, lagText, ownerOf, reachedText, restoreRemaining, rolesText, settledText } from "../base/tasks.js";
 import { Failure } from "../parts/problem.js";
 import { Facts, Nothing, Table } from "../parts/table.js";
 import { Moves } from "./nodes/moves.js";
-import { heldText, lagText, ownerOf, reachedText, restoreRemaining, rolesText, settledText } from "./nodes/tasks.js";
 
 const EVERY_MS = 3000;
 

@@ -2,13 +2,12 @@
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { countText } from "../base/format.js";
+import { alertOf, commitText, isAmiss, kindText, stateText, statesText } from "../base/health.js";
 import { addressOf } from "../base/place.js";
+import { rolesText, settledText } from "../base/tasks.js";
 import { History } from "../parts/history.js";
 import { Facts, Nothing } from "../parts/table.js";
-import { rolesText, settledText } from "./nodes/tasks.js";
 import { Alerts } from "./overview/alerts.js";
-import { isAmiss, stateText } from "./pipelines.js";
-import { alertOf, commitText, kindText, statesText } from "./stores.js";
 
 export function Overview({ at, look }) {
   if (!look.known) return null;

@@ -2,10 +2,10 @@
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { countText, durationText } from "../base/format.js";
-import { ageMs, untilMs } from "../base/look.js";
+import { isAmiss, stateText } from "../base/health.js";
+import { ageMs } from "../base/look.js";
 import { Facts, Nothing } from "../parts/table.js";
 
-const AMISS = ["failed", "restarting", "not running"];
 const STEPS_OF_SPARK = ["addBatch"]; // the sink's own steps are parts of it
 
 export function Pipelines({ look }) {
@@ -34,18 +34,6 @@ function Card({ name, pipeline }) {
     <${Facts} facts=${facts} />
     ${status?.last_error && html`<p class="note">${durationText(ageMs(status.last_error_at_ms))} ago: ${status.last_error}</p>`}
   </li>`;
-}
-
-/** Whether a pipeline does not run as it should; one that was stopped in order has no status. */
-export function isAmiss(status) {
-  return AMISS.includes(status?.state);
-}
-
-/** Its state, on which node, and in how long it starts again. */
-export function stateText(status) {
-  if (status === null) return "not running here";
-  const state = status.node === undefined ? status.state : `${status.state} on ${status.node}`;
-  return status.next_start_at_ms === null ? state : `${state} in ${durationText(untilMs(status.next_start_at_ms))}`;
 }
 
 function lagText(status) {

@@ -4,14 +4,14 @@ import { html, useEffect, useMemo, useState } from "../vendor/htm-preact-3.1.1.j
 import { indented } from "../base/json.js";
 import { addressOf, setQuery } from "../base/place.js";
 import { QUERIES } from "../base/queries.js";
+import { entriesOf, Positions, Summary } from "../parts/answer.js";
+import { Rows } from "../parts/grid_of_rows.js";
+import { useMoved } from "../parts/moved.js";
 import { askedBy, isComplete, QueryForm, questionOf, requestOf } from "../parts/query_form.js";
+import { columnsOf, rowOf } from "../parts/rows.js";
 import { Nothing } from "../parts/table.js";
 import { Copy } from "../parts/value.js";
 import { everyOf, useAnswer, Watch } from "../parts/watch.js";
-import { entriesOf, Positions, Summary } from "./store/answer.js";
-import { Rows } from "./store/grid_of_rows.js";
-import { useMoved } from "./store/moved.js";
-import { columnsOf, rowOf } from "./store/rows.js";
 
 const LAST = "stateline-questions";
 const MOST_LAST = 20;

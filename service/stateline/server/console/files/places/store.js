@@ -1,6 +1,7 @@
 /** One store: its entries, its changes as they come, charts of what has times, and its partitions. */
 
 import { html, useEffect } from "../vendor/htm-preact-3.1.1.js";
+import { kindText } from "../base/health.js";
 import { watchStore } from "../base/look.js";
 import { addressOf } from "../base/place.js";
 import { family } from "../base/queries.js";
@@ -9,7 +10,6 @@ import { Changes } from "./store/changes.js";
 import { StoreChart } from "./store/chart.js";
 import { Entries } from "./store/entries.js";
 import { Partitions } from "./store/partitions.js";
-import { kindText } from "./stores.js";
 
 const TABS = { entries: ["Entries", Entries], changes: ["Changes", Changes], chart: ["Chart", StoreChart], partitions: ["Partitions", Partitions] };
 const WITH_TIMES = ["window", "session", "versioned"];

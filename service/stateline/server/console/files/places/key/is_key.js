@@ -1,7 +1,6 @@
 /** Which changes of a store's feed are those of one key. */
 
-import { parseExactly } from "../../base/json.js";
-import { keyOf } from "../store/rows.js";
+import { keyOf, parseExactly } from "../../base/json.js";
 
 /** The change that the data of an event are, if it is of this key, else null. */
 export function changeOf(store, key, data) {

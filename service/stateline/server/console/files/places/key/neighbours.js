@@ -2,10 +2,10 @@
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
+import { keyOf } from "../../base/json.js";
 import { addressOf } from "../../base/place.js";
 import { family, requestFor } from "../../base/queries.js";
 import { useRepeated } from "../../base/repeat.js";
-import { keyOf } from "../store/rows.js";
 import { isKey } from "./is_key.js";
 
 /** Stores of windows and sessions have no order of keys: there the store alone. */

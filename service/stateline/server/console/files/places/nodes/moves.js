@@ -1,7 +1,7 @@
 /** What becomes of tasks from look to look: which node had one before, and how quickly restores get on. */
 
 import { durationText } from "../../base/format.js";
-import { ownerOf } from "./tasks.js";
+import { ownerOf } from "../../base/tasks.js";
 
 const TOLD_MS = 60_000; // for so long a task that has moved says so, and a restore's looks count
 

@@ -2,10 +2,9 @@
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { counted, countText, durationText } from "../../base/format.js";
+import { alertOf, isAmiss, isBehind, statesText } from "../../base/health.js";
 import { ageMs } from "../../base/look.js";
 import { addressOf } from "../../base/place.js";
-import { isAmiss } from "../pipelines.js";
-import { alertOf, isBehind, statesText } from "../stores.js";
 
 const SILENT_MS = 15_000; // they tell once a second, and are looked at every five
 const MOST_DROPPED = 0.01; // of the records that a step was given

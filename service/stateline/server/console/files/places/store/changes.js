@@ -5,10 +5,10 @@ import { useFeed } from "../../base/feed.js";
 import { countText, localText } from "../../base/format.js";
 import { parseExactly } from "../../base/json.js";
 import { setQuery } from "../../base/place.js";
+import { Rows } from "../../parts/grid_of_rows.js";
 import { Failure } from "../../parts/problem.js";
+import { columnsOf, rowOf } from "../../parts/rows.js";
 import { Nothing } from "../../parts/table.js";
-import { Rows } from "./grid_of_rows.js";
-import { columnsOf, rowOf } from "./rows.js";
 
 const KEPT = 500;
 const NONE = new Map();

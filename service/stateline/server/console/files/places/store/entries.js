@@ -2,15 +2,15 @@
 
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { countText } from "../../base/format.js";
-import { addressOf, listOf, setQuery } from "../../base/place.js";
+import { addressOf, setQuery } from "../../base/place.js";
 import { QUERIES } from "../../base/queries.js";
+import { entriesOf, Positions, Summary } from "../../parts/answer.js";
+import { Rows } from "../../parts/grid_of_rows.js";
+import { useMoved } from "../../parts/moved.js";
 import { askedBy, isComplete, QueryForm, questionOf, requestOf } from "../../parts/query_form.js";
+import { arrangementOf, columnsOf, rowOf } from "../../parts/rows.js";
 import { Nothing } from "../../parts/table.js";
 import { everyOf, useAnswer, Watch } from "../../parts/watch.js";
-import { entriesOf, Positions, Summary } from "./answer.js";
-import { Rows } from "./grid_of_rows.js";
-import { useMoved } from "./moved.js";
-import { columnsOf, rowOf } from "./rows.js";
 import { Downloads, Progress, useAllRows } from "./stream.js";
 
 export function Entries({ store, query }) {
@@ -51,12 +51,6 @@ export function Entries({ store, query }) {
 
 function isPaged({ name }) {
   return QUERIES[name].fields.includes("limit");
-}
-
-/** How the grid is arranged: `find`, `sort`, and `chosen`, which picks the columns that are shown. */
-export function arrangementOf({ find = "", sort = "", columns = "" }) {
-  const ids = listOf(columns);
-  return { find, sort, chosen: (all) => (ids.length === 0 ? all : all.filter(({ id }) => ids.includes(id))) };
 }
 
 function useRows(seen, all, wantsAll, store) {

@@ -3,9 +3,9 @@
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
 import { counted, countText, positionText } from "../../base/format.js";
+import { commitText } from "../../base/health.js";
 import { useRepeated } from "../../base/repeat.js";
 import { Table } from "../../parts/table.js";
-import { commitText } from "../stores.js";
 
 const COLUMNS = ["Partition", "State", "Worker", "Input lag", "Copy lacks", "Committed", "Uncommitted", "Staged", "Last commit"];
 const EVERY_MS = 3000;

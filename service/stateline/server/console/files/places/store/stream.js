@@ -4,10 +4,10 @@ import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1
 import { open, Problem, Unreachable } from "../../base/api.js";
 import { countText } from "../../base/format.js";
 import { parseExactly } from "../../base/json.js";
+import { Reflects } from "../../parts/answer.js";
 import { Failure } from "../../parts/problem.js";
 import { requestOf } from "../../parts/query_form.js";
-import { Reflects } from "./answer.js";
-import { arranged, columnsOf, csvOf, rowOf } from "./rows.js";
+import { arranged, columnsOf, csvOf, rowOf } from "../../parts/rows.js";
 
 export const MOST_SHOWN = 100_000;
 const MOST_IN_CSV = 1_000_000;

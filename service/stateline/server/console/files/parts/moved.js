@@ -1,8 +1,8 @@
 /** What is another way than in the answer before, while a question is asked again and again. */
 
-import { useMemo, useRef } from "../../vendor/htm-preact-3.1.1.js";
-import { countText } from "../../base/format.js";
-import { compact } from "../../base/json.js";
+import { useMemo, useRef } from "../vendor/htm-preact-3.1.1.js";
+import { countText } from "../base/format.js";
+import { compact } from "../base/json.js";
 import { entriesOf } from "./answer.js";
 import { changesBetween } from "./rows.js";
 

@@ -1,8 +1,9 @@
 /** The entries of an answer as rows of a grid: columns from the members of their values, sorted, sifted, and as CSV. Pure. */
 
-import { localText, utcText } from "../../base/format.js";
-import { compact, shown } from "../../base/json.js";
-import { isNumeric } from "../../base/numbers.js";
+import { localText, utcText } from "../base/format.js";
+import { compact, keyOf, shown } from "../base/json.js";
+import { isNumeric } from "../base/numbers.js";
+import { listOf } from "../base/place.js";
 
 const OWN_BEFORE = ["key", "found", "start", "end"];
 const OWN_AFTER = ["timestamp", "valid_to", "partition", "offset"];
@@ -23,11 +24,6 @@ export function rowOf(entry, id = null) {
   const rest = [entry.start, entry.end, entry.key === undefined && entry.start === undefined ? entry.timestamp : undefined];
   const own = [keyAt, ...rest].filter((part) => part !== null && part !== undefined).join("~");
   return { id: id ?? (own || EMPTY), entry, keyText, keyAt };
-}
-
-/** The key of an entry as a URL has it; null where it has none. */
-export function keyOf({ key, key_text: text }) {
-  return key === undefined ? null : (text ?? shown(key));
 }
 
 /**
@@ -90,6 +86,12 @@ export function cellText(value, column) {
     return { text: localText(Date.parse(value)), title: `${value} (${utcText(Date.parse(value))})` };
   }
   return { text: shown(value), title: null };
+}
+
+/** How the grid is arranged: `find`, `sort`, and `chosen`, which picks the columns that are shown. */
+export function arrangementOf({ find = "", sort = "", columns = "" }) {
+  const ids = listOf(columns);
+  return { find, sort, chosen: (all) => (ids.length === 0 ? all : all.filter(({ id }) => ids.includes(id))) };
 }
 
 /** Of these rows those that have `find` in a cell, by `sort`: a column's id, with a minus for the largest first. */

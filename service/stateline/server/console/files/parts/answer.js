@@ -1,9 +1,9 @@
 /** How a question went: in a sentence, what the answer reflects, which partitions failed. */
 
-import { html } from "../../vendor/htm-preact-3.1.1.js";
-import { counted, countText, durationText, localText, positionText } from "../../base/format.js";
-import { Failure } from "../../parts/problem.js";
-import { Table } from "../../parts/table.js";
+import { html } from "../vendor/htm-preact-3.1.1.js";
+import { counted, durationText, localText, positionText } from "../base/format.js";
+import { Failure } from "./problem.js";
+import { Table } from "./table.js";
 
 /** The rows that an answer has: its entries, or itself when it is of one key. */
 export function entriesOf(body) {

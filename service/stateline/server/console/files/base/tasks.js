@@ -1,7 +1,7 @@
 /** What nodes have of the tasks, in words. Pure but for the clock. */
 
-import { countText, durationText } from "../../base/format.js";
-import { ageMs } from "../../base/look.js";
+import { countText, durationText } from "./format.js";
+import { ageMs } from "./look.js";
 
 const ROLES = ["active", "restoring", "standby"];
 

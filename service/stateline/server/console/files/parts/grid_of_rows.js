@@ -1,15 +1,14 @@
 /** Rows in a grid that is sorted, sifted and cut to columns by the address; the one that is open beside it. */
 
-import { html, useMemo } from "../../vendor/htm-preact-3.1.1.js";
-import { counted, countText } from "../../base/format.js";
-import { compact } from "../../base/json.js";
-import { isNumeric } from "../../base/numbers.js";
-import { addressOf, listText, setQuery } from "../../base/place.js";
-import { Grid } from "../../parts/grid.js";
-import { Copy, shortText, Time, Value } from "../../parts/value.js";
-import { Facts } from "../../parts/table.js";
-import { arrangementOf } from "./entries.js";
-import { arranged, cellText, valueAt } from "./rows.js";
+import { html, useMemo } from "../vendor/htm-preact-3.1.1.js";
+import { counted, countText } from "../base/format.js";
+import { compact } from "../base/json.js";
+import { isNumeric } from "../base/numbers.js";
+import { addressOf, listText, setQuery } from "../base/place.js";
+import { Grid } from "./grid.js";
+import { arranged, arrangementOf, cellText, valueAt } from "./rows.js";
+import { Facts } from "./table.js";
+import { Copy, shortText, Time, Value } from "./value.js";
 
 const MOST_IN_CELL = 80;
 const SAMPLE = 50;
