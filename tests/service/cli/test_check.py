@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -15,9 +14,8 @@ from uuid import uuid4
 import pytest
 
 from stateline import App, StoreView, TumblingWindows, serdes, stores
-from stateline.cli.check.drawings import as_dot, as_lines, as_mermaid
 from stateline.cli.check.findings import Report
-from stateline.cli.check.report import report_as_text
+from stateline.cli.check.report import report_as_text, topology_tree
 from stateline.cli.check.run import check
 from stateline.cli.main import main
 from stateline.cli.reset.scope import Asked, check_scope, scope_of
@@ -25,7 +23,7 @@ from stateline.config.settings import Config
 from stateline.deployment.resets import ResetWork, begun, say_reset
 from stateline.log import Log
 from stateline.log.interface import Admin, NewTopic
-from stateline.model.graph import Drawn, GraphPart, graph_of
+from stateline.model.graph import graph_of
 from stateline.serde.plain import Serde
 from stateline.worker.loop.worker import Worker
 from stateline_store import InvalidArgumentError, StatelineError, TopicPartition
@@ -310,12 +308,9 @@ def test_the_command_ends_with_2_for_what_cannot_be_loaded_1_for_what_would_not_
     told = json.loads(capsys.readouterr().out)
     assert told["would_start"]
     assert told["stores"][0]["store"] == "orders"
-    assert main(["check", f"{name}:app", "--dot"]) == 0
-    assert capsys.readouterr().out.startswith('digraph "shop" {')
-    assert main(["check", f"{name}:app", "--dot", "--json"]) == 2
 
 
-def test_the_three_drawings_have_every_node_and_edge_in_the_same_order_each_time() -> None:
+def test_the_tree_has_every_node_and_edge_of_the_topology() -> None:
     def declared() -> App:
         app = App("shop")
         prices = app.table("prices", key=serdes.string, value=serdes.json)
@@ -333,22 +328,7 @@ def test_the_three_drawings_have_every_node_and_edge_in_the_same_order_each_time
 
         return app
 
-    parts = graph_of(declared().topology())
-    assert list(as_lines(parts)) == DRAWN.splitlines()
-    dot, mermaid = as_dot("shop", parts), as_mermaid(parts)
-    again = graph_of(declared().topology())
-    assert (dot, mermaid) == (as_dot("shop", again), as_mermaid(again))
-    edges = len({edge for part in parts for edge in part.edges})
-    assert dot.count(" -> ") == edges == mermaid.count(" --> ") + mermaid.count(" --- ")
-    nodes = {drawn.key for part in parts for drawn in part.drawn}
-    assert dot.count("shape=") == len(nodes) == len(re.findall(r"^ +n\d+[\[(]", mermaid, re.MULTILINE))
-
-
-def test_what_a_drawing_would_take_for_its_own_is_escaped() -> None:
-    odd = Drawn("processor odd", "processor", 'a"b\\c', "<i> # & ;")
-    part = (GraphPart("Part", (odd,), ()),)
-    assert r'label="a\"b\\c\n<i> # & ;"' in as_dot("a", part)
-    assert '(["a#34;b\\c<br/>#60;i#62; #35; #38; #59;"])' in as_mermaid(part)
+    assert list(topology_tree(graph_of(declared().topology()))) == DRAWN.splitlines()
 
 
 def refusal_of(worker: Worker) -> StatelineError | None:

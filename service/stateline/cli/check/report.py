@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from stateline.cli.check.drawings import as_lines
 from stateline.cli.check.findings import Finding, Report
 from stateline.cli.table import Row, as_text
-from stateline.model.graph import Edge
+from stateline.model.graph import Drawn, Edge, GraphPart
 
 
 def report_as_text(report: Report) -> str:
@@ -18,7 +17,7 @@ def report_as_text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield from as_lines(report.parts)
+    yield from topology_tree(report.parts)
     yield from _listed(report.of_settings)
     yield from ("", as_text(report.topics, as_json=False), *_listed(report.of_topics))
     stores: list[Row] = [
@@ -34,6 +33,35 @@ def _lines(report: Report) -> Iterator[str]:
     ]
     yield from ("", as_text(stores, as_json=False), *_listed(report.of_stores))
     yield from ("", _summary(report))
+
+
+def topology_tree(parts: Sequence[GraphPart]) -> Iterator[str]:
+    """A tree below each input topic: `→` for the flow of records, `─` for a store that is read or written. `…` follows
+    a node whose own tree is shown elsewhere."""
+    for part in parts:
+        yield part.title
+        followed: set[Drawn] = set()
+        for entry in part.entries:
+            yield f"  {_named(entry)}"
+            yield from _below(part, entry, "    ", followed)
+
+
+def _below(part: GraphPart, start: Drawn, indent: str, followed: set[Drawn]) -> Iterator[str]:
+    followed.add(start)
+    for edge in part.edges:
+        if edge.start != start:
+            continue
+        end = edge.end
+        goes_on = edge.kind == "flow" and end not in part.entries and any(each.start == end for each in part.edges)
+        again = " …" if goes_on and end in followed else ""
+        yield f"{indent}{'→' if edge.kind == 'flow' else '─'} {_named(end)}{again}"
+        if goes_on and not again:
+            yield from _below(part, end, f"{indent}    ", followed)
+
+
+def _named(drawn: Drawn) -> str:
+    name = drawn.name if drawn.kind == "operator" else f"{drawn.kind} {drawn.name}"
+    return f"{name} ({drawn.note})" if drawn.note else name
 
 
 def _as_json(finding: Finding) -> Row:
