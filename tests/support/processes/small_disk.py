@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 _BALLAST = "ballast"
+_REFILLED_S = 0.05  # a worker that closes its stores frees megabytes of their logs, and would go on with these
 
 
 @contextmanager
@@ -36,8 +38,8 @@ def new_small_disk(where: Path, mib: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Use up every byte, until `free`."""
-    with (disk / _BALLAST).open("wb", buffering=0) as file, suppress(OSError):
+    """Use up every byte that is left, until `free`."""
+    with (disk / _BALLAST).open("ab", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)) == 4096:
             pass
 
@@ -49,11 +51,21 @@ def free(disk: Path) -> None:
 
 @contextmanager
 def full(disk: Path) -> Iterator[None]:
-    """Use up every byte for the block."""
+    """Use up every byte for the block, and each byte that a program frees meanwhile."""
+    is_over = threading.Event()
+
+    def refill() -> None:
+        while not is_over.wait(_REFILLED_S):
+            fill(disk)
+
     fill(disk)
+    refilling = threading.Thread(target=refill, name="refill")
+    refilling.start()
     try:
         yield
     finally:
+        is_over.set()
+        refilling.join()
         free(disk)
 
 
