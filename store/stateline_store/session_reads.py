@@ -21,9 +21,12 @@ from stateline_store.windowed_keys import (
     MAX_TIMESTAMP_MS,
     SESSION_SUFFIX,
     Windowed,
+    are_within,
     session_key,
     session_order,
+    split_keys,
     split_session_key,
+    windowed_rows,
 )
 
 _Chunk: TypeAlias = list[tuple[Windowed, bytes]]
@@ -124,8 +127,11 @@ def _session(stored_key: bytes) -> Windowed:
 
 def _ended(chunk: list[tuple[bytes, bytes]], first_end: int, last_end: int) -> _Chunk:
     """Select the sessions of these stored rows that ended in this time."""
-    found = ((_session(stored_key), value) for stored_key, value in chunk)
-    return [(session, value) for session, value in found if first_end <= session.end_ms <= last_end]
+    keys, ends, starts = split_keys(chunk, SESSION_SUFFIX, PREFIX.size)
+    found = windowed_rows(keys, starts, ends, chunk)
+    if are_within(ends, first_end, last_end):
+        return found
+    return [row for row in found if first_end <= row[0].end_ms <= last_end]
 
 
 def _of_keys(
@@ -133,11 +139,16 @@ def _of_keys(
 ) -> Generator[_Chunk, None, None]:
     with rows:
         for chunk in rows.chunks():
-            found = []
-            for row, value in chunk:
-                session = split_session_key(row)
-                key, start_ms, end_ms = session
-                inside = key >= lower and (upper is None or key <= upper)
-                if inside and first_end <= end_ms <= last_end and start_ms <= latest_start:
-                    found.append((session, value))
+            keys, ends, starts = split_keys(chunk, SESSION_SUFFIX)
+            found = windowed_rows(keys, starts, ends, chunk)
+            is_whole = lower == b"" and upper is None and are_within(ends, first_end, last_end)
+            if not (is_whole and max(starts, default=0) <= latest_start):
+                found = [
+                    (session, value)
+                    for session, value in found
+                    if first_end <= session.end_ms <= last_end
+                    and session.start_ms <= latest_start
+                    and session.key >= lower
+                    and (upper is None or session.key <= upper)
+                ]
             yield found

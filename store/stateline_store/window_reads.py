@@ -18,8 +18,10 @@ from stateline_store.windowed_keys import (
     MAX_TIMESTAMP_MS,
     WINDOW_SUFFIX,
     Windowed,
-    split_window_key,
+    are_within,
+    split_keys,
     window_key,
+    windowed_rows,
 )
 
 WindowIterator: TypeAlias = Scan[tuple[int, bytes]]
@@ -105,11 +107,16 @@ def _of_one_key(rows: StoreIterator, width: int) -> Generator[list[tuple[int, by
 def _of_keys(
     rows: StoreIterator, lower: bytes, upper: bytes | None, first: int, last: int, size: int
 ) -> Generator[list[tuple[Windowed, bytes]], None, None]:
+    latest = MAX_TIMESTAMP_MS - size  # the end of a later one is cut
     with rows:
         for chunk in rows.chunks():
-            found = []
-            for row, value in chunk:
-                key, start_ms, _ = split_window_key(row)
-                if first <= start_ms <= last and key >= lower and (upper is None or key <= upper):
-                    found.append((Windowed(key, start_ms, window_end_ms(start_ms, size)), value))
+            keys, starts, _ = split_keys(chunk, WINDOW_SUFFIX)
+            ends = [start_ms + size if start_ms <= latest else MAX_TIMESTAMP_MS for start_ms in starts]
+            found = windowed_rows(keys, starts, ends, chunk)
+            if not (lower == b"" and upper is None and are_within(starts, first, last)):
+                found = [
+                    row
+                    for row, key, start_ms in zip(found, keys, starts, strict=True)
+                    if first <= start_ms <= last and key >= lower and (upper is None or key <= upper)
+                ]
             yield found

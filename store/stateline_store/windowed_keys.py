@@ -9,6 +9,10 @@ Source: `WindowKeySchema` and `SessionKeySchema` of Kafka Streams. On disk and i
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from stateline_store.errors import DamagedDataError
@@ -51,6 +55,35 @@ def split_session_key(data: bytes) -> Windowed:
         raise DamagedDataError(f"{data!r:.100} is no key of a session store: it is too short.")
     end_ms, start_ms = SESSION_SUFFIX.unpack_from(data, len(data) - SESSION_SUFFIX.size)
     return Windowed(data[: -SESSION_SUFFIX.size], start_ms, end_ms)
+
+
+def split_keys(
+    rows: Sequence[tuple[bytes, object]], suffix: struct.Struct, skipped: int = 0
+) -> tuple[list[bytes], Sequence[int], Sequence[int]]:
+    """Of stored rows the keys, and the two numbers of their suffixes: three columns. A column takes a third of the time
+    that splitting each row takes. `skipped` bytes stand before each key. Raises `DamagedDataError` for bytes that are
+    too few."""
+    width = suffix.size
+    stored = list(map(itemgetter(0), rows))
+    if stored and len(shortest := min(stored, key=len)) < skipped + width:
+        raise DamagedDataError(f"{shortest!r:.100} is no key of a window or session store: it is too short.")
+    numbers = list(chain.from_iterable(suffix.iter_unpack(b"".join([name[-width:] for name in stored]))))
+    return [name[skipped:-width] for name in stored], numbers[::2], numbers[1::2]
+
+
+_windowed = partial(tuple.__new__, Windowed)  # without a call of Python's
+
+
+def windowed_rows(
+    keys: Iterable[bytes], starts: Iterable[int], ends: Iterable[int], rows: Iterable[tuple[bytes, bytes]]
+) -> list[tuple[Windowed, bytes]]:
+    """Columns, and the values of these rows, as rows."""
+    return list(zip(map(_windowed, zip(keys, starts, ends, strict=True)), map(itemgetter(1), rows), strict=True))
+
+
+def are_within(times: Sequence[int], first: int, last: int) -> bool:
+    """Whether all of these are from `first` to `last`, both included."""
+    return not times or (first <= min(times) and max(times) <= last)
 
 
 def session_order(row: tuple[Windowed, object]) -> tuple[bytes, int, int]:

@@ -284,9 +284,12 @@ def sort_key(query: ScanQuery, intervals_ms: Set[int]) -> SortKey | None:
     """The key that sorts the entries of all partitions, in the order that each partition has.
 
     `intervals_ms` are the segment intervals of the partitions. Returns None if they differ, after a change of the
-    retention, and the order depends on them: then the partitions' entries have no common order.
+    retention, and the order depends on them: then the partitions' entries have no common order. Returns None for
+    windows of all keys in any order, too.
     """
     form = _SCANS[type(query)]
     if form.segment_order is None:
         return form.order
-    return None if len(intervals_ms) > 1 else form.segment_order(next(iter(intervals_ms), 1) or 1)
+    if len(intervals_ms) > 1 or query.order is Order.ANY:
+        return None
+    return form.segment_order(next(iter(intervals_ms), 1) or 1)

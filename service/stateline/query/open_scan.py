@@ -66,7 +66,7 @@ def size_of(entries: list[Entry]) -> int:
     names: Any = map(itemgetter(0), entries)
     values: Any = map(itemgetter(1), entries)
     if isinstance(entries[0][0], Windowed):
-        names = (windowed.key for windowed in names)
+        names = map(itemgetter(0), names)
     elif isinstance(entries[0][1], VersionedRecord):
         values = (version.value for version in values)
     return sum(map(len, names)) + sum(map(len, values))  # the times of an entry are not counted

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from stateline.server.guard.tokens import TokenEntry, TokensFile
-from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line, Sender
+from stateline.server.telemetry.access_log import MOST_WAITING, AccessLog, Line, RequestOrigin
 from stateline.server.telemetry.request_counts import Answered
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import served, until_ready, wait_until
@@ -118,7 +118,7 @@ def test_by_default_there_is_none(tmp_path: Path) -> None:
 
 
 def test_what_could_be_taken_for_more_members_is_quoted() -> None:
-    line = Line("GET", ASKED._replace(store='a b="c"\n'), 200, 0.0012345, 0, 12, Sender())
+    line = Line("GET", ASKED._replace(store='a b="c"\n'), 200, 0.0012345, 0, 12, RequestOrigin())
     assert line.text() == (
         'method=GET route=/v1/stores/{store}/keys/{key} store="a b=\\"c\\"\\n" level=read_committed outcome=ok '
         "status=200 ms=1.234 rows=0 bytes=12"
@@ -153,7 +153,7 @@ def test_a_reader_that_hangs_holds_nobody_up_and_what_is_left_out_is_known() -> 
     logger.addHandler(stuck)
     logger.setLevel(logging.INFO)
     log = AccessLog("on", 0)
-    line = Line("GET", ASKED, 200, 0.001, 1, 10, Sender())
+    line = Line("GET", ASKED, 200, 0.001, 1, 10, RequestOrigin())
     try:
         assert log.write(line)
         assert stuck.entered.wait(HANGING_S)  # it hangs with this one

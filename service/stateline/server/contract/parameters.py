@@ -62,7 +62,8 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "order": Parameter(
         {"type": "string", "enum": ["asc", "desc"]},
-        "By serialized key or by time. Versions are desc by default, everything else is asc.",
+        "By serialized key or by time. Versions are desc by default, everything else is asc. "
+        "A stream of windows of all keys has no order by default.",
     ),
     "lower": Parameter(KEY, "The first key, inclusive. Without it, the range is open at this end."),
     "upper": Parameter(KEY, "The last key, inclusive. Without it, the range is open at this end."),

@@ -88,6 +88,9 @@ def columns_of(kind: QueryKind, definition: StoreDefinition) -> tuple[str, ...]:
     return ("found", *entry_columns(definition)) if kind.word in ("key", "keys") else tuple(kind.answer)
 
 
+_ORDERS = {"asc": Order.ASCENDING, "desc": Order.DESCENDING, "any": Order.ANY}
+
+
 def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tuple[str, ...]:
     """The members of an entry."""
     key = ("key",) if with_key else ()
@@ -104,14 +107,17 @@ def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -
     return query
 
 
-def scan_query(kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments) -> ScanQuery:
-    """The query of this kind, with the arguments that it takes. Raises as `Arguments` and `query_of` do."""
-    down = arguments.choice("order", "desc" if kind.descends else "asc", ("asc", "desc")) == "desc"
+def scan_query(
+    kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments, *, pages: bool
+) -> ScanQuery:
+    """The query of this kind, with the arguments that it takes. Without pages, windows of all keys have an order only
+    if the caller asks for one: sorting takes time. Raises as `Arguments` and `query_of` do."""
+    usual = "any" if kind.word == "windows" and key is None and not pages else "desc" if kind.descends else "asc"
+    order = _ORDERS[arguments.choice("order", usual, ("asc", "desc"))]
     definition, given = store.definition, dict[str, Any](key=key)
     for name in kind.url_parameters:
         if PARAMETERS[name].schema is TIME:
             given[name] = arguments.time(name)
         elif PARAMETERS[name].schema is KEY:
             given[name] = arguments.key(name, definition.key)
-    order = Order.DESCENDING if down else Order.ASCENDING
     return query_of(kind, store.name, definition.kind, given, order=order)

@@ -239,10 +239,10 @@ class QueryRoutes:
             wanted_format(request, Shape.read(arguments), JSON)
             return partial(self._scans.follow, request, store, token, limit)
         limit = self._requests.limit(arguments)
-        query = scan_query(kind, key, store, arguments)
         read = self._requests.read(store, arguments)
         read.shape.check_columns(columns_of(kind, store.definition))
         media_type = wanted_format(request, read.shape, JSON, NDJSON, CSV, ARROW)
+        query = scan_query(kind, key, store, arguments, pages=media_type == JSON)
         if media_type == ARROW:
             row_columns(store.definition, read.shape.columns)  # raises for one that Arrow does not have
         read = replace(read, shape=replace(read.shape, media_type=media_type))

@@ -16,10 +16,10 @@ from stateline_store import CursorExpiredError
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
 # allocator rounds up.
 ENTRY_OVERHEAD = 150
-# Entries of a partition that are read at a time: as many as another node or a worker sends within a millisecond.
-READ_AT_ONCE = 1024
-# Entries of all partitions that are put in order at a time: about a millisecond for windows.
-_MERGED_AT_ONCE = 1024
+# Entries of a partition that are read at a time: about a millisecond for windows, which takes longest.
+READ_AT_ONCE = 512
+# Entries of all partitions that are put in order at a time: about half a millisecond for windows.
+_MERGED_AT_ONCE = 512
 
 
 class _Part:

@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 _log = logging.getLogger("stateline.access")
 
 
-class Sender(NamedTuple):
+class RequestOrigin(NamedTuple):
     """Who sent a request: the name of the token, the address without a port, the other node that asks for a client, and
     the request's id. Empty: unknown."""
 
@@ -48,7 +48,7 @@ class Line(NamedTuple):
     seconds: float
     rows: int
     size: int | None
-    sender: Sender
+    origin: RequestOrigin
 
     def text(self) -> str:
         """Without a line break."""
@@ -63,7 +63,7 @@ class Line(NamedTuple):
             "ms": round(self.seconds * 1000, 3),
             "rows": self.rows,
             "bytes": self.size,
-            **self.sender._asdict(),
+            **self.origin._asdict(),
         }
         return {name: value for name, value in found.items() if value not in ("", None)}
 

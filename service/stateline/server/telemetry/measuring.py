@@ -18,7 +18,7 @@ from stateline.server.contract.problems import CLIENT_CLOSED_REQUEST
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.nodes.http_over_link import FROM_NODE
 from stateline.server.nodes.traffic import CANCELLED, Counted
-from stateline.server.telemetry.access_log import AccessLog, Line, Sender
+from stateline.server.telemetry.access_log import AccessLog, Line, RequestOrigin
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.request_counts import Answered
 
@@ -45,8 +45,8 @@ class Measuring:
         if log is not None and log.wants(seconds, status):
             address = scope["client"]
             client, node = "" if address is None else address[0], scope.get(FROM_NODE, "")
-            sender = Sender(token, client, node, scope[request_id.KEY])
-            line = Line(scope["method"], answered, status, seconds, rows, size, sender)
+            origin = RequestOrigin(token, client, node, scope[request_id.KEY])
+            line = Line(scope["method"], answered, status, seconds, rows, size, origin)
             self.metrics.lines_dropped += not log.write(line)
 
     def tell_node(
@@ -55,8 +55,8 @@ class Measuring:
         """The same for the access log alone, of what another node asked over its link."""
         log = self._access_log
         if log is not None and log.wants(seconds, status):
-            sender = Sender(node=by.node, request_id=by.request_id)
-            self.metrics.lines_dropped += not log.write(Line(method, answered, status, seconds, rows, size, sender))
+            origin = RequestOrigin(node=by.node, request_id=by.request_id)
+            self.metrics.lines_dropped += not log.write(Line(method, answered, status, seconds, rows, size, origin))
 
     def tell_message(self, by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
         """The same of a message that is no request of HTTP."""
