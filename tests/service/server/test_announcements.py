@@ -75,7 +75,7 @@ def test_an_entry_that_is_too_long_counts_as_none(member: str) -> None:
     assert NodeEntry.decode(orjson.dumps({**ENTRY, member: "x" * 1001})) is None
 
 
-@pytest.mark.parametrize("number", [2**63, 1.5, -2, "3", None, 1e300])
+@pytest.mark.parametrize("number", [2**63, 1.5, -2, "3", 1e300])
 def test_numbers_that_no_answer_can_show_make_no_map(number: object) -> None:
     told = NodeMap(1, {"0_0": HeldTask("active", 1)}, {"counts": {"0": 7}}, remaining={"0_0": 1}).to_json()
     assert NodeMap.from_json(told).copies == {"counts": {"0": 7}}

@@ -31,7 +31,7 @@ from stateline.server.guard.proofs import Proof, ProvenConnection
 from stateline.server.nodes import http_over_link
 from stateline.server.nodes.credentials import proof_in
 from stateline.server.nodes.greeting import Hello
-from stateline.server.nodes.node_map import NodeMap
+from stateline.server.nodes.node_map import HEARTBEAT, NodeMap
 from stateline.server.nodes.traffic import Counted, Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.streams import Arrivals
@@ -88,6 +88,7 @@ class AskingNode:
         self._answers = answers
         self._app = app
         self._scans = answers.scans
+        self._told = NodeMap()
         self._answering: dict[asyncio.Task[None], object] = {}  # with the number of what each answers
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
 
@@ -96,9 +97,10 @@ class AskingNode:
         await self._exchange.begin()
 
     def say(self, own: NodeMap) -> None:
-        """Tell the node what this one has."""
+        """Tell the node what this one has: what differs from what was said last, which may be nothing."""
         if self._exchange.alive and self._exchange.unsent_bytes < _MOST_UNSENT_BYTES:
-            self._exchange.send(own.to_json())
+            self._exchange.send(HEARTBEAT if own is self._told else own.to_json(self._told))
+            self._told = own
 
     async def ended(self) -> None:
         """Comes back when the connection has ended; what the other node left open is closed."""

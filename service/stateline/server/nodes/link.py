@@ -74,7 +74,8 @@ class Link:
         self.wire = own.spoken(hello)
         self.declares_the_same = own.topology == hello.topology
         self.traffic = traffic
-        self.map = NodeMap()
+        self.map = self._told = NodeMap()
+        self._is_cut = False
         self._on_map, self._on_commit, self._bounded = on_map, on_commit, bounded
         self.claimed_at_ms = 0
         """Since when its tasks are those of its map, by `clock.boot_ms`."""
@@ -224,11 +225,14 @@ class Link:
     def _take_map(self, message: Message) -> None:
         known = self.map
         try:
-            told = NodeMap.from_json(message)
+            told = NodeMap.from_json(message, self._told)
         except InvalidArgumentError as error:
             _log.warning("Node %r: %s", self.hello.node, error)
             return
-        self.map = self._bounded(told)
+        if told is self._told and not self._is_cut:
+            return
+        self._told, self.map = told, self._bounded(told)
+        self._is_cut = self.map != told  # until more partitions are known here, perhaps
         if (foreign := len(told.tasks) - len(self.map.tasks)) and not self._has_too_much:
             _log.warning("Node %r says that it has %d tasks that are not known here: ignored", self.hello.node, foreign)
         self._has_too_much = bool(foreign)

@@ -5,6 +5,9 @@
              "followed": [task], "faults": {worker: why it does not run its tasks}}
     role := "active" | "restoring" | "standby"
 
+A message has only the differences to the last one on the link; the first one has all. A member that is absent is as it
+was, and so is a key. A key with null is gone. `plain` and `followed` are sent whole.
+
 `number` grows with each change of `tasks`. `generation` is that of the consumer group under which a worker was given
 the task, -1 where there is none. `copies` has those that are not active: the last offset of the changelog that each
 has, `remaining` those that are restored, with what is left of it. `followed` are those standbys that a worker keeps up
@@ -15,12 +18,18 @@ told of, each as in ``/v1/topology``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from stateline.query.values import ServedBy
 from stateline_store import InvalidArgumentError
+
+
+_Value = TypeVar("_Value")
+_MOST_KEYS = 100_000  # of a member: differences could add to it without end
+HEARTBEAT = {"event": "map"}
+"""The map of a node that has what it had."""
 
 
 class HeldTask(NamedTuple):
@@ -43,26 +52,44 @@ class NodeMap:
     followed: frozenset[str] = frozenset()
     faults: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
-        tasks = {task: [held.role, held.generation] for task, held in self.tasks.items()}
-        told = {"number": self.number, "tasks": tasks, "copies": self.copies, "remaining": self.remaining}
-        told |= {"pipelines": self.pipelines, "plain": sorted(self.plain), "followed": sorted(self.followed)}
-        told["faults"] = self.faults
-        return {"event": "map", **told}
+    def to_json(self, known: NodeMap | None = None) -> dict[str, Any]:
+        """The message that tells this map to a node that knows `known`, None: nothing yet."""
+        known, told = known or NodeMap(), dict[str, Any](HEARTBEAT)
+        stores = known.copies.keys() | self.copies.keys()
+        copies = {store: _changes(known.copies.get(store, {}), self.copies.get(store, {})) for store in stores}
+        differences = {
+            "number": self.number if self.number != known.number else None,
+            "tasks": {task: held and [*held] for task, held in _changes(known.tasks, self.tasks).items()},
+            "copies": {store: offsets for store, offsets in copies.items() if offsets},
+            "pipelines": _changes(known.pipelines, self.pipelines),
+            "remaining": _changes(known.remaining, self.remaining),
+            "plain": sorted(self.plain) if self.plain != known.plain else None,
+            "followed": sorted(self.followed) if self.followed != known.followed else None,
+            "faults": _changes(known.faults, self.faults),
+        }
+        return told | {name: each for name, each in differences.items() if each is not None and each != {}}
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> NodeMap:
-        """What `to_json` wrote. Raises `InvalidArgumentError` for anything else."""
+    def from_json(cls, message: Mapping[str, Any], known: NodeMap | None = None) -> NodeMap:
+        """The map that `to_json` told to a node that knows `known`; `known` itself if nothing differs. Raises
+        `InvalidArgumentError` for anything else."""
+        known = known or cls()
+        if message == HEARTBEAT:
+            return known
         try:
-            tasks = {task: _held(role, generation) for task, (role, generation) in message["tasks"].items()}
-            copies = {s: {p: _whole(offset) for p, offset in found.items()} for s, found in message["copies"].items()}
-            pipelines = {name: dict(status.items()) for name, status in message["pipelines"].items()}
-            remaining = {task: _whole(offsets) for task, offsets in message["remaining"].items()}
-            plain = frozenset(map(str, message["plain"]))
-            followed = frozenset(map(str, message["followed"]))
-            faults = {str(worker): str(why) for worker, why in message["faults"].items()}
-            return cls(_whole(message["number"]), tasks, copies, pipelines, remaining, plain, followed, faults)
+            copies = dict(known.copies)
+            for store, offsets in message.get("copies", {}).items():
+                copies[store] = _changed(copies.get(store, {}), offsets, _whole)
+            return cls(
+                _whole(message.get("number", known.number)),
+                _changed(known.tasks, message.get("tasks", {}), _held),
+                {store: offsets for store, offsets in copies.items() if offsets},
+                _changed(known.pipelines, message.get("pipelines", {}), lambda status: dict(status.items())),
+                _changed(known.remaining, message.get("remaining", {}), _whole),
+                frozenset(map(str, message.get("plain", known.plain))),
+                frozenset(map(str, message.get("followed", known.followed))),
+                _changed(known.faults, message.get("faults", {}), str),
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidArgumentError(f"Not the map of a node: {error!r}") from error
 
@@ -76,7 +103,24 @@ class NodeMap:
         return self.copies.get(store, {}).get(str(partition), -1)
 
 
-def _held(role: Any, generation: Any) -> HeldTask:
+def _changes(known: Mapping[str, _Value], now: Mapping[str, _Value]) -> dict[str, _Value | None]:
+    """The keys that have another value now; None for those that are gone."""
+    return {key: value for key, value in now.items() if known.get(key) != value} | dict.fromkeys(known.keys() - now)
+
+
+def _changed(
+    known: Mapping[str, _Value], changes: Mapping[str, Any], decoded: Callable[[Any], _Value]
+) -> dict[str, _Value]:
+    """What `_changes` was made of."""
+    kept = {key: value for key, value in known.items() if key not in changes}
+    kept |= {str(key): decoded(value) for key, value in changes.items() if value is not None}
+    if len(kept) > _MOST_KEYS:
+        raise ValueError(f"it has {len(kept):,} keys, and {_MOST_KEYS:,} are allowed")
+    return kept
+
+
+def _held(told: Any) -> HeldTask:
+    role, generation = told
     if role not in get_args(ServedBy):
         raise ValueError(f"no role {role!r}")
     return HeldTask(role, _whole(generation))

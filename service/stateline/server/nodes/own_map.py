@@ -42,15 +42,16 @@ class OwnMap:
         self._last = NodeMap()
 
     def now(self) -> NodeMap:
-        """What it has at this moment. Its number is another one when the tasks are others than last time."""
+        """What it has at this moment: the last map itself if nothing has changed. Its number is another one when the
+        tasks are others than last time."""
         tasks = self._tasks()
         number = self._last.number + (tasks != self._last.tasks)
         remaining, plain = self._remaining(tasks), self._plain(tasks.keys())
         followed = frozenset(task for task in tasks if self._workers.follows(task))
         faults = {name: without_paths(why) for name, why in self._workers.faults().items()}
-        self._last = NodeMap(
-            number, tasks, self._copies(tasks), self._pipelines_now(), remaining, plain, followed, faults
-        )
+        now = NodeMap(number, tasks, self._copies(tasks), self._pipelines_now(), remaining, plain, followed, faults)
+        if now != self._last:
+            self._last = now
         return self._last
 
     def _pipelines_now(self) -> dict[str, PipelineStatus]:
