@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from stateline.query.values import ServedBy
 from stateline_store import InvalidArgumentError
 
-
 _Value = TypeVar("_Value")
 _MOST_KEYS = 100_000  # of a member: differences could add to it without end
 HEARTBEAT = {"event": "map"}
