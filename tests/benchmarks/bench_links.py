@@ -40,7 +40,7 @@ class Sent:
 def map_of(node: int, offset: int) -> NodeMap:
     """A twelfth of the tasks runs here, and another twelfth is followed."""
     own = {f"0_{p}": HeldTask("active", 7) for p in range(node, PARTITIONS, NODES)}
-    copies = [p for p in range((node + 1) % NODES, PARTITIONS, NODES)]
+    copies = list(range((node + 1) % NODES, PARTITIONS, NODES))
     followed = {f"0_{p}": HeldTask("standby") for p in copies}
     offsets = {f"store-{n}": dict.fromkeys(map(str, copies), offset) for n in range(STORES)}
     return NodeMap(1, own | followed, offsets, followed=frozenset(followed))
