@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import processes  # noqa: F401 - finds the tests' modules
 from figures import at_most
 
 from stateline.server.nodes.node_map import HeldTask, NodeMap
-from stateline.server.wire import exchange
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret
 
 NODES, PROCESSES, PARTITIONS, STORES, SECONDS = 12, 4, 500, 4, 10
@@ -27,6 +28,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.bytes = 0
+        exchange: Any = import_module("stateline.server.wire.exchange")
         framed = exchange.frame
 
         def counted(message: dict[str, object]) -> bytes:
@@ -34,7 +36,7 @@ class Sent:
             self.bytes += len(data)
             return data
 
-        exchange.frame = counted  # type: ignore[assignment]
+        exchange.frame = counted
 
 
 def map_of(node: int, offset: int) -> NodeMap:
