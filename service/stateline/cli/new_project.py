@@ -26,7 +26,7 @@ def new(
     It writes the folder NAME: a module, its tests, settings, a Dockerfile and a Compose file with a broker. The folder
     must be new or empty.
 
-    Example: stateline new flights
+    Example: stateline new shop
     """
     files = project_files(name)
     folder = Path(name)

@@ -31,14 +31,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tests_of_a_new_application_pass(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "my_flights"]) == 0
+    assert main(["new", "my_shop"]) == 0
     said = capfd.readouterr().out
-    assert "stateline run my_flights:app" in said.splitlines()[-1]
+    assert "stateline run my_shop:app" in said.splitlines()[-1]
     path = os.pathsep.join([str(ROOT / "service"), str(ROOT / "store")])
     tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
     done = subprocess.run(
         tests,
-        cwd=here / "my_flights",
+        cwd=here / "my_shop",
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -49,32 +49,32 @@ def test_the_tests_of_a_new_application_pass(here: Path, capfd: pytest.CaptureFi
 
 
 def test_nothing_of_the_template_is_left_in_it() -> None:
-    files = project_files("my_flights")
+    files = project_files("my_shop")
     assert files.keys() == {
-        *("my_flights.py", "test_my_flights.py", "stateline.toml", "requirements.txt"),
+        *("my_shop.py", "test_my_shop.py", "stateline.toml", "requirements.txt"),
         *("Dockerfile", "compose.yaml", ".gitignore", "README.md"),
     }
     for name, text in files.items():
         assert "%" not in text, name
-        assert "my_flights" in text or name in (".gitignore", "requirements.txt"), name
+        assert "my_shop" in text or name in (".gitignore", "requirements.txt"), name
     assert len(files["README.md"].splitlines()) <= 20
 
 
 def test_its_settings_are_accepted_and_its_containers_name_its_files_and_commands() -> None:
-    files = project_files("flights")
-    assert load_config("flights", file=tomllib.loads(files["stateline.toml"])).commit_interval_ms == 1000
+    files = project_files("shop")
+    assert load_config("shop", file=tomllib.loads(files["stateline.toml"])).commit_interval_ms == 1000
     services: dict[str, Any] = yaml.safe_load(files["compose.yaml"])["services"]
     for service in (services["topics"], services["app"]):
         environment = {name: value for name, value in service["environment"].items() if name.startswith(PREFIX)}
-        config = load_config("flights", environment=environment)
-        assert (config.bootstrap_servers, config.node) == ("kafka:9092", "flights-1")
-    assert services["topics"]["command"] == ["topics", "flights:app", "--create"]
+        config = load_config("shop", environment=environment)
+        assert (config.bootstrap_servers, config.node) == ("kafka:9092", "shop-1")
+    assert services["topics"]["command"] == ["topics", "shop:app", "--create"]
     of_the_repository = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))["services"]["kafka"]
     assert services["kafka"]["image"] == of_the_repository["image"]
     assert services["kafka"]["environment"].items() <= of_the_repository["environment"].items()
     copied = [line.split()[1:-1] for line in files["Dockerfile"].splitlines() if line.startswith("COPY")]
-    assert copied == [["flights.py", "stateline.toml"]]
-    assert 'CMD ["run", "flights:app"]' in files["Dockerfile"]
+    assert copied == [["shop.py", "stateline.toml"]]
+    assert 'CMD ["run", "shop:app"]' in files["Dockerfile"]
 
 
 # Of Compose's specification, those of services that the template may have: it takes no others without a word.
@@ -83,7 +83,7 @@ OF_COMPOSE |= {"stop_grace_period", "volumes"}
 
 
 def test_each_of_its_containers_waits_for_one_that_gets_there_and_keeps_its_state_where_the_image_has_it() -> None:
-    files, image = project_files("flights"), (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    files, image = project_files("shop"), (ROOT / "Dockerfile").read_text(encoding="utf-8")
     compose = yaml.safe_load(files["compose.yaml"])
     services: dict[str, Any] = compose["services"]
     for service in services.values():
@@ -108,9 +108,9 @@ def test_each_of_its_containers_waits_for_one_that_gets_there_and_keeps_its_stat
 def test_what_its_containers_run_is_understood_with_the_settings_that_they_have(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["new", "flights_here"]) == 0
-    monkeypatch.chdir(here / "flights_here")
-    files = project_files("flights_here")
+    assert main(["new", "shop_here"]) == 0
+    monkeypatch.chdir(here / "shop_here")
+    files = project_files("shop_here")
     services: dict[str, Any] = yaml.safe_load(files["compose.yaml"])["services"]
     (run,) = re.findall(r"^CMD (.*)$", files["Dockerfile"], re.M)
     for name, value in services["app"]["environment"].items():
@@ -135,11 +135,11 @@ def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
         project_files(name)
 
 
-@pytest.mark.parametrize("taken", ["flights", "flights/notes.txt"])
+@pytest.mark.parametrize("taken", ["shop", "shop/notes.txt"])
 def test_nothing_is_written_where_something_is(here: Path, taken: str, capfd: pytest.CaptureFixture[str]) -> None:
     (here / taken).parent.mkdir(exist_ok=True)
     (here / taken).write_text("mine")
-    assert main(["new", "flights"]) == 2
+    assert main(["new", "shop"]) == 2
     assert "is there and not an empty folder" in capfd.readouterr().err
     assert [path.name for path in here.rglob("*") if path.is_file()] == [Path(taken).name]
     assert (here / taken).read_text() == "mine"
@@ -147,6 +147,6 @@ def test_nothing_is_written_where_something_is(here: Path, taken: str, capfd: py
 
 def test_an_empty_folder_is_taken(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(here)  # as `python -m stateline` does
-    (here / "flights").mkdir()
-    assert main(["new", "flights"]) == 0
-    assert (here / "flights" / "flights.py").is_file()
+    (here / "shop").mkdir()
+    assert main(["new", "shop"]) == 0
+    assert (here / "shop" / "shop.py").is_file()

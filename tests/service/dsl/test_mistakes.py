@@ -94,7 +94,7 @@ MISTAKES: dict[str, str] = {
     "app.global_table('totals')": "Store 'totals' is declared in {file}, line 8, already",
     "app.process(orders, name='own')(taking)": "Processor 'own' is declared in {file}, line 11, already",
     "app.punctuate(every=MINUTE, on='stream_time', stores=[totals], name='own')(taking)": "Processor 'own' is declared",
-    "stream.repartition('again'); stream.repartition('again')": "'shop-again-repartition' in {file}, line {first}, al",
+    "stream.repartition('again'); stream.repartition('again')": "'shop-again-repartition' in {file}, line {first}. ",
     "app.repartition('x', key=serdes.int64, value=serdes.json); stream.repartition('x')": "with other key",
     "app.pipeline(reads='a', writes='b', key='k', name='p')(taking); "
     "app.pipeline(reads='a', writes='c', key='k', name='p')(taking)": "'p' is declared in {file}, line {first}, al",

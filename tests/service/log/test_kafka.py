@@ -264,7 +264,7 @@ def test_a_setting_that_librdkafka_refuses_is_a_configuration_error_of_one_line_
         (log.producer, "producer.acks"),
         (log.admin, "admin.no.such"),
     ):
-        with pytest.raises(ConfigurationError, match=rf"\A[^\n]*{re.escape(setting)}[^\n]*correct[^\n]*\Z"):
+        with pytest.raises(ConfigurationError, match=rf"\A[^\n]*{re.escape(setting)}[^\n]*\Z"):
             make()
 
 
