@@ -96,7 +96,7 @@ def test_windows_that_close_unknown_while_many_late_ones_open_are_given_on(
 ) -> None:
     sizes = iter([6, 4])
     monkeypatch.setattr(
-        "stateline.worker.loop.pace.Pace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1)
+        "stateline.worker.loop.pace.SlicePace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1)
     )
     monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)
     windows = TumblingWindows(timedelta(seconds=10), grace=timedelta(seconds=60))
