@@ -32,7 +32,7 @@ class Sent:
         framed = exchange.frame
 
         def counted(message: dict[str, object]) -> bytes:
-            data = framed(message)
+            data: bytes = framed(message)
             self.bytes += len(data)
             return data
 

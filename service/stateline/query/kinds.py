@@ -290,6 +290,6 @@ def sort_key(query: ScanQuery, intervals_ms: Set[int]) -> SortKey | None:
     form = _SCANS[type(query)]
     if form.segment_order is None:
         return form.order
-    if len(intervals_ms) > 1 or query.order is Order.ANY:
+    if len(intervals_ms) > 1 or (isinstance(query, WindowRangeQuery) and query.order is Order.ANY):
         return None
     return form.segment_order(next(iter(intervals_ms), 1) or 1)
