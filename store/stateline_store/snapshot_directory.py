@@ -308,7 +308,9 @@ class SnapshotDirectory:
 
 def lease_has_ended(snapshot_id: str) -> CursorExpiredError:
     """Return the error for a snapshot that existed and has ended."""
-    return CursorExpiredError(f"The lease of the snapshot {snapshot_id} has ended: make a new one.")
+    return CursorExpiredError(
+        f"The lease of the snapshot {snapshot_id} has ended: make another one. If it had a pin, use another pin."
+    )
 
 
 def _unknown(snapshot_id: str) -> DoesNotExistError:

@@ -53,7 +53,8 @@ def certificate(
 ) -> None:
     """Make a certificate that shows other nodes who this node is.
 
-    Your own authority signs it: ca.pem and ca.key in DIR. The first certificate makes the authority too.
+    Your own authority signs it: ca.pem and ca.key in DIR. The first certificate makes the authority too. To renew a
+    certificate, use stateline certificates renew.
 
     Example: stateline node certificate machine-1 --host machine-1.example
     """
@@ -93,7 +94,8 @@ def renew(
     """Renew certificates of nodes, before they expire.
 
     The authority in DIR signs them again, for the same names. The keys stay, unless you ask for new ones. Copy each
-    new file over the old one on its node. The server loads it without a restart, and links stay.
+    new file over the old one on its node. The server loads it without a restart, and links stay. To make
+    a node's first certificate, use stateline node certificate.
 
     Example: stateline certificates renew machine-1
     """

@@ -65,7 +65,7 @@ def inspect(
         int | None, typer.Option(min=1, max=2**31 - 1, metavar="N", help="Entries to show, at most. 100 by default.")
     ] = None,
     key_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64 or float64.")
+        str | None, typer.Option(metavar="TYPE", help="string, json, bytes, int32, int64, float64, uuid or datetime.")
     ] = None,
     value_type: Annotated[str | None, typer.Option(metavar="TYPE", help="The same types, for values.")] = None,
     as_json: AsJson = False,

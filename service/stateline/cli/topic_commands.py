@@ -21,7 +21,7 @@ def topics(
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Delete this topic with all its records. Repeatable."),
+        typer.Option(metavar="TOPIC", help="Delete this topic with all its records, at once. Repeatable."),
     ] = None,
     count: Annotated[
         bool, typer.Option("--count", help="Count the committed records. This reads all of them.")

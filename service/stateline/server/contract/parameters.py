@@ -46,7 +46,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "max_staleness_ms": Parameter(
         {"type": "integer", "minimum": 0},
-        "Accept a copy whose owner cannot be reached, if its lag_ms is at most this.",
+        "If another machine may have the partition: accept a copy whose lag_ms is at most this.",
     ),
     "partition": Parameter(
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
