@@ -41,7 +41,7 @@ class Terms:
     partitions: Sequence[int] | None = None
     allow_partial: bool = False
     max_staleness_ms: int | None = None
-    """A copy whose owner cannot be reached may answer when it is at most this far behind, milliseconds."""
+    """If another machine may have the partition: a copy at most this far behind may answer, milliseconds."""
 
     def with_(self, given: TermArguments) -> Terms:
         """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist, and for a
