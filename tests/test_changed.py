@@ -32,9 +32,8 @@ def test_a_change_selects_the_tests_that_use_the_file(changed: str, test: str) -
 
 
 def test_a_change_of_the_worker_selects_no_test_of_the_store_alone() -> None:
-    assert not any(
-        test.startswith("tests/store/") for test in users().tests_that_reach(["service/stateline/worker/loop/worker.py"])
-    )
+    found = users().tests_that_reach(["service/stateline/worker/loop/worker.py"])
+    assert not any(test.startswith("tests/store/") for test in found)
 
 
 def test_a_change_of_the_environment_selects_all() -> None:
