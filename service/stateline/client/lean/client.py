@@ -191,8 +191,8 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     data = response.read(65536)
     try:
         problem = json.loads(data)
-        reason, detail = str(problem["reason"]), str(problem["detail"])[:_SHOWN]
-    except (ValueError, KeyError, TypeError):
+        reason, detail = str(problem.get("reason", "")), str(problem["detail"])[:_SHOWN]
+    except (ValueError, KeyError, TypeError, AttributeError):
         reason, detail = "", f"{url} answers with status {response.status} and no reason."
     if response.status in _PASSING:
         asked_s = retry_after_s(response.headers.get("Retry-After", ""), datetime.now(UTC))
