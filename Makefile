@@ -17,7 +17,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-changed test-cluster check wheel docs bench chaos lock clean java maven
+.PHONY: help demo test test-all test-changed test-cluster check quick-check wheel docs bench chaos lock clean java maven
 
 # Some machines keep Python from writing what it has compiled: every process would compile Stateline anew then, a third
 # of a second, and every process of the tests all of the tests, ten seconds.
@@ -53,10 +53,13 @@ test-changed: $(INSTALLED) java maven
 test-cluster: $(INSTALLED) java maven
 	@SPARK_ON=cluster $(BIN)/pytest -n 0 tests/service/spark/operators tests/service/spark/test_driver_kill.py tests/integration/test_pipeline_crashes.py $(PYTEST_ARGS)
 
+# mypy takes as long as all others: they run beside it.
 check: $(INSTALLED)
+	@$(BIN)/mypy & mypy=$$!; $(MAKE) --no-print-directory quick-check || { wait $$mypy || true; exit 1; }; wait $$mypy
+
+quick-check: $(INSTALLED)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tests/console_imports.py
 	@$(BIN)/python docs/generate.py --check
