@@ -62,9 +62,10 @@ class Pipeline:
         self.producer.commit_transaction()
 
     def marker(self) -> bytes:
+        marker = {"queryId": "q", "batchId": self.batches, "endOffsets": [], "rows": 0, "resultTopicIds": {}}
         if not self.says_ends:
-            return json.dumps({"queryId": "q", "batchId": self.batches, "endOffsets": []}).encode()
+            return json.dumps(marker).encode()
         ends: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in self.ends.items():
             ends.setdefault(topic, {})[str(partition)] = offset
-        return json.dumps({"queryId": "q", "batchId": self.batches, "endOffsets": [], "resultEnds": ends}).encode()
+        return json.dumps(marker | {"resultEnds": ends}).encode()

@@ -237,7 +237,7 @@ def test_a_worker_goes_on_when_a_pipeline_starts_over(log: Log, name: str, pipel
     watcher.stores.close()
 
 
-WRITTEN: dict[str, Any] = {"queryId": "q", "batchId": 3, "endOffsets": []}
+WRITTEN: dict[str, Any] = {"queryId": "q", "batchId": 3, "endOffsets": [], "rows": 1, "resultTopicIds": {}}
 
 
 def marker(value: Any, offset: int = 4) -> Record:
