@@ -23,8 +23,8 @@ from support.run.patience import HANGING_S
 
 SETUP = """
 import os, signal, sys, time
-from stateline.processes.readiness import Readiness
-readiness = Readiness()
+from stateline.processes.readiness import ReadySignal
+readiness = ReadySignal()
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'ends\\n'), os._exit(0)))
 signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exit(0)))
 """
@@ -34,9 +34,9 @@ CRASHES = SETUP + "sys.stderr.write('error: no such column\\n')\nsys.exit(1)"
 # It goes when the supervisor has closed its end of the pipe: it has taken note then.
 CRASHES_AT_WORK = """
 import os, select, sys
-from stateline.processes.readiness import Readiness
+from stateline.processes.readiness import ReadySignal
 ends = [os.dup(int(number)) for name, number in os.environ.items() if name == "SUPERVISOR_READY_FD"]
-Readiness().say()
+ReadySignal().say()
 for end in ends:
     noted = select.poll()
     noted.register(end, 0)

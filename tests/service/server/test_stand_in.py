@@ -31,8 +31,8 @@ KEY = "/v1/stores/aircraft/keys/a"
 SERVER = """
 import os, socket, sys, time
 from pathlib import Path
-from stateline.processes.readiness import Readiness
-readiness = Readiness()
+from stateline.processes.readiness import ReadySignal
+readiness = ReadySignal()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.01)
 listener = socket.socket(fileno=int(sys.argv[1]))
