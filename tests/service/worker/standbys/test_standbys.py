@@ -521,10 +521,11 @@ def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work
     advance, read = StandbyTasks.advance, StandbyTasks._read
     reads, turns = list[StandbyTasks](), list[tuple[bool, bool]]()
 
-    def read_long(followed: StandbyTasks) -> None:
-        read(followed)
+    def read_long(followed: StandbyTasks) -> int:
+        records = read(followed)
         reads.append(followed)
         time.sleep(0.02)
+        return records
 
     def note(followed: StandbyTasks, *, beside_work: bool) -> None:
         before = reads.count(followed)
