@@ -19,6 +19,7 @@ import statistics
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +105,6 @@ class Users:
         modules = [Module(path) for path in paths if path.startswith(below) and (ROOT / path).exists()]
         self._modules = {module.name: module for module in modules}
         self._by_path = {module.path: module for module in modules}
-        self._aliases = {name: full for module in modules for name, full in _lazy_names(module)}
         self._users: dict[str, set[str]] = defaultdict(set)
         for module in modules:
             for part in module.parts if module.name not in _STARTERS else ():
@@ -129,7 +129,7 @@ class Users:
                 yield f"{module}.{part}"
                 return
             yield f"{module}."
-            passed_on = self._aliases.get(f"{module}.{part}") or found.parts[""].imports.get(part)
+            passed_on = found.parts[""].imports.get(part)
             if not passed_on or passed_on == name:
                 return
             name = passed_on
@@ -164,25 +164,22 @@ class Users:
         paths = {self._modules[part.rpartition(".")[0]].path for part in reached}
         return (paths & self.tests) | {path for path in self.tests if path.count("/") == 1}
 
+    @cached_property
+    def _texts(self) -> dict[str, set[str]]:
+        """The strings of each module, by its name."""
+        parts = {name: module.parts.values() for name, module in self._modules.items()}
+        return {name: {text for part in found for text in part.texts} for name, found in parts.items()}
+
     def _modules_for(self, path: str) -> set[str]:
         if path.endswith(".py"):
             return {self._by_path[path].name} if path in self._by_path else set()
         file = PurePosixPath(path)
-        modules = self._modules.values()
-        texts = {module.name: {text for part in module.parts.values() for text in part.texts} for module in modules}
-        if naming := {name for name, named in texts.items() if any(file.name in text for text in named)}:
+        if naming := {name for name, texts in self._texts.items() if any(file.name in text for text in texts)}:
             return naming
         for folder in file.parents:
-            if beside := {module.name for module in modules if PurePosixPath(module.path).parent == folder}:
+            if beside := {name for name, m in self._modules.items() if PurePosixPath(m.path).parent == folder}:
                 return beside
         return set()
-
-
-def _lazy_names(module: Module) -> Iterator[tuple[str, str]]:
-    """The names that a package loads when they are first asked for, and where they are."""
-    if module.path.endswith("__init__.py"):
-        for name, full in module.parts[""].imports.items():
-            yield f"{module.name}.{name}", full
 
 
 def changed_since(base: str) -> list[str]:

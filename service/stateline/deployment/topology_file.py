@@ -210,8 +210,8 @@ def read_topology(application: Path) -> PublishedTopology:
 
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
-    """Return the topics that stores were made of, as the last worker counted them, whatever else the file has. Returns
-    none if there is no such file, and none with a warning if the file is not JSON.
+    """Return the input topics of the stores, as the last worker counted them. Returns none if there is no such file,
+    and none with a warning if the file is not JSON. The other members of the file do not matter.
 
     Raises `DamagedDataError` when what it says of them makes no sense, `RetryLaterError` when the operating system
     refuses to read it: they may have grown since.

@@ -271,7 +271,12 @@ def path_of(query: ScanQuery) -> str:
 
 def descends(query: ScanQuery) -> bool:
     """Whether its entries come in descending order."""
-    return getattr(query, "order", None) is Order.DESCENDING
+    return _order(query) is Order.DESCENDING
+
+
+def _order(query: ScanQuery) -> Order | None:
+    order: Order | None = getattr(query, "order", None)
+    return order
 
 
 def entries_of(query: ScanQuery, result: Scan[Any], schema: StoreSchema) -> Scan[Entry]:
@@ -290,6 +295,6 @@ def sort_key(query: ScanQuery, intervals_ms: Set[int]) -> SortKey | None:
     form = _SCANS[type(query)]
     if form.segment_order is None:
         return form.order
-    if len(intervals_ms) > 1 or (isinstance(query, WindowRangeQuery) and query.order is Order.ANY):
+    if len(intervals_ms) > 1 or _order(query) is Order.ANY:
         return None
     return form.segment_order(next(iter(intervals_ms), 1) or 1)

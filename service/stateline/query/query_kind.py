@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 from stateline.query.values import Entry, SortKey
-from stateline_store import Query, Scan, StoreSchema, WindowRangeQuery, queries
+from stateline_store import Order, Query, Scan, StoreSchema, WindowRangeQuery, queries
 from stateline_store.layout import STORE_KINDS, plain_kind
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -88,6 +88,14 @@ class QueryKind:
     def is_scan(self) -> bool:
         """Whether its answer has pages of entries."""
         return self.entry is not None
+
+    def usual_order(self, *, of_key: bool, pages: bool) -> Order:
+        """The order of its entries if the caller asks for none. A stream that has to be sorted by segments has any:
+        sorting takes time."""
+        if self.descends:
+            return Order.DESCENDING
+        by_segment = any(each.segment_order for each in self.forms if each.of_key is of_key)
+        return Order.ANY if by_segment and not pages else Order.ASCENDING
 
     @property
     def result(self) -> Schema:

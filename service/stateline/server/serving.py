@@ -22,8 +22,9 @@ from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.claims import Claims
 from stateline.server.nodes.joining import hello_of, node_url
 from stateline.server.nodes.keys import node_keys, why_alone
+from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.nodes import Nodes
-from stateline.server.nodes.own_map import MapBounds, OwnMap
+from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies

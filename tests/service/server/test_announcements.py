@@ -16,8 +16,8 @@ from stateline.deployment.pipeline_reports import PipelineReport
 from stateline.deployment.pipeline_status import PipelineStatus
 from stateline.server.nodes import nodes as nodes_module
 from stateline.server.nodes.greeting import Hello, NotANodeError
+from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.node_map import HeldTask, NodeMap
-from stateline.server.nodes.own_map import MapBounds
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.telemetry.node_metrics import NodeCounts

@@ -107,7 +107,8 @@ class QueryTimes(NamedTuple):
 
 
 def _quantile_ms(edges: Sequence[float], counts: Sequence[float], quantile: float) -> float | None:
-    """Interpolated within its bucket, as Prometheus does; None where nothing was counted, or counting began anew."""
+    """Interpolate within the bucket, as Prometheus does. Returns None if nothing was counted, or counting started
+    again."""
     if counts[-1] <= 0 or min(counts) < 0:
         return None
     rank = quantile * counts[-1]

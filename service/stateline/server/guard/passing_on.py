@@ -7,8 +7,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from stateline.server.guard.caller import forbidden
-from stateline.server.guard.proofs import ProvenConnection, Shown
-from stateline.server.guard.tokens import Credential, Tokens
+from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
+from stateline.server.guard.tokens import Tokens
 from stateline_store import UnauthenticatedError
 
 PROVEN = "Proven"
@@ -41,14 +41,14 @@ def token_header(connection: ProvenConnection, asked: bytes) -> dict[str, str]:
     return {"authorization": f"{PROVEN} {connection.prove(shown.digest, asked)}"}
 
 
-def check_passed_on(tokens: Tokens | None, credential: Credential | None, store: str) -> None:
+def check_passed_on(tokens: Tokens | None, proof: Proof | None, store: str) -> None:
     """Whether this node lets the holder of a token that another node passes on read this store; `tokens` are those of
     this node, None where everybody may. Raises `UnauthenticatedError` or `ForbiddenError`."""
     if tokens is None:
         return
-    if credential is None:
+    if proof is None:
         raise UnauthenticatedError(
             "The node that has this wants a token, and the one that was asked has passed none on."
         )
-    if not tokens.holder(credential).may_read(store):
+    if not tokens.holder(proof).may_read(store):
         raise forbidden(store)

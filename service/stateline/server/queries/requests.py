@@ -81,14 +81,14 @@ class RequestReader:
         return arguments.integer("limit", self._limit_default, 1, self.limit_max, "server.limit.max")
 
 
+_ORDERS = {"asc": Order.ASCENDING, "desc": Order.DESCENDING}
+
+
 def columns_of(kind: QueryKind, definition: StoreDefinition) -> tuple[str, ...]:
     """The columns that the answer to this query may have: its members, or those of its entries."""
     if kind.is_scan:
         return entry_columns(definition)
     return ("found", *entry_columns(definition)) if kind.word in ("key", "keys") else tuple(kind.answer)
-
-
-_ORDERS = {"asc": Order.ASCENDING, "desc": Order.DESCENDING, "any": Order.ANY}
 
 
 def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tuple[str, ...]:
@@ -110,10 +110,10 @@ def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -
 def scan_query(
     kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments, *, pages: bool
 ) -> ScanQuery:
-    """The query of this kind, with the arguments that it takes. Without pages, windows of all keys have an order only
-    if the caller asks for one: sorting takes time. Raises as `Arguments` and `query_of` do."""
-    usual = "any" if kind.word == "windows" and key is None and not pages else "desc" if kind.descends else "asc"
-    order = _ORDERS[arguments.choice("order", usual, ("asc", "desc"))]
+    """The query of this kind, with the arguments that it takes; `pages`, or a stream. Raises as `Arguments` and
+    `query_of` do."""
+    usual = kind.usual_order(of_key=key is not None, pages=pages)
+    order = _ORDERS.get(arguments.choice("order", "", _ORDERS), usual)
     definition, given = store.definition, dict[str, Any](key=key)
     for name in kind.url_parameters:
         if PARAMETERS[name].schema is TIME:

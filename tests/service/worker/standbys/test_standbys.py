@@ -162,6 +162,10 @@ def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
     return looks
 
 
+def until_shared(one: Worker, two: Worker) -> None:
+    eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+
+
 @every_pair
 def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_again(
     group: Group, delivered: list[Record]
@@ -169,7 +173,7 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
     group.send()
     with group.worker("two") as two:
         with group.worker("one") as one:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             for _ in range(3):
                 group.send()
                 for node in ("one", "two"):
@@ -228,7 +232,7 @@ def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_a
     group.send()
     with group.worker("two") as two:
         with group.worker("one") as one:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             is_left.set()
         eventually(lambda: len(seen) >= 2, "it has taken over what the other one had")
     for told in seen.values():
@@ -255,7 +259,7 @@ def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
         monkeypatch.setattr(StandbyTasks, "add", note)
         with group.worker("two", max__warmup__replicas=1) as two:
             assert has(one, 4, 0)(), "nothing is taken from it while the other one catches up"
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             assert delivered == []
             assert behind[:2] == [0, 0], "it begins with one when the one before has caught up"
             group.send()
@@ -280,7 +284,7 @@ def test_one_that_was_about_to_join_and_is_gone_is_given_no_share_of_those_that_
             gone.say()
             gone.say_standbys(StandbysEntry(frozenset({"0_0", "0_1"}), joining=True))
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             assert delivered == [], "two had both of them before it joined"
 
 
@@ -301,7 +305,7 @@ def test_a_worker_says_what_its_standbys_lack_before_it_joins_too_and_that_it_ha
             eventually(lambda: [lag.records for lag in group.lags("two").values()] == [0, 0], "it says what it lacks")
             assert has(one, 4, 0)(), "it has not joined"
             is_held.clear()
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             ask_to_drain(StateDirectory(group.root / "two", group.app.application_id).application, "worker-0")
             eventually(lambda: group.lags("two") == {}, "it follows none any more")
 
@@ -314,7 +318,7 @@ def test_who_waits_for_files_that_nobody_fetches_reads_the_changelogs(
     with group.worker("one") as one, caplog.at_level(logging.INFO):
         eventually(group.is_whole("one"), "one has read all")
         with group.worker("two", acceptable__recovery__lag=0) as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             eventually(group.is_whole("two"), "it has all of it")
             group.check("two")
             said = [line for line in caplog.messages if "no server of this node fetches it" in line]
@@ -367,7 +371,7 @@ def test_a_drained_worker_has_given_everything_away_at_once_and_takes_nothing_un
     with group.worker("two", **LONG_SESSION) as two:
         for _ in range(2):
             with group.worker("one", **LONG_SESSION) as one:
-                eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+                until_shared(one, two)
                 ask_to_drain(StateDirectory(group.root / "one", group.app.application_id).application, "worker-0")
                 eventually(has(two, 4, 0), "the other one has all", LONG_S)
                 eventually(has(one, 0, 0), "it has nothing")
@@ -381,7 +385,7 @@ def test_a_node_that_is_to_leave_when_it_stops_does_so_at_once(group: Group) -> 
     group.send()
     with group.worker("two", **LONG_SESSION) as two:
         with group.worker("one", node__leave="true", **LONG_SESSION) as one:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
         eventually(has(two, 4, 0), "the other one has all", LONG_S)
         group.send()
         eventually(group.is_whole("two"), "and goes on")
@@ -404,7 +408,7 @@ def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_n
     monkeypatch.setattr(StandbyStore, "commit", refuse)
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         is_full.set()
         group.send()
         eventually(lambda: "The disk is full" in caplog.text, "it meets the full disk")
@@ -472,7 +476,7 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
     monkeypatch.setattr(KafkaAdmin, "committed", ask)
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         followed = [*one.standbys.tasks, *two.standbys.tasks]
         is_away.set()
         for _ in range(6):
@@ -502,7 +506,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
     monkeypatch.setattr(KafkaConsumer, "poll", fail)
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         followed = [*one.standbys.tasks, *two.standbys.tasks]
         readers += [one.standbys.followed, two.standbys.followed]
         group.send()
@@ -537,7 +541,7 @@ def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work
     monkeypatch.setattr(StandbyTasks, "advance", note)
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
         turns.clear()
@@ -558,7 +562,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     group.send()
     with group.worker("one") as one:
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             followed = {task.id.partition for task in two.standbys.tasks}
         places = [TopicPartition(changelog, n) for n in followed]
         with closing(group.log.admin()) as admin:
@@ -568,7 +572,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
                 eventually(lambda: all(group.has("one", n) for n in followed), "what it owns goes on")
             delete_records(group.servers, admin, ends)  # what is left has every key
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             group.send()
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
@@ -583,14 +587,14 @@ def test_a_standby_that_has_everything_keeps_its_rows_when_its_changelog_is_empt
     group.send()
     with group.worker("one") as one:
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
         with closing(group.log.admin()) as admin:
             places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
             delete_records(group.servers, admin, {place: admin.log_end(place) for place in places})
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
@@ -601,7 +605,7 @@ def test_a_standby_follows_a_store_that_gets_what_it_missed_while_it_was_not_dec
     declared = group.app
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
     group.app = counting(name=declared.application_id, topic=group.topic, store="others", table=True)
@@ -617,7 +621,7 @@ def test_a_standby_follows_a_store_that_gets_what_it_missed_while_it_was_not_dec
     group.send()
     with group.worker("one") as one:
         with group.worker("two") as two:
-            eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+            until_shared(one, two)
             for node in ("one", "two"):
                 eventually(group.is_whole(node), f"{node} has all of it")
                 group.check(node)
@@ -642,7 +646,7 @@ def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
     monkeypatch.setattr(StandbyTasks, "_read", read_later)
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
-        eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
+        until_shared(one, two)
         is_held.set()
         places = [TopicPartition(changelog, n) for n in range(PARTITIONS)]
         with closing(group.log.admin()) as admin:
