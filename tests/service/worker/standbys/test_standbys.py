@@ -563,6 +563,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     with group.worker("one") as one:
         with group.worker("two") as two:
             until_shared(one, two)
+            eventually(group.is_whole("two"), "it has rows that it lacks later")
             followed = {task.id.partition for task in two.standbys.tasks}
         places = [TopicPartition(changelog, n) for n in followed]
         with closing(group.log.admin()) as admin:
