@@ -289,6 +289,8 @@ def kafka_is_slow() -> Iterator[threading.Event]:
         answers.set()
 
 
+# Kafka's word that nobody else is there counts for 250 ms. A busy machine may take longer to hear it.
+PATIENT_MS = 10_000
 ALONE_S = 2.0  # for how long a machine that is cut off is asked
 
 
@@ -313,7 +315,7 @@ def test_a_machine_alone_answers_through_an_outage_of_kafka_until_a_neighbour_co
         wait_until(lambda: not one.active(), HANGING_S)
         until_s = time.monotonic() + SESSION_MS / 1000 + ALONE_S
         while time.monotonic() < until_s:
-            told = one.get("/v1/stores/counts/range")
+            told = one.get("/v1/stores/counts/range", wait_ms=PATIENT_MS)
             assert told.status_code == 200, told.text
             assert {entry["key"]: entry["value"] for entry in told.json()["entries"]} == sent
             time.sleep(0.1)
@@ -359,7 +361,7 @@ def test_one_machine_alone_answers_when_its_worker_has_ended(scene: Scene) -> No
         scene.one.stop_worker(number)
         began_s = time.monotonic()
         while time.monotonic() < began_s + SESSION_MS / 1000 + 2:
-            told = scene.one.get("/v1/stores/counts/range")
+            told = scene.one.get("/v1/stores/counts/range", wait_ms=PATIENT_MS)
             assert told.status_code == 200, told.text
             assert {entry["key"]: entry["value"] for entry in told.json()["entries"]} == sent
             time.sleep(0.1)
