@@ -18,7 +18,7 @@ def users() -> Users:
     ("changed", "test"),
     [
         pytest.param("store/stateline_store/position.py", "tests/store/test_position.py", id="what it imports"),
-        pytest.param("store/stateline_store/rocksdb_engine.py", "tests/store/test_queries.py", id="by a lazy package"),
+        pytest.param("store/stateline_store/rocksdb/engine.py", "tests/store/test_queries.py", id="by a lazy package"),
         pytest.param("service/stateline/cli/status.py", "tests/service/cli/test_status.py", id="a command"),
         pytest.param("service/stateline/worker/loop/worker.py", "tests/integration/test_sick_nodes.py", id="a process"),
         pytest.param("tests/support/apps/sick_app.py", "tests/integration/test_sick_nodes.py", id="an application"),

@@ -59,7 +59,7 @@ from stateline_store import (
     TopicPartition,
     WindowStore,
 )
-from stateline_store.windowed_keys import window_key
+from stateline_store.rows.windowed_keys import window_key
 from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S

@@ -75,10 +75,11 @@ def test_type_checkers_know_the_names_that_are_loaded_when_asked_for_and_no_othe
     )
     known: dict[str, set[str]] = {home: set() for home in loaded}
     for node in ast.walk(tree):
-        home = str(node.module).rpartition(".")[2] if isinstance(node, ast.ImportFrom) else ""
+        inside = ".".join(Path(package).parts[1:])
+        home = str(node.module).removeprefix(f"{inside}.") if isinstance(node, ast.ImportFrom) else ""
         if isinstance(node, ast.ImportFrom) and home in loaded:
             names = {alias.name for alias in node.names}
-            known[home] |= defined(ROOT / package / f"{home}.py") if names == {"*"} else names
+            known[home] |= defined(ROOT / package / f"{home.replace('.', '/')}.py") if names == {"*"} else names
     assert known == {home: set(names.split()) for home, names in loaded.items()}
 
 

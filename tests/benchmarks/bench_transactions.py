@@ -19,7 +19,7 @@ from rocksdict import Rdict, WriteOptions
 from topic import key_of, value
 
 from stateline_store import KeyValueStore, StoreContext, TimestampedKeyValueStore
-from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
+from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
 
 PUTS = 1_000_000
 KEYS = 200_000

@@ -17,7 +17,7 @@ from ingest_app import app
 from topic import PARTITIONS, TOPIC, Group, loaded_broker
 
 from stateline_store import NotPresentError, SecondaryReader, StateDirectory
-from stateline_store.commit_notice import NoticeView
+from stateline_store.files.commit_notice import NoticeView
 
 _HERE = Path(__file__).parent
 _DEADLINE_S = 300.0

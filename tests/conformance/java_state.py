@@ -22,7 +22,7 @@ from stateline.log.interface import Admin
 from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
-from stateline_store.windowed_keys import split_session_key, split_window_key, window_key
+from stateline_store.rows.windowed_keys import split_session_key, split_window_key, window_key
 from support.kafka.java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here

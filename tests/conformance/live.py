@@ -18,7 +18,7 @@ from stateline.log.interface import Admin
 from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
-from stateline_store.windowed_keys import split_session_key, split_window_key
+from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 from support import TESTS
 from support.kafka.java_streams import JavaStreams, Row
 from support.processes.forked import Forked

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.golden import section
 from stateline_store import DamagedDataError, NewerFormatError, Position, TopicPartition
-from stateline_store.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
+from stateline_store.files.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
 
 
 def offsets_of(vector: dict[str, Any]) -> dict[TopicPartition, int]:

@@ -9,10 +9,10 @@ from confluent_kafka import murmur2
 from conformance.golden import section, unhex
 from stateline.serde.partitioner import home_partition
 from stateline_store import StoreContext
-from stateline_store.segments import Segments
-from stateline_store.versioned_store import default_segment_interval_ms
-from stateline_store.window_store import WindowStore
-from stateline_store.windowed_keys import Windowed, session_key, split_session_key, split_window_key, window_key
+from stateline_store.rows.segments import Segments
+from stateline_store.rows.windowed_keys import Windowed, session_key, split_session_key, split_window_key, window_key
+from stateline_store.stores.versioned_store import default_segment_interval_ms
+from stateline_store.stores.window_store import WindowStore
 
 _SEQUENCE_SIZE = 4
 

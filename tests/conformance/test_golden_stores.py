@@ -31,10 +31,10 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.session_store import SessionStore
-from stateline_store.versioned_store import VersionedStore
-from stateline_store.window_store import TimestampedWindowStore, WindowStore
-from stateline_store.windowed_keys import Windowed
+from stateline_store.rows.windowed_keys import Windowed
+from stateline_store.stores.session_store import SessionStore
+from stateline_store.stores.versioned_store import VersionedStore
+from stateline_store.stores.window_store import TimestampedWindowStore, WindowStore
 
 History: TypeAlias = dict[str, Any]
 Step: TypeAlias = dict[str, Any]

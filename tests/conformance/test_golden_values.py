@@ -10,9 +10,9 @@ from conformance.golden import section, unhex
 from stateline.log.interface import Record
 from stateline.processing.changelog import position_of_changelog
 from stateline_store import Position
-from stateline_store.timestamped_rows import join, split
-from stateline_store.versioned_rows import Version, append, bounds, find, new_row, versions
-from stateline_store.versioned_rows import join as join_row
+from stateline_store.rows.timestamped_rows import join, split
+from stateline_store.rows.versioned_rows import Version, append, bounds, find, new_row, versions
+from stateline_store.rows.versioned_rows import join as join_row
 
 
 def test_timestamped_values_are_kafka_streams_bytes_and_are_read_back() -> None:

@@ -27,11 +27,11 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
-from stateline_store.offline_store import OfflineStore
-from stateline_store.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
-from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
+from stateline_store.files.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
+from stateline_store.rows.timestamped_rows import split
 from stateline_store.scan import EVERY_KEY
-from stateline_store.timestamped_rows import split
 from support import TESTS
 from support.apps import steps_app
 from support.apps.own_stores import OwnStore

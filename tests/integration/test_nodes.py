@@ -31,7 +31,7 @@ from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies
 from stateline_store import ConfigurationError, StateDirectory
-from stateline_store.process_metadata import PROCESS_FILE
+from stateline_store.files.process_metadata import PROCESS_FILE
 from support.apps import changes_app
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading

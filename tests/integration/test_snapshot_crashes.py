@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from stateline.log import open_log
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 from support import TESTS
 from support.oracles.crash_watch import COMMIT_MS, PARTITIONS, Feeder, Oracle
 from support.processes.forked import Forked

@@ -17,7 +17,7 @@ from service.spark import departures as d
 from stateline.deployment.pipeline_status import read_status
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark import submit
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 from support import TESTS
 from support.processes.query_server import OwningWorker, server_process, wait_until
 from support.run.length import long_only

@@ -37,7 +37,7 @@ from stateline_store import (
     WindowRangeQuery,
     WindowStore,
 )
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 
 RETENTION, SIZE = 100_000, 10_000  # ms: segments of a minute in window and session stores, of 20 s in versioned ones
 END_OF_TIME = 2**63 - 1

@@ -18,8 +18,8 @@ from stateline_store import (
     TopicPartition,
     settle_places,
 )
-from stateline_store.offline_store import OfflineStore
-from stateline_store.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
+from stateline_store.files.offset_checkpoint import read_offset_checkpoint, read_position, write_offset_checkpoint
+from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.scan import EVERY_KEY
 
 APP = "app"

@@ -19,7 +19,7 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 from support.rocksdb import database_of
 
 KEYS = [b"k%02d" % i for i in range(20)]

@@ -48,8 +48,8 @@ from collections.abc import Callable
 import pytest
 
 from stateline_store import IsolationLevel, KeyRange, KeyValueStore, StoreIterator, TopicPartition, TransactionBuffer
+from stateline_store.rows.transaction_buffer import ENTRY_OVERHEAD
 from stateline_store.scan import EVERY_KEY, Scan
-from stateline_store.transaction_buffer import ENTRY_OVERHEAD
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG = TopicPartition("changelog", 0)

@@ -26,11 +26,11 @@ from stateline_store import (
     TopicPartition,
     store_path,
 )
-from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart, link_database
+from stateline_store.snapshots.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 
 SOURCE = TopicPartition("orders", 0)
 MANY_FLUSHES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)

@@ -19,8 +19,8 @@ from stateline_store import (
     StoreContext,
     clean,
 )
-from stateline_store.directory import global_task
-from stateline_store.relocation_journal import journal_path
+from stateline_store.files.directory import global_task
+from stateline_store.files.relocation_journal import journal_path
 
 DELAY_MS = 600_000
 LONG_AGO_MS = 1_000_000_000_000

@@ -21,7 +21,7 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
-from stateline_store.directory import global_task
+from stateline_store.files.directory import global_task
 
 
 def test_paths_are_those_of_the_layout(tmp_path: Path) -> None:

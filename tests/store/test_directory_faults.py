@@ -27,7 +27,7 @@ from stateline_store import (
     clean,
     settle_places,
 )
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 from support.processes.small_disk import fill, free, new_small_disk, read_only
 from support.rocksdb import offsets_of
 from support.run.patience import HANGING_S

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline_store import RetryLaterError
-from stateline_store.durable_files import create_file, remove_file, replace_file
+from stateline_store.files.durable_files import create_file, remove_file, replace_file
 from support.processes.open_files import open_files
 
 

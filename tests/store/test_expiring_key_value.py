@@ -19,7 +19,7 @@ from stateline_store import (
     notice_path,
     store_path,
 )
-from stateline_store.timestamped_rows import join
+from stateline_store.rows.timestamped_rows import join
 
 TTL = 100
 CHANGELOG = TopicPartition("changelog", 0)

@@ -22,8 +22,8 @@ from stateline_store import (
     VersionedStore,
     WindowStore,
 )
-from stateline_store.directory import notice_path, store_path
-from stateline_store.format_upgrade import (
+from stateline_store.files.directory import notice_path, store_path
+from stateline_store.inspection.format_upgrade import (
     Files,
     UpgradeMode,
     check_plain_files,
@@ -33,7 +33,7 @@ from stateline_store.format_upgrade import (
     withdraw_plain_files,
 )
 from stateline_store.layout import Layout
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb.engine import RocksDBEngine
 from support.rocksdb import offsets_of
 
 TIMESTAMPED = Layout("key_value", timestamped=True)
@@ -114,7 +114,7 @@ def test_readers_of_plain_files_can_be_sent_away_while_the_files_stay(task: Path
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_removal_that_is_killed_is_gone_on_with(task: Path, step: str) -> None:
-    program = "import pathlib, sys; from stateline_store.format_upgrade import *; "
+    program = "import pathlib, sys; from stateline_store.inspection.format_upgrade import *; "
     program += "remove_plain_files(pathlib.Path(sys.argv[1]), 's')"
     environment = os.environ | {"STATELINE_CRASH_AT": step}
     killed = subprocess.run([sys.executable, "-c", program, str(task)], env=environment, check=False)

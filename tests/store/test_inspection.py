@@ -29,17 +29,17 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
     VersionedStore,
-    offline_store,
 )
-from stateline_store.engine import Commit
-from stateline_store.inspection import inspect_directory, inspect_store, inspect_task, lock_holder
-from stateline_store.inspection_report import StoreReport
-from stateline_store.offline_entries import Entry, entries
-from stateline_store.offline_store import OfflineStore
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_rows import read_commit
-from stateline_store.segments import PREFIX, present
-from stateline_store.windowed_keys import session_key, split_window_key, window_key
+from stateline_store.engines.engine import Commit
+from stateline_store.inspection.inspection import inspect_directory, inspect_store, inspect_task, lock_holder
+from stateline_store.inspection.inspection_report import StoreReport
+from stateline_store.inspection.offline_entries import Entry, entries
+from stateline_store.rocksdb import offline_store
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rocksdb.rows import read_commit
+from stateline_store.rows.segments import PREFIX, present
+from stateline_store.rows.windowed_keys import session_key, split_window_key, window_key
 from support.rocksdb import database_of
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)

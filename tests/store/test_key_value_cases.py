@@ -63,7 +63,7 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
 )
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 from support.rocksdb import database_of
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

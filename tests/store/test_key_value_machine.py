@@ -20,7 +20,7 @@ from stateline_store import (
     notice_path,
     store_path,
 )
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.options import Tuning
 from support.processes.killed import as_killed
 from support.run.length import long_or_short
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stateline_store import DamagedDataError, InvalidArgumentError, Position, RetryLaterError, TopicPartition
-from stateline_store.offset_checkpoint import (
+from stateline_store.files.offset_checkpoint import (
     OFFSET_UNKNOWN,
     read_offset_checkpoint,
     read_position,
@@ -30,7 +30,7 @@ OFFSETS = st.dictionaries(
 WRITER = """
 import sys; from pathlib import Path
 from stateline_store import TopicPartition
-from stateline_store.offset_checkpoint import write_offset_checkpoint
+from stateline_store.files.offset_checkpoint import write_offset_checkpoint
 write_offset_checkpoint(Path(sys.argv[1]), {TopicPartition("topic", 0): int(offset) for offset in sys.argv[2:]})
 """
 

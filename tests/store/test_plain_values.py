@@ -25,12 +25,12 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
-from stateline_store.directory import notice_path, store_path
-from stateline_store.engine import Commit, Engine
-from stateline_store.memory_engine import MemoryEngine
-from stateline_store.offline_store import OfflineStore
-from stateline_store.plain_values import PlainValuesEngine, PlainValuesReader
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.engines.engine import Commit, Engine
+from stateline_store.engines.memory_engine import MemoryEngine
+from stateline_store.files.directory import notice_path, store_path
+from stateline_store.reads.plain_values import PlainValuesEngine, PlainValuesReader
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.scan import EVERY_KEY, KeyRange
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

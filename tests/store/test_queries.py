@@ -51,8 +51,8 @@ from stateline_store import (
     queries,
     store_path,
 )
-from stateline_store.plain_values import PlainValuesReader
-from stateline_store.timestamped_rows import split
+from stateline_store.reads.plain_values import PlainValuesReader
+from stateline_store.rows.timestamped_rows import split
 from store.query_oracles import (
     END_OF_TIME,
     KINDS,

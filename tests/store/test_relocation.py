@@ -28,8 +28,8 @@ from stateline_store import (
     settle_places,
 )
 from stateline_store.errors import CallerError, RetryLaterError
-from stateline_store.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
-from stateline_store.relocation import plan_moves, unknown_stores
+from stateline_store.files.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from stateline_store.files.relocation import plan_moves, unknown_stores
 from store import relocation_scene as scene
 
 SWAP = {"a": 0, "at": 0, "b": 1}, {"a": 1, "at": 1, "b": 0}

@@ -27,11 +27,11 @@ from stateline_store import (
     SecondaryReader,
     StoreContext,
     TopicPartition,
-    rocksdb_options,
 )
-from stateline_store.engine import Commit
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
+from stateline_store.engines.engine import Commit
+from stateline_store.rocksdb import options as rocksdb_options
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK_BYTES
 from support.rocksdb import database_of, offsets_of, write_to
 from support.run.patience import HANGING_S
@@ -334,7 +334,7 @@ def test_a_scan_does_not_cross_the_deleted_rows_beside_its_range(
         options.set_max_skippable_internal_keys(10)  # an iterator that has crossed more ends with an error
         return options
 
-    monkeypatch.setattr("stateline_store.rocksdb_scans.ReadOptions", few_steps)
+    monkeypatch.setattr("stateline_store.rocksdb.scans.ReadOptions", few_steps)
     rows = [b"b-one", b"c-1", b"c-2", b"d-one"]
     deleted = [letter + b"-%03d" % number for letter in (b"a", b"b-o", b"c", b"d", b"e") for number in range(100)]
     store.put_all([(key, b"v") for key in rows + deleted])

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from stateline_store import PoisonedError, Position, row_cache
-from stateline_store.engine import Commit
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.row_cache import UNKNOWN, RowCache
+from stateline_store import PoisonedError, Position
+from stateline_store.engines import row_cache
+from stateline_store.engines.engine import Commit
+from stateline_store.engines.row_cache import UNKNOWN, RowCache
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rows.transaction_buffer import ENTRY_OVERHEAD
 from stateline_store.scan import KeyRange
-from stateline_store.transaction_buffer import ENTRY_OVERHEAD
 from support.rocksdb import writes_of
 
 ROW = ENTRY_OVERHEAD + 2 + 3  # bytes of a row as below

@@ -23,9 +23,9 @@ from stateline_store import (
     StoreContext,
     StoreState,
     TopicPartition,
-    rocksdb_secondary,
 )
-from stateline_store.rocksdb_secondary import RocksDBSecondary
+from stateline_store.rocksdb import secondary as rocksdb_secondary
+from stateline_store.rocksdb.secondary import RocksDBSecondary
 from store import store_processes as programs
 from support.rocksdb import database_of
 from support.run.length import long_or_short

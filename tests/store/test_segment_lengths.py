@@ -23,8 +23,8 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
-from stateline_store.directory import notice_path, store_path
-from stateline_store.segments import EVERY_SEGMENT, segment_of
+from stateline_store.files.directory import notice_path, store_path
+from stateline_store.rows.segments import EVERY_SEGMENT, segment_of
 from support.run.length import long_or_short
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -140,7 +140,7 @@ def test_a_store_that_is_too_large_keeps_its_segments_and_says_so(
 ) -> None:
     context = StoreContext("0_0", tmp_path)
     busy(context)
-    monkeypatch.setattr("stateline_store.segment_lengths.MOST_BYTES", 100)
+    monkeypatch.setattr("stateline_store.rocksdb.segment_lengths.MOST_BYTES", 100)
     with closing(versioned(10 * S)) as longer:
         longer.init(context)
         assert longer.segments.interval_ms == S

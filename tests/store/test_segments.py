@@ -17,8 +17,8 @@ from stateline_store import (
     StoreContext,
     StoreIterator,
 )
-from stateline_store.keyed_scans import end_of_keys
-from stateline_store.segments import PREFIX, SegmentRange, existing, present, scan_segments
+from stateline_store.reads.keyed_scans import end_of_keys
+from stateline_store.rows.segments import PREFIX, SegmentRange, existing, present, scan_segments
 
 KEYS = st.binary(max_size=4) | st.text(alphabet="\x00\x01", max_size=30).map(str.encode)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline_store import IsolationLevel, KeyValueStore, StoreContext, store_path
-from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.reads.splits import LONGEST_BOUNDARY, TableFile, common, splits
+from stateline_store.rocksdb.options import Tuning
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.splits import LONGEST_BOUNDARY, TableFile, common, splits
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart, link_database
 
 _KEYS = st.binary(max_size=4)
 _TABLES = st.lists(st.builds(lambda a, b, n: TableFile(min(a, b), max(a, b), n), _KEYS, _KEYS, st.integers(1, 1000)))

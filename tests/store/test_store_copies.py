@@ -24,15 +24,14 @@ from stateline_store import (
     StoreContext,
     TopicPartition,
     TopologyError,
-    copied_files,
-    store_copies,
     store_path,
 )
-from stateline_store.checkpoints import CheckpointPart, link_database
-from stateline_store.copied_files import ArrivingFile, LeavingFile
 from stateline_store.layout import StoreTypes
-from stateline_store.rocksdb_options import Tuning
-from stateline_store.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
+from stateline_store.rocksdb.options import Tuning
+from stateline_store.snapshots import copied_files, store_copies
+from stateline_store.snapshots.checkpoints import CheckpointPart, link_database
+from stateline_store.snapshots.copied_files import ArrivingFile, LeavingFile
+from stateline_store.snapshots.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
 TYPES = StoreTypes("string", "string")

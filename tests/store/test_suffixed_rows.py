@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.suffixed_rows import SuffixedRange, by_key, by_key_down
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX
-from stateline_store.suffixed_rows import SuffixedRange, by_key, by_key_down
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX
 
 Chunks = list[list[tuple[bytes, bytes]]]
 FIRST, LAST = 2**40, 2**40 + 300  # what a suffix begins with: of a segment always the same

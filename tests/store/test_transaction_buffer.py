@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateline_store import InvalidArgumentError, KeyRange, StoreIterator, TransactionBuffer
+from stateline_store.rows.transaction_buffer import ENTRY_OVERHEAD
 from stateline_store.scan import EVERY_KEY, Scan
-from stateline_store.transaction_buffer import ENTRY_OVERHEAD
 
 KEYS = st.binary(max_size=3)
 VALUES = st.none() | st.binary(max_size=3)
@@ -63,7 +63,7 @@ def test_a_merge_comes_in_pieces_however_much_is_staged_between_two_rows(
     buffer.put_all(staged.items())
     ordered = sorted(rows.items(), reverse=reverse)
     chunks = Scan.of_chunks(ordered[at : at + of_base] for at in range(0, len(ordered), of_base))
-    with patch("stateline_store.transaction_buffer.LARGEST_CHUNK", of_staged):
+    with patch("stateline_store.rows.transaction_buffer.LARGEST_CHUNK", of_staged):
         pieces = list(buffer.merge_over(chunks, reverse=reverse).chunks())
     expected = {key: value for key, value in {**rows, **staged}.items() if value is not None}
     assert [row for piece in pieces for row in piece] == list(base(expected, reverse))

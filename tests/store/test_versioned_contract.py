@@ -25,10 +25,10 @@ from stateline_store import (
     notice_path,
     store_path,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.segments import PREFIX
-from stateline_store.versioned_rows import LATEST
-from stateline_store.versioned_store import default_segment_interval_ms
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.versioned_rows import LATEST
+from stateline_store.stores.versioned_store import default_segment_interval_ms
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 CHANGELOG = TopicPartition("changelog", 0)
@@ -100,7 +100,7 @@ def store(persistent: bool, context: StoreContext) -> Iterator[VersionedStore]:
 @pytest.fixture(params=[(COMMITTED, 32), (UNCOMMITTED, 32), (UNCOMMITTED, 0)])
 def subject(store: VersionedStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Subject:
     level, look_ups = request.param
-    monkeypatch.setattr("stateline_store.versioned_reads._MOST_LOOK_UPS", look_ups)
+    monkeypatch.setattr("stateline_store.reads.versioned_reads._MOST_LOOK_UPS", look_ups)
     return Subject(store, level)
 
 

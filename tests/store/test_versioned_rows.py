@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline_store import DamagedDataError, IsolationLevel, StoreContext, VersionedStore
-from stateline_store.segments import PREFIX
-from stateline_store.versioned_rows import Version, append, bounds, find, join, new_row, versions
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.versioned_rows import Version, append, bounds, find, join, new_row, versions
 
 # valid_to, oldest, (timestamp, size) of the newest, of a tombstone, of the oldest; the oldest value, the newest
 THREE = bytes.fromhex(

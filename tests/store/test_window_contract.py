@@ -21,7 +21,7 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb.engine import RocksDBEngine
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 LAST = 2**63 - 1
@@ -631,7 +631,7 @@ def test_a_database_keeps_the_segments_it_began_with_when_the_retention_changes(
 def test_windows_in_short_segments_of_a_retention_that_was_raised_are_read_in_one_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateline_store.segment_lengths.MOST_BYTES", 0)  # too large to be moved to longer ones
+    monkeypatch.setattr("stateline_store.rocksdb.segment_lengths.MOST_BYTES", 0)  # too large to be moved to longer ones
     context, minute = StoreContext("0_0", tmp_path), 60_000
     store = WindowStore("s", retention_ms=minute, window_size_ms=1000)
     store.init(context)

@@ -15,18 +15,18 @@ import pytest
 from rocksdict import WriteOptions
 
 from stateline_store import DamagedDataError, KeyValueStore, RetryLaterError, SecondaryReader
-from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.errors import NewerFormatError, StatelineError, TopologyError
 from stateline_store.layout import Layout
-from stateline_store.log_records import crc32c, read_records
-from stateline_store.manifest import manifest_path, read_manifest
-from stateline_store.offline_store import OfflineStore
 from stateline_store.position import Position, TopicPartition
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_options import Tuning
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.manifest import manifest_path, read_manifest
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rocksdb.options import Tuning
+from stateline_store.rocksdb.write_ahead_logs import find_damage, refuse_holes
+from stateline_store.rows.log_records import crc32c, read_records
 from stateline_store.scan import EVERY_KEY
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart, link_database
 from stateline_store.state_store import StoreContext
-from stateline_store.write_ahead_logs import find_damage, refuse_holes
 from support.rocksdb import database_of, engine_of, offsets_of
 
 INPUT, CHANGELOG = TopicPartition("input", 0), TopicPartition("changelog", 0)

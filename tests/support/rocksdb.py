@@ -9,10 +9,10 @@ from typing import Any
 
 from rocksdict import Rdict
 
-from stateline_store.committed_store import CommittedStore
-from stateline_store.plain_values import PlainValuesEngine
-from stateline_store.rocksdb_engine import RocksDBEngine
-from stateline_store.rocksdb_writes import RocksDBWrites
+from stateline_store.reads.plain_values import PlainValuesEngine
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.writes import RocksDBWrites
+from stateline_store.stores.committed_store import CommittedStore
 
 
 def engine_of(store: CommittedStore) -> RocksDBEngine:

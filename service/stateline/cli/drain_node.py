@@ -13,7 +13,7 @@ from stateline.deployment.instance_file import lock_path, read_instances
 from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
 from stateline.deployment.pipeline_status import pipelines_directory
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 
 _LOOK_INTERVAL_S = 0.1
 

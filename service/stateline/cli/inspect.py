@@ -1,4 +1,5 @@
-"""`stateline inspect`: what a state directory holds. `stateline_store.inspection` reads, `inspect_view` renders."""
+"""`stateline inspect`: what a state directory holds. `stateline_store.inspection.inspection` reads, `inspect_view`
+renders."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from typing import NamedTuple
 from stateline.cli.inspect_entries import LocatedEntry, Notation, entries_as_json, entries_as_table, notation
 from stateline.cli.inspect_view import report_as_json, report_as_table
 from stateline_store import DoesNotExistError, InvalidArgumentError, StatelineError
-from stateline_store.inspection import inspect_directory, problem_of
-from stateline_store.inspection_report import (
+from stateline_store.inspection.inspection import inspect_directory, problem_of
+from stateline_store.inspection.inspection_report import (
     ApplicationReport,
     DirectoryReport,
     StoreReport,
     TaskReport,
     UnreadablePart,
 )
-from stateline_store.offline_entries import entries
-from stateline_store.offline_store import OfflineStore
+from stateline_store.inspection.offline_entries import entries
+from stateline_store.rocksdb.offline_store import OfflineStore
 
 _LIMIT = 100  # of entries
 

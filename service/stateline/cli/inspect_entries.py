@@ -13,8 +13,8 @@ from stateline.cli.table import as_text
 from stateline.serde.key_text import key_of_text, key_text
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
-from stateline_store.inspection_report import StoreReport, UnreadablePart
-from stateline_store.offline_entries import Entry
+from stateline_store.inspection.inspection_report import StoreReport, UnreadablePart
+from stateline_store.inspection.offline_entries import Entry
 
 _SERDES: dict[str, Serde] = {
     serde.name: serde

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from stateline.cli.table import as_text
 from stateline.serde.iso_times import utc_text
 from stateline_store import TopicPartition
-from stateline_store.inspection_report import (
+from stateline_store.inspection.inspection_report import (
     ApplicationReport,
     DirectoryReport,
     OtherFile,

@@ -25,7 +25,7 @@ from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import Serde, holds_large_integer, load_exactly, shown
 from stateline.serde.registered import innermost
 from stateline_store import InvalidArgumentError
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 
 Format: TypeAlias = Literal["text", "jsonl"]
 """What lines are: for people, or this."""

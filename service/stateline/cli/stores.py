@@ -13,8 +13,8 @@ from stateline.dsl.app import App
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline_store import DoesNotExistError, NotPresentError, Position, StateDirectory
-from stateline_store.directory import holds_database
-from stateline_store.offline_store import OfflineStore
+from stateline_store.files.directory import holds_database
+from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.task_id import TaskId
 
 

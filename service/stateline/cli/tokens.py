@@ -231,7 +231,7 @@ def _read(path: Path) -> TokensFile:
 
 
 def _write(path: Path, known: TokensFile) -> None:
-    from stateline_store.durable_files import replace_file
+    from stateline_store.files.durable_files import replace_file
 
     owner = path.stat() if path.exists() else None
     replace_file(path, known.model_dump_json(indent=2).encode() + b"\n")

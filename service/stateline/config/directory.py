@@ -12,9 +12,9 @@ from pathlib import Path
 
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
-from stateline_store.directory import StateDirectory
-from stateline_store.durable_files import FILE_MODE
 from stateline_store.errors import ConfigurationError, RetryLaterError
+from stateline_store.files.directory import StateDirectory
+from stateline_store.files.durable_files import FILE_MODE
 
 _NODE_FILE = ".node"  # on disk: never change
 

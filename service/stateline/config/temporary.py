@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateline.config.settings import Config
-from stateline_store.directory import TaskLock, make_directory
 from stateline_store.errors import ConfigurationError, RetryLaterError
+from stateline_store.files.directory import TaskLock, make_directory
 
 _log = logging.getLogger(__name__)
 

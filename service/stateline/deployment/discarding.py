@@ -22,9 +22,9 @@ from stateline.deployment.resets import Reset, Stale, followed_epoch, newest_res
 from stateline.deployment.topology_file import publish_unrefused
 from stateline.log.interface import Log
 from stateline_store import CallerError, LockedError, RetryLaterError, StateDirectory, TaskLock
-from stateline_store.directory import make_directory
-from stateline_store.durable_files import refused
-from stateline_store.relocation_journal import journal_path
+from stateline_store.files.directory import make_directory
+from stateline_store.files.durable_files import refused
+from stateline_store.files.relocation_journal import journal_path
 from stateline_store.steps import reached
 
 _LOCK = ".reset.lock"  # on disk: never change

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stateline.deployment.instance_file import instances_directory
-from stateline_store.durable_files import refused
+from stateline_store.files.durable_files import refused
 
 
 def drain_path(application: Path, instance: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from stateline_store import DamagedDataError
-from stateline_store.durable_files import refused, replace_file
+from stateline_store.files.durable_files import refused, replace_file
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stateline.deployment.discarding import discarding
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError, StateDirectory
-from stateline_store.relocation_journal import journal_path
+from stateline_store.files.relocation_journal import journal_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from stateline.deployment.nodes_topic import RESET_KEY, ensure_nodes_topic, node
 from stateline.log.interface import Log
 from stateline_store import ConfigurationError, DamagedDataError, FencedError, LockedError
 from stateline_store.clock import now_ms
-from stateline_store.durable_files import replace_file
+from stateline_store.files.durable_files import replace_file
 
 _FILE = "reset.json"
 

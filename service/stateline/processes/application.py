@@ -12,8 +12,8 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.processes.child import HAND_OVER, LEAVE, Child
 from stateline.processes.spark_submit import is_submitted
-from stateline_store.directory import TaskLock
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
+from stateline_store.files.directory import TaskLock
 
 # Pipelines and the server stop first, together. The server forwards queries of uncommitted state to the
 # workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and

@@ -32,7 +32,7 @@ from stateline.processing.reading import typed
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, TopicPartition
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 
 UNKNOWN_MS = -1
 """A partition's time before its first record, as Kafka Streams' `RecordQueue.UNKNOWN`."""

@@ -1,9 +1,9 @@
 """`execute`: runs a query on one partition's reader.
 
-The store library's engine (`stateline_store.queries`) runs it. Its results become entries here. A scan gives a page of
-entries at a time. If it has more, it stays open, and its rest has the state of its first entries. Synchronous and pure:
-a query never writes, and the reader must not move while it runs. The server runs this on secondaries, and the worker on
-uncommitted state and on stores in memory.
+The store library's engine (`stateline_store.reads.queries`) runs it. Its results become entries here. A scan gives a
+page of entries at a time. If it has more, it stays open, and its rest has the state of its first entries. Synchronous
+and pure: a query never writes, and the reader must not move while it runs. The server runs this on secondaries, and the
+worker on uncommitted state and on stores in memory.
 """
 
 from __future__ import annotations

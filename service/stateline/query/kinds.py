@@ -1,8 +1,9 @@
 """`KINDS`: each kind of query, declared once.
 
-`stateline_store.queries` runs a query on one partition. Everything else is derived from the declaration here: the paths
-and bodies over HTTP, their OpenAPI schemas, the order of the entries of several partitions, the form of the console and
-the table in `docs/http/queries.md`. A query that has entries needs no other code. Pure: no files, no sockets, no clock.
+`stateline_store.reads.queries` runs a query on one partition. Everything else is derived from the declaration here: the
+paths and bodies over HTTP, their OpenAPI schemas, the order of the entries of several partitions, the form of the
+console and the table in `docs/http/queries.md`. A query that has entries needs no other code. Pure: no files, no
+sockets, no clock.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from stateline_store import (
     WindowRangeQuery,
     window_end_ms,
 )
+from stateline_store.rows.windowed_keys import session_order, window_key
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
-from stateline_store.windowed_keys import session_order, window_key
 
 _BY_KEY = itemgetter(0)
 _TIMES = ("from", "to", "order", *PAGING)

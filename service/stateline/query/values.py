@@ -1,6 +1,6 @@
 """What one partition is asked for and answers, whichever process it is in.
 
-The queries are the store library's (`stateline_store.query_types`). `execution` runs them. `kinds` declares their
+The queries are the store library's (`stateline_store.reads.query_types`). `execution` runs them. `kinds` declares their
 entries and the order of these. Pure: no files, no sockets, no clock. Keys and values are raw stored bytes, to which the
 server gives types.
 

@@ -9,7 +9,7 @@
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
              | {"id", "type": "unreached", "why"}          no other node links with this one; has no reply
              | {"id", "type": "status"} | {"id", "type": "subscribe"}
-    query   := {"type": name of a class of `stateline_store.query_types`, or "CustomQuery", …: its fields}
+    query   := {"type": name of a class of `stateline_store.reads.query_types`, or "CustomQuery", …: its fields}
     reply   := {"id", "outcome"} | {"id", "rows": rows} | {"id", "status": status}
              | {"id", "status", "stores": {name: what it is, in words}}      to "subscribe"
              | {"id", "parts": [as `CheckpointPart.to_json`]} | {"id", "error": text}

@@ -15,7 +15,7 @@ from stateline.serde.binding import Role, bound, looking_up
 from stateline.serde.plain import Serde, StringSerde, shown
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
-from stateline_store.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX
+from stateline_store.rows.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX
 
 # Times of a key from here on (the year 10000) are other bytes, read as times.
 _NO_TIME_MS = 253_402_300_800_000

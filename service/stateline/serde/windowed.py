@@ -11,7 +11,7 @@ from stateline.serde.binding import Role, bound, looking_up
 from stateline.serde.plain import Serde, check_serde, shown
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
-from stateline_store.windowed_keys import (
+from stateline_store.rows.windowed_keys import (
     SESSION_SUFFIX,
     WINDOW_SUFFIX,
     session_key,
@@ -42,9 +42,9 @@ class SessionKey(NamedTuple):
 class WindowedSerde:
     """Keys of a topic of windows or of sessions: `WindowKey` or `SessionKey` around a key of the serde `inner`.
 
-    The bytes are those of a changelog of such a store (`stateline_store.windowed_keys`), so that a table can be kept of
-    the topic. As text and in JSON a key is the array of its parts: ``["JFK", 1356998400000]``. What stands in another
-    array, or a time before 1970, is refused. Records belong into the partition of the inner key.
+    The bytes are those of a changelog of such a store (`stateline_store.rows.windowed_keys`), so that a table can be
+    kept of the topic. As text and in JSON a key is the array of its parts: ``["JFK", 1356998400000]``. What stands in
+    another array, or a time before 1970, is refused. Records belong into the partition of the inner key.
     """
 
     inner: Serde

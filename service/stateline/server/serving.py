@@ -47,7 +47,7 @@ from stateline.server.state.workers import Workers
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import RetryLaterError, StateDirectory, TopicPartition
-from stateline_store.process_metadata import known_process_id
+from stateline_store.files.process_metadata import known_process_id
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from stateline_store import (
     VersionedRecord,
     Windowed,
 )
-from stateline_store.timestamped_rows import split
+from stateline_store.rows.timestamped_rows import split
 
 Level = Literal["read_committed", "read_uncommitted"] | IsolationLevel | None
 _KINDS = {

@@ -14,7 +14,7 @@ from stateline.cli import stores as cli_stores
 from stateline.dsl.app import App
 from stateline.log import open_log
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError, StateDirectory
-from stateline_store.relocation_journal import journal_path
+from stateline_store.files.relocation_journal import journal_path
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
 TEXT: dict[str, Any] = {"key": serdes.string, "value": serdes.string}

@@ -27,7 +27,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.worker.loop.worker import Worker
 from stateline_store import InvalidArgumentError, Position, RecordError, TopologyError
-from stateline_store.windowed_keys import session_key, window_key
+from stateline_store.rows.windowed_keys import session_key, window_key
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 from support.processes.served_here import served_here
 

@@ -23,7 +23,7 @@ from stateline_store import (
     WindowReads,
     store_path,
 )
-from stateline_store.checkpoints import Checkpoint, CheckpointPart, link_database
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart, link_database
 
 MINUTE = 60_000
 RETENTION = 10 * MINUTE

@@ -16,9 +16,9 @@ from stateline.serde.plain import Serde
 from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
 from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, InvalidArgumentError
-from stateline_store.timestamped_rows import join
-from stateline_store.versioned_reads import VersionedRecord
-from stateline_store.windowed_keys import Windowed
+from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.rows.timestamped_rows import join
+from stateline_store.rows.windowed_keys import Windowed
 from support import TESTS
 
 

@@ -32,7 +32,7 @@ from stateline.server.changes.batches import BATCH_BYTES, change_batch, change_s
 from stateline.server.changes.routes import change_members
 from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, Position
-from stateline_store.windowed_keys import session_key, window_key
+from stateline_store.rows.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
 from support.processes.query_server import wait_until

@@ -34,8 +34,8 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.copied_files import LeavingFile
-from stateline_store.store_copies import CopyDirectory
+from stateline_store.snapshots.copied_files import LeavingFile
+from stateline_store.snapshots.store_copies import CopyDirectory
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret
 
 SOURCE = TopicPartition("in", 0)

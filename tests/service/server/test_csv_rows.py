@@ -16,9 +16,9 @@ from stateline.serde.plain import Serde
 from stateline.server.contract.answers import entry_members
 from stateline.server.rows import csv_rows
 from stateline_store import DamagedDataError
-from stateline_store.timestamped_rows import join
-from stateline_store.versioned_reads import VersionedRecord
-from stateline_store.windowed_keys import Windowed
+from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.rows.timestamped_rows import join
+from stateline_store.rows.windowed_keys import Windowed
 
 SAMPLES: list[tuple[Serde, list[Any]]] = [
     (serdes.string, ["", "a,b", 'say "a"', "line\r\nbreak", "\0", "é"]),

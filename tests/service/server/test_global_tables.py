@@ -28,7 +28,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
 )
-from stateline_store.directory import global_task
+from stateline_store.files.directory import global_task
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 

@@ -30,7 +30,7 @@ from stateline_store import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from stateline_store.windowed_keys import window_key
+from stateline_store.rows.windowed_keys import window_key
 
 COPY = CopyStatus("active", 0, 0, 0)
 INTERVAL_MS = 100

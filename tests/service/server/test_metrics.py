@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
 from stateline.testing import Record, TestDriver
-from stateline_store.commit_notice import NoticeStatus
+from stateline_store.files.commit_notice import NoticeStatus
 from support.apps.kinds_app import SIZE_MS, build
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app, wait_until
 from support.run.patience import HANGING_S

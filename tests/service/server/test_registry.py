@@ -17,8 +17,9 @@ from stateline.log.kafka import KafkaLog
 from stateline.server.nodes import joining
 from stateline.server.nodes import registry as registry_module
 from stateline.server.nodes.registry import Registry
-from stateline_store import StateDirectory, process_metadata
-from stateline_store.durable_files import refused
+from stateline_store import StateDirectory
+from stateline_store.files import process_metadata
+from stateline_store.files.durable_files import refused
 from support.kafka.shared_broker import SharedBroker
 from support.oracles.whole_epochs import whole_app
 from support.processes.served_here import served_here

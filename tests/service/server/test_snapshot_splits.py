@@ -18,8 +18,8 @@ from stateline.server.snapshots.filter import read_selection
 from stateline.server.snapshots.ranges import wanted_splits
 from stateline.server.snapshots.split_text import read_split, split_text
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
+from stateline_store.reads.splits import Split
 from stateline_store.scan import EVERY_KEY, KeyRange
-from stateline_store.splits import Split
 from support.processes.query_server import OwningWorker
 
 QUERIES = [

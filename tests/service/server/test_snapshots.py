@@ -22,8 +22,8 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.server.snapshots import sweeper as snapshot_sweeper
 from stateline.server.snapshots.sweeper import SnapshotSweeper
-from stateline_store.checkpoints import CheckpointPart
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.checkpoints import CheckpointPart
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 from support.processes.query_server import (
     PARTITIONS,
     TIMESTAMP_MS,

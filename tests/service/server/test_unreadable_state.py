@@ -12,7 +12,7 @@ import pytest
 
 from stateline import serdes
 from stateline_store import Layout
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb.engine import RocksDBEngine
 from support.processes.query_server import OwningWorker, make_app, server_process, wait_until
 from support.processes.served_here import http_server
 from support.rocksdb import offsets_of

@@ -22,7 +22,7 @@ from stateline.deployment.worker_figures import WorkerFigures
 from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
 from stateline.worker.files import registration
 from stateline.worker.files.registration import Registration
-from stateline_store import rocksdb_engine
+from stateline_store.rocksdb import engine as rocksdb_engine
 from support.processes.query_server import OwningWorker
 
 TOLD: dict[str, Any] = {

@@ -20,7 +20,7 @@ from stateline.deployment.unix_sockets import is_served
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 
 _LOOK_INTERVAL_S = 0.25
 

@@ -15,10 +15,10 @@ from stateline.log.interface import Record
 from stateline.model.windows import AnyWindows, SessionWindows
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes
-from stateline_store.segmented_store import SegmentedStore
-from stateline_store.segments import PREFIX
-from stateline_store.timestamped_rows import TIMESTAMP
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.timestamped_rows import TIMESTAMP
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+from stateline_store.stores.segmented_store import SegmentedStore
 
 _KEYS = 50_000  # of windows that close next; of one store and partition
 

@@ -12,7 +12,7 @@ from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.grouping import with_key_and_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class Fold:

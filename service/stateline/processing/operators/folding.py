@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stateline.model.record_size import refuse_too_large
 from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _COUNT = struct.Struct(">q")  # what `serdes.int64` writes. On disk: never change
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stateline.log.interface import Record
 from stateline.serde.plain import Serde
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class LazyColumn:

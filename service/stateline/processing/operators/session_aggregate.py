@@ -22,7 +22,7 @@ from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.session_cache import CachedSession, SessionCache, Sessions
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedSessionStore
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, session_key
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, session_key
 
 _END = attrgetter("end_ms")
 

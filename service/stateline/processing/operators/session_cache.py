@@ -9,8 +9,8 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from stateline_store import TimestampedSessionStore
-from stateline_store.timestamped_rows import TIMESTAMP
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+from stateline_store.rows.timestamped_rows import TIMESTAMP
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 
 _KEYS = 20_000  # of one store and partition, those that were met last
 _SESSIONS = 16  # of one key, the newest

@@ -20,8 +20,8 @@ from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedWindowStore
-from stateline_store.timestamped_rows import TIMESTAMP
-from stateline_store.windowed_keys import window_key
+from stateline_store.rows.timestamped_rows import TIMESTAMP
+from stateline_store.rows.windowed_keys import window_key
 
 
 class _Value(NamedTuple):

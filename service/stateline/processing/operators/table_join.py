@@ -16,7 +16,7 @@ from stateline.processing.operators.rows import Changes, plain
 from stateline.processing.operators.table_steps import changed
 from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
 

@@ -14,7 +14,7 @@ from stateline.processing.operators.grouping import with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
 from stateline.serde.plain import Serde
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class Keep:

@@ -19,8 +19,8 @@ from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import WindowStore
-from stateline_store.segments import PREFIX
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _Window = tuple[bytes, int]  # key and start
 

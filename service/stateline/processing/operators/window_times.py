@@ -11,8 +11,8 @@ from stateline.model.windows import AnyWindows, SessionWindows
 from stateline.processing.operators.grouping import picked, with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
-from stateline_store.segmented_store import SegmentedStore
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
+from stateline_store.stores.segmented_store import SegmentedStore
 
 
 def begin(store: SegmentedStore, windows: AnyWindows, context: OperatorContext) -> None:

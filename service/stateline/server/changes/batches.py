@@ -36,7 +36,7 @@ from stateline.server.rows.arrow_rows import (
 from stateline.server.rows.columns import change_columns
 from stateline.server.wire.turns import STEP_BYTES
 from stateline_store import DamagedDataError
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 
 # A batch has not many more bytes: that much memory has each reader.
 BATCH_BYTES = STEP_BYTES

@@ -40,7 +40,7 @@ from stateline_store import (
     IsolationLevel,
     TooManyRequestsError,
 )
-from stateline_store.windowed_keys import split_session_key, split_window_key
+from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 
 PATH = "/v1/stores/{store}/changes"
 PARAMETERS = ("from", "partition", "isolation_level")

@@ -2,8 +2,8 @@
 
 One task at a time, from the node that owns it, or else from one that follows it; who waits for another one hears
 meanwhile that its turn comes. What has arrived is kept when a node or this process dies, and gone on with
-(`stateline_store.store_copies`). What is there is looked through, and the worker is told; where it cannot be had within
-`_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
+(`stateline_store.snapshots.store_copies`). What is there is looked through, and the worker is told; where it cannot be
+had within `_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.state.workers import Workers
 from stateline_store import DamagedDataError, InvalidArgumentError, NotPresentError, StatelineError, TopicPartition
-from stateline_store.committed_store import CommittedStore
-from stateline_store.copied_files import ArrivingFile
-from stateline_store.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
+from stateline_store.snapshots.copied_files import ArrivingFile
+from stateline_store.snapshots.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
+from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
 # How often it is looked what is wanted, and how often who wants it is told that it comes.

@@ -22,10 +22,10 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.workers import Workers
 from stateline_store import InvalidArgumentError, NotPresentError, StatelineError
 from stateline_store.clock import now_ms
-from stateline_store.copied_files import LeavingFile
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.copied_files import LeavingFile
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.store_copies import StoreCopy
 from stateline_store.steps import reached
-from stateline_store.store_copies import StoreCopy
 from stateline_store.task_id import TaskId
 
 # Between two files: the other end writes, and looks at what it has.

@@ -1,5 +1,5 @@
 """`RequestReader`: what a request demands, whatever its query (`ReadRequest`). And the store's query that it is
-translated onto, which `stateline_store.queries` runs: what a client writes becomes bytes and milliseconds here.
+translated onto, which `stateline_store.reads.queries` runs: what a client writes becomes bytes and milliseconds here.
 """
 
 from __future__ import annotations

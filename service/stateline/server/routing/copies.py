@@ -38,7 +38,7 @@ from stateline_store import (
     StoreState,
     VersionedKeysQuery,
 )
-from stateline_store.queries import too_large
+from stateline_store.reads.queries import too_large
 
 # For `Ownership.with_lag`: a copy in memory has no commit notice. One that begins anew is not asked before it has all
 # that the one before had.

@@ -21,7 +21,7 @@ from stateline.server.state.commit_signal import CommitSignal
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.time_limits import shutting_down
 from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
-from stateline_store.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
+from stateline_store.rows.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
 # By path, query string, what says who asks, and the node that asks for it.
 PointAnswers = Callable[[str, str, Proof | None, AskedBy], bytes | None]
@@ -107,7 +107,7 @@ def as_asked(outcome: Outcome, *, has_timestamps: bool, wants_timestamps: bool |
     """Return the outcome with values as the asking node declares them. None for `wants_timestamps` changes nothing.
 
     Two nodes declare a store differently while its values get timestamps, one node after the other (KIP-258). Between
-    them a value is the stored bytes (`stateline_store.timestamped_rows`). An unknown timestamp is -1.
+    them a value is the stored bytes (`stateline_store.rows.timestamped_rows`). An unknown timestamp is -1.
     """
     if isinstance(outcome, Failure) or wants_timestamps is None or wants_timestamps is has_timestamps:
         return outcome

@@ -46,8 +46,8 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde
 from stateline.server.rows.columns import Column, is_shown_as_json, row_columns, type_name
 from stateline_store import DamagedDataError, InvalidArgumentError
-from stateline_store.versioned_reads import VersionedRecord
-from stateline_store.windowed_keys import Windowed
+from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.rows.windowed_keys import Windowed
 
 Rows: TypeAlias = Sequence[tuple[bytes, bytes]] | Sequence[tuple[Windowed, bytes]]
 Versions: TypeAlias = Sequence[tuple[bytes, VersionedRecord]]

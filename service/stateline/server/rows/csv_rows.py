@@ -26,7 +26,7 @@ from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerd
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.server.contract.answers import entry_members
 from stateline_store import InvalidArgumentError
-from stateline_store.windowed_keys import Windowed
+from stateline_store.rows.windowed_keys import Windowed
 
 _TIMESTAMP_BYTES = 8
 _TEXTS_AND_INTEGERS = (StringSerde, BytesSerde, IntegerSerde, UuidSerde, DatetimeSerde)  # in JSON

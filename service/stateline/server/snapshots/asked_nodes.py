@@ -19,7 +19,7 @@ from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
 from stateline.server.nodes.nodes import Nodes
 from stateline_store import NotPresentError, NotReadyError, StatelineError
-from stateline_store.snapshot_directory import is_snapshot_id
+from stateline_store.snapshots.snapshot_directory import is_snapshot_id
 
 PART = "/v1/snapshots/{id}/part"
 OTHER_EPOCHS = 409

@@ -14,7 +14,7 @@ from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, StatelineError
 from stateline_store.clock import now_ms
-from stateline_store.snapshot import PartsElsewhere, Snapshot
+from stateline_store.snapshots.snapshot import PartsElsewhere, Snapshot
 
 # Workers commit an epoch when each of them has come to its end.
 _PATIENCE_S = 5.0

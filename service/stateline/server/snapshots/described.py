@@ -9,7 +9,7 @@ from stateline.server.snapshots.asked_nodes import AskedNodes
 from stateline.server.snapshots.cluster import KeptSnapshot
 from stateline.server.snapshots.operations import PATH
 from stateline_store import Position
-from stateline_store.checkpoints import CheckpointPart
+from stateline_store.snapshots.checkpoints import CheckpointPart
 
 
 def described(found: KeptSnapshot, nodes: AskedNodes) -> dict[str, Any]:

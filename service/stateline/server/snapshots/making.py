@@ -23,7 +23,7 @@ from stateline.server.snapshots.own_parts import (
     read_epochs,
 )
 from stateline_store import CursorExpiredError, StatelineError
-from stateline_store.snapshot import PartsElsewhere, Snapshot
+from stateline_store.snapshots.snapshot import PartsElsewhere, Snapshot
 
 T = TypeVar("T")
 

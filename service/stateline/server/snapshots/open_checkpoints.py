@@ -13,8 +13,8 @@ from stateline_store import (
     NotPresentError,
     TooManyRequestsError,
 )
-from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.snapshot_directory import lease_has_ended
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshots.snapshot_directory import lease_has_ended
 
 _Key = tuple[str, str]  # the snapshot's id and the part's directory
 

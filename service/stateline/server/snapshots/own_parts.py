@@ -17,8 +17,8 @@ from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.workers import Workers
 from stateline_store.clock import now_ms
-from stateline_store.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.snapshot import CallerShare, PartsElsewhere, Pin, Snapshot
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 
 Places = Mapping[str, Sequence[int]]
 """Store → partitions."""

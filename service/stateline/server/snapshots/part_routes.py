@@ -26,8 +26,8 @@ from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline_store import DoesNotExistError, InvalidArgumentError
-from stateline_store.snapshot import PartsElsewhere, Pin, Snapshot
-from stateline_store.snapshot_directory import is_snapshot_id
+from stateline_store.snapshots.snapshot import PartsElsewhere, Pin, Snapshot
+from stateline_store.snapshots.snapshot_directory import is_snapshot_id
 
 
 class PartRoutes:

@@ -12,12 +12,12 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.server.snapshots.filter import RowSelection
 from stateline.server.state.partitions import store_schema
 from stateline_store import StoreSchema
-from stateline_store.checkpoints import Checkpoint
+from stateline_store.reads.splits import Split, common
+from stateline_store.rows.segments import PREFIX, Segments, existing
+from stateline_store.rows.versioned_rows import LATEST
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX, Segments, existing
-from stateline_store.splits import Split, common
-from stateline_store.versioned_rows import LATEST
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
+from stateline_store.snapshots.checkpoints import Checkpoint
 
 
 def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:

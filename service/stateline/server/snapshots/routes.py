@@ -51,8 +51,8 @@ from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotPresentError
-from stateline_store.checkpoints import Checkpoint, CheckpointPart
-from stateline_store.snapshot import Pin, Snapshot
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshots.snapshot import Pin, Snapshot
 
 DEFAULT_TTL_S = 300
 MAX_BODY_BYTES = 1024 * 1024

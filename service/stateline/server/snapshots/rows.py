@@ -43,12 +43,12 @@ from stateline.server.snapshots.stored_rows import Row, StoredRows, bounded
 from stateline.server.state.partitions import store_schema
 from stateline.server.wire.turns import STEP_BYTES
 from stateline_store import DamagedDataError, StoreSchema
-from stateline_store.checkpoints import Checkpoint
+from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.versioned_rows import versions
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 from stateline_store.scan import KeyRange
-from stateline_store.segments import PREFIX
-from stateline_store.versioned_reads import VersionedRecord
-from stateline_store.versioned_rows import versions
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
+from stateline_store.snapshots.checkpoints import Checkpoint
 
 # A batch has at most so many rows, and not many more bytes: that much memory has each reader.
 BATCH_ROWS = 4096

@@ -12,7 +12,7 @@ from pathlib import Path
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
 from stateline_store import CursorExpiredError, DoesNotExistError
 from stateline_store.clock import now_ms
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 
 # Store partitions of snapshots that one process has open: each holds its files open and, until they are flushed, a
 # copy of the worker's newest memtables.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from stateline.serde.plain import shown
 from stateline_store import DoesNotExistError
-from stateline_store.durable_files import create_file, refused
+from stateline_store.files.durable_files import create_file, refused
 
 MARK_BYTES = 4
 _BODY = struct.Struct(">4s8s8sI")

@@ -27,7 +27,7 @@ from stateline.server.state.cursor_text import MARK_BYTES, CursorToken, read_cur
 from stateline.server.state.merged_scan import MergedScan, memory_of
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, InvalidArgumentError
-from stateline_store.snapshot_directory import SNAPSHOTS
+from stateline_store.snapshots.snapshot_directory import SNAPSHOTS
 
 # What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
 # last page of each cursor. The one that was read last may go beyond alone, by 4 MiB per partition.

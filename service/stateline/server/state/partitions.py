@@ -42,9 +42,9 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
-from stateline_store.commit_notice import NoticeStatus
-from stateline_store.directory import global_task, holds_database
-from stateline_store.plain_values import PlainValuesReader
+from stateline_store.files.commit_notice import NoticeStatus
+from stateline_store.files.directory import global_task, holds_database
+from stateline_store.reads.plain_values import PlainValuesReader
 from stateline_store.task_id import TaskId
 
 # How often a partition is looked at for one answer: again only when it was committed to within microseconds.

@@ -18,8 +18,8 @@ from stateline.deployment.pipeline_status import lock_path, pipelines_directory,
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
 from stateline_store import DamagedDataError, StatelineError
-from stateline_store.inspection import lock_holder
-from stateline_store.process_metadata import known_process_id
+from stateline_store.files.process_metadata import known_process_id
+from stateline_store.inspection.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
 

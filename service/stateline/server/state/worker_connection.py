@@ -25,8 +25,8 @@ from stateline.server.wire.scans_elsewhere import ScansElsewhere
 from stateline.server.wire.streams import Arrivals, streams
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import KeyQuery, NotReadyError, Query, StatelineError
-from stateline_store.checkpoints import CheckpointPart
 from stateline_store.clock import boot_ms
+from stateline_store.snapshots.checkpoints import CheckpointPart
 
 # A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
 ANSWER_TIMEOUT_S = 10.0

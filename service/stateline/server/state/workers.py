@@ -26,7 +26,7 @@ from stateline_store import (
     StatelineError,
 )
 from stateline_store.clock import boot_ms
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 
 # A worker that has ended is there again sooner, and one that works stays longer.
 _STARTS_WITHIN_S = 4.0

@@ -45,7 +45,7 @@ from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import BUCKETS_S, LATENCY, RequestCounts
 from stateline.server.telemetry.store_metrics import StoreCollector, noticed
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 
 # Where prometheus_client keeps what several processes share; its own name.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stateline.server.state.partitions import Partitions
-from stateline_store.commit_notice import NoticeStatus, StoreState
+from stateline_store.files.commit_notice import NoticeStatus, StoreState
 
 # Of more than these each store is shown as one: eight series of each of 5,000 partitions would be 3 MB.
 MAX_PARTITIONS = 500

@@ -24,7 +24,7 @@ from stateline.deployment.instance_file import instances_directory, lock_path
 from stateline.deployment.worker_figures import StoreFigures, WorkerFigures, figures_path, instance_of
 from stateline.server.telemetry.store_metrics import MAX_PARTITIONS
 from stateline_store import DamagedDataError
-from stateline_store.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
 

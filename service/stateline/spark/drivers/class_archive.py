@@ -29,7 +29,7 @@ from stateline.processes.spark_submit import is_submitted
 from stateline.spark.drivers.process import kill_descendants
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
 from stateline_store import LockedError
-from stateline_store.directory import TaskLock, make_directory
+from stateline_store.files.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)
 _DELAY_S = 60.0  # the pipelines have started by then, and most have caught up with what waited

@@ -17,7 +17,7 @@ from stateline.model.pipeline import Pipeline
 from stateline.spark.drivers.one_pipeline import pipeline_directory
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, kill_descendants, pipeline_lock
 from stateline_store import LockedError
-from stateline_store.directory import make_directory
+from stateline_store.files.directory import make_directory
 
 _PATIENCE_SESSIONS = 2  # a driver that does what is there now and ends waits so long for one that was killed
 _logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from stateline.deployment.pipeline_status import lock_path
 from stateline.spark.classic import require_classic
 from stateline.spark.session import close_session, spark_session
 from stateline_store import LockedError
-from stateline_store.directory import TaskLock
+from stateline_store.files.directory import TaskLock
 
 LOOK_INTERVAL_S = 0.1  # how soon a stop or a failure is noticed
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

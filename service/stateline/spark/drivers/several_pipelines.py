@@ -56,7 +56,7 @@ from stateline_store import (
     TopologyError,
 )
 from stateline_store.clock import now_ms
-from stateline_store.directory import TaskLock, make_directory
+from stateline_store.files.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)
 

@@ -55,8 +55,8 @@ def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
 
 
 def window_suffixes(batch: pa.RecordBatch, windowing: Windowing) -> list[pa.Array]:
-    """What follows the key of a window or session, as stores have it (`stateline_store.windowed_keys`); then what is
-    wrong. A session of the stores ends with its last record, one of Spark's a gap later.
+    """What follows the key of a window or session, as stores have it (`stateline_store.rows.windowed_keys`); then what
+    is wrong. A session of the stores ends with its last record, one of Spark's a gap later.
     """
     column = batch.column(windowing.column)
     start, end = (_milliseconds(pc.struct_field(column, name)) for name in ("start", "end"))

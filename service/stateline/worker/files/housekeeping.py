@@ -12,7 +12,7 @@ from stateline.deployment.leftover_stores import leftovers, stores_on_disk, told
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.clock import now_ms
-from stateline_store.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)

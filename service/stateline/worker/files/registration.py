@@ -27,7 +27,7 @@ from stateline.deployment.json_files import publish
 from stateline.deployment.worker_figures import WorkerFigures, figures_path
 from stateline.model.topic import checked_name
 from stateline_store import LockedError
-from stateline_store.durable_files import FILE_MODE, refused
+from stateline_store.files.durable_files import FILE_MODE, refused
 
 _LOCK_LOOKS, _LOCK_PAUSE_S = 10, 0.02
 _SOCKET_NAME_BYTES = 80  # of the 100 or so that an address has (`unix_sockets`)

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 
 from stateline_store import StorageError
-from stateline_store.durable_files import check_writable
+from stateline_store.files.durable_files import check_writable
 
 _log = logging.getLogger(__name__)
 

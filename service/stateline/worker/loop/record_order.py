@@ -38,8 +38,8 @@ from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.worker.context import WorkerContext
 from stateline.worker.loop.partition_queues import ANYWHERE, Lag, PartitionGroup, PartitionQueue, in_order_of_time
 from stateline_store import TopicPartition, TopologyError
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.task_id import TaskId
-from stateline_store.windowed_keys import MAX_TIMESTAMP_MS
 
 # What waits in memory, of all partitions together.
 _WAITING_BYTES = 32 * 1024 * 1024

@@ -19,7 +19,7 @@ from stateline.worker.restore.global_tables import GlobalTables
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import RetryLaterError, StatelineError, TopicPartition, TransactionalStore
 from stateline_store.clock import now_ms
-from stateline_store.rocksdb_options import block_cache
+from stateline_store.rocksdb.options import block_cache
 
 T = TypeVar("T")
 

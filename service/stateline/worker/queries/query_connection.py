@@ -10,7 +10,7 @@ from pathlib import Path
 from stateline.deployment.unix_sockets import is_served, listening
 from stateline.query.wire import COMMIT_EVENT, LENGTH, frame, frame_size
 from stateline_store import ConfigurationError, LockedError
-from stateline_store.durable_files import refused
+from stateline_store.files.durable_files import refused
 
 # Beyond this many unread bytes of replies a client has to read before more of its requests are answered.
 MAX_UNREAD_BYTES = 1024 * 1024

@@ -31,11 +31,11 @@ from stateline_store import (
     StoreState,
     TopicPartition,
 )
-from stateline_store.checkpoints import CheckpointPart, link_database
-from stateline_store.directory import DIRECTORY_MODE
-from stateline_store.durable_files import refused
-from stateline_store.format_upgrade import has_plain_files
-from stateline_store.snapshot_directory import SNAPSHOTS
+from stateline_store.files.directory import DIRECTORY_MODE
+from stateline_store.files.durable_files import refused
+from stateline_store.inspection.format_upgrade import has_plain_files
+from stateline_store.snapshots.checkpoints import CheckpointPart, link_database
+from stateline_store.snapshots.snapshot_directory import SNAPSHOTS
 
 _log = logging.getLogger(__name__)
 _OWNED = (StoreState.ACTIVE,)

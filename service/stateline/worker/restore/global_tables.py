@@ -39,7 +39,7 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.directory import global_task
+from stateline_store.files.directory import global_task
 from stateline_store.steps import reached
 
 logger = logging.getLogger(__name__)

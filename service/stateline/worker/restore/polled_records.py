@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from stateline.log.interface import Record
 from stateline_store import TopicPartition
 
-# What staging adds to a record's own bytes (`stateline_store.transaction_buffer`), rounded up.
+# What staging adds to a record's own bytes (`stateline_store.rows.transaction_buffer`), rounded up.
 _OVERHEAD_BYTES = 200
 _KEY, _VALUE = (operator.itemgetter(Record._fields.index(name)) for name in ("key", "value"))
 _SOURCE = operator.itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))

@@ -25,7 +25,7 @@ from typing import Any
 from stateline.worker.standbys.standby_store import StandbyStore
 from stateline.worker.tasks.task import Task
 from stateline_store import LockedError, RetryLaterError, StateDirectory, TransactionalStore
-from stateline_store.store_copies import CopyDirectory
+from stateline_store.snapshots.store_copies import CopyDirectory
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)

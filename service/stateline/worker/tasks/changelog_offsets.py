@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stateline.processing.changelog import OWNER_EPOCH
 from stateline_store import StateStore, TopicPartition, TransactionalStore
-from stateline_store.offset_checkpoint import (
+from stateline_store.files.offset_checkpoint import (
     OFFSET_CHECKPOINT,
     OFFSET_UNKNOWN,
     read_offset_checkpoint,

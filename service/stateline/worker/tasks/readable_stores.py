@@ -27,8 +27,8 @@ from stateline_store import (
     WindowRangeQuery,
 )
 from stateline_store.layout import StoreKind
-from stateline_store.queries import run
-from stateline_store.query_types import Query
+from stateline_store.reads.queries import run
+from stateline_store.reads.query_types import Query
 
 _ALL: Mapping[StoreKind, Query[Any]] = {
     "key_value": RangeQuery(),

@@ -1,7 +1,7 @@
 """Which files each store of a task uses, plain or timestamped, while an application moves to timestamps (KIP-258).
 
-`stateline_store.format_upgrade` says what each combination of files on disk and ``upgrade.from`` means. This module
-refuses a store whose rows cannot come into the declared files.
+`stateline_store.inspection.format_upgrade` says what each combination of files on disk and ``upgrade.from`` means. This
+module refuses a store whose rows cannot come into the declared files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stateline_store import (
     TransactionalStore,
     store_path,
 )
-from stateline_store.directory import holds_database
-from stateline_store.format_upgrade import (
+from stateline_store.files.directory import holds_database
+from stateline_store.inspection.format_upgrade import (
     Files,
     UpgradeMode,
     check_plain_files,

@@ -14,7 +14,7 @@ from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline.worker.context import WorkerContext
 from stateline_store import Position, StateDirectory, TopicPartition, TransactionalStore
-from stateline_store.format_upgrade import UpgradeMode
+from stateline_store.inspection.format_upgrade import UpgradeMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ from stateline_store import (
     TopologyError,
     TransactionalStore,
 )
-from stateline_store.format_upgrade import UpgradeMode
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN
+from stateline_store.files.offset_checkpoint import OFFSET_UNKNOWN
+from stateline_store.inspection.format_upgrade import UpgradeMode
 from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 

@@ -15,7 +15,7 @@ from stateline.query.values import HostedPartition
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import StateStore, StoreState, TopicPartition, TransactionalStore
 from stateline_store.clock import boot_ms
-from stateline_store.rocksdb_options import flushing_at_once
+from stateline_store.rocksdb.options import flushing_at_once
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)

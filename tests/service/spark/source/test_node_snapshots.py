@@ -24,7 +24,8 @@ from service.spark.source.scenes import read, rows
 from stateline.client import Client
 from stateline.server.guard.tokens import hash_of
 from stateline.server.snapshots import cluster
-from stateline_store import RetryLaterError, snapshot_directory
+from stateline_store import RetryLaterError
+from stateline_store.snapshots import snapshot_directory
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret

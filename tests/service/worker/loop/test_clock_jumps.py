@@ -10,7 +10,7 @@ import pytest
 
 from service.worker.faults import GUARANTEES, Place, counting, entries
 from stateline_store import StateDirectory, TopicPartition
-from stateline_store.commit_notice import NoticeView
+from stateline_store.files.commit_notice import NoticeView
 
 DAY_S = 86_400
 IN = TopicPartition("in", 0)

@@ -16,7 +16,7 @@ from stateline.log import Log, Record
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.internal_topics import required_topics
 from stateline_store import TopicPartition
-from stateline_store.timestamped_rows import TIMESTAMP
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 from support import TESTS
 from support.processes.forked import Forked
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running

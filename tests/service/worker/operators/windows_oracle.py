@@ -8,7 +8,7 @@ from typing import Any
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline.log import Record
-from stateline_store.windowed_keys import split_session_key, split_window_key
+from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 from support.processes.running_worker import Stores, read_all
 
 Add = Callable[[Any, Any], Any]  # aggregate or None, value → aggregate or None

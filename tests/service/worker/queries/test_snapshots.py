@@ -24,8 +24,8 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.checkpoints import Checkpoint, CheckpointPart
 from stateline_store.scan import EVERY_KEY
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
 
 
 class Place:

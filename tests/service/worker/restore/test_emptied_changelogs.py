@@ -23,7 +23,7 @@ from stateline.log import Log
 from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import IsolationLevel, TopicPartition, TransactionalStore
-from stateline_store.windowed_keys import session_key, window_key
+from stateline_store.rows.windowed_keys import session_key, window_key
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import configured, create, produce

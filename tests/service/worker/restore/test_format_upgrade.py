@@ -36,10 +36,10 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
-from stateline_store.offline_store import OfflineStore
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.rocksdb.engine import RocksDBEngine
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.timestamped_rows import split
 from stateline_store.scan import EVERY_KEY
-from stateline_store.timestamped_rows import split
 from support.apps.steps_app import KINDS, declared, keeping
 from support.processes.owned import Owned
 from support.processes.running_worker import eventually, read_all, running

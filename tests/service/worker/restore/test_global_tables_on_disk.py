@@ -18,9 +18,9 @@ from stateline.deployment.discarding import discard, stored
 from stateline.deployment.resets import Stale
 from stateline.log import open_log
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
-from stateline_store.directory import global_task, store_path
 from stateline_store.errors import TopologyError
-from stateline_store.inspection import inspect_directory
+from stateline_store.files.directory import global_task, store_path
+from stateline_store.inspection.inspection import inspect_directory
 from support.apps import global_app
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 

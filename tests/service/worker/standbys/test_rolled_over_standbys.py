@@ -20,10 +20,10 @@ from stateline.worker.restore.restorer import Restorer
 from stateline.worker.standbys.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standbys.standby_tasks import _Followed
 from stateline_store import StateDirectory, StatelineError
-from stateline_store.directory import holds_database
-from stateline_store.offline_store import OfflineStore
+from stateline_store.files.directory import holds_database
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.timestamped_rows import split
 from stateline_store.scan import EVERY_KEY
-from stateline_store.timestamped_rows import split
 from support.apps.steps_app import declared, keeping
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, produce, running

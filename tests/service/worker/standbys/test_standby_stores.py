@@ -14,7 +14,7 @@ from stateline.processing.changelog import position_headers
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.standbys.standby_store import StandbyStore
 from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
-from stateline_store.commit_notice import NoticeView
+from stateline_store.files.commit_notice import NoticeView
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
 

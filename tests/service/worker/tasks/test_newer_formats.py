@@ -14,7 +14,7 @@ from rocksdict import Rdict
 from service.worker.faults import CHANGELOG, Place, counting, entries
 from stateline.log import NewTopic
 from stateline_store import NewerFormatError, NoticeView, Position
-from stateline_store.rocksdb_options import DEFAULT_TUNING, primary_options
+from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
 
 NEWER_POSITION = b"\x01" + Position.of([]).encode()[1:]
 

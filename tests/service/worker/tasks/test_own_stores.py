@@ -19,7 +19,7 @@ from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.worker import InputRecord
 from stateline.worker.tasks.task import TaskState
 from stateline_store import Change, LogUnavailableError, StateStore, StoreContext, TopicPartition, TopologyError
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint
+from stateline_store.files.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint
 from support.apps.own_stores import OwnStore
 from support.processes.running_worker import read_all
 

@@ -26,8 +26,8 @@ from stateline_store import (
     TopicPartition,
     TopologyError,
 )
-from stateline_store.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint, write_offset_checkpoint
-from stateline_store.rocksdb_engine import RocksDBEngine
+from stateline_store.files.offset_checkpoint import OFFSET_UNKNOWN, read_offset_checkpoint, write_offset_checkpoint
+from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.task_id import TaskId
 from support.apps.own_stores import OwnStore
 from support.rocksdb import database_of

@@ -1,0 +1,1 @@
+"""What a store keeps its rows in: the interface, and rows in memory."""

@@ -1,0 +1,1 @@
+"""The state directory and its files."""

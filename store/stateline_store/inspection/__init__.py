@@ -1,0 +1,1 @@
+"""Stores that nobody has open: their content, and upgrades of their format."""

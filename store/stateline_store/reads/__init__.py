@@ -1,0 +1,1 @@
+"""Queries, and the readers that answer them."""

@@ -1,0 +1,164 @@
+"""Scans of one column family: rows in key order, pinned when they are asked for, read in chunks.
+
+An iterator of RocksDB steps over every deleted row on its way to the next one that is there, also beyond the end that
+the reader wants: a scan of one row beside 300,000 deleted ones took 0.2 s. So none goes further than it has to. A scan
+forwards has RocksDB's upper bound. One backwards looks for its last row first, and ends with it: rocksdict 0.3.29
+cannot set a lower bound (`set_iterate_lower_bound` sets the upper one).
+
+Danger: RocksDB does not copy an upper bound. Its iterator reads it with each step, out of the very `bytes` object that
+was given to `set_iterate_upper_bound` (in raw mode rocksdict passes on a pointer into it, and keeps no reference; the
+iterator itself keeps the ReadOptions that hold the pointer). So whoever holds an iterator holds the bound, and lets go
+of the iterator first: `_translated`, as the frame of a generator lets go of its arguments in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Rdict, RdictIter, ReadOptions
+
+from stateline_store.rocksdb.errors import damaged, translated
+from stateline_store.rows.segments import SegmentRange, segment_of
+from stateline_store.rows.suffixed_rows import SuffixedRange, by_key, by_key_down
+from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
+
+# Of a scan of all of a store, which so takes an eighth less; without it RocksDB begins with 8 KiB in each table.
+_READAHEAD_BYTES = 256 * 1024
+_Chunks = Generator[list[tuple[bytes, bytes]], None, None]
+
+
+def scan_rows(
+    db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reverse: bool, cached: bool = True
+) -> StoreIterator:
+    """Scan the rows of this range, as they are now. Raises, now or later, RocksDB's errors as Stateline's. `cached`:
+    keep the blocks that are read. A reader of a whole store leaves that room to others."""
+    if keys.is_empty:
+        return Scan.of_chunks(_no_rows())
+    try:
+        options, bound = ReadOptions(), keys.end
+        options.fill_cache(cached)  # type: ignore[call-arg]  # its stub forgets the argument
+        if not cached and not (isinstance(keys, KeyRange) and keys.end == keys.start + b"\0"):  # one key
+            options.set_readahead_size(_READAHEAD_BYTES)
+        if bound is not None:
+            options.set_iterate_upper_bound(bound)
+        iterator = db.iter(options)
+        if isinstance(keys, SegmentRange):
+            chunks = _segments(iterator, keys, reverse)
+        elif reverse:
+            chunks = _backwards(iterator, keys, directory)
+            if isinstance(keys, SuffixedRange):
+                chunks = by_key_down(chunks, keys)
+        else:
+            # Of the same moment as `iterator`: nothing is written between the two.
+            chunks = _forwards(db.items(from_key=keys.start or None, read_opt=options), iterator, keys, directory)
+            if isinstance(keys, SuffixedRange):
+                chunks = by_key(chunks, partial(_looked_up, iterator), keys)
+    except Exception as error:
+        raise translated(error, directory) from error
+    return Scan.of_chunks(_translated(chunks, bound, directory))
+
+
+def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunks:
+    """Yield these chunks, and hold `bound`, which their iterators read, until they are gone."""
+    try:
+        yield from chunks
+    except Exception as error:
+        raise translated(error, directory) from error
+
+
+def _forwards(rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
+    """Yield rows by `items`, which is cheaper than stepping here. It ends at an error as at the end: `witness` tells
+    these apart."""
+    size, behind = FIRST_CHUNK, keys.start
+    while chunk := _taken(rows, size):
+        behind = chunk[-1][0] + b"\0"  # before the chunk is given away: it is the taker's to change
+        yield chunk
+        del chunk  # it may be large
+        size = min(size * 4, LARGEST_CHUNK)
+    witness.seek(behind)
+    if witness.valid():
+        raise damaged(directory, f"a scan ended before the key {behind!r:.100}, which is not the last one")
+    witness.status()
+
+
+def _taken(rows: Iterator[tuple[Any, Any]], count: int) -> list[tuple[bytes, bytes]]:
+    chunk, room, not_small = list[tuple[bytes, bytes]](), LARGEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES // LARGEST_CHUNK
+    take = chunk.append
+    for row in islice(rows, count):
+        take(row)
+        size = len(row[0]) + len(row[1])
+        if size > not_small:  # as many small ones as there may be have few bytes: they are not counted
+            room -= size
+            if room <= 0:
+                break
+    return chunk
+
+
+def _backwards(iterator: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
+    iterator.seek(keys.start)
+    least = iterator.key()
+    if least is None:
+        iterator.status()
+        return
+    if keys.end is None:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(keys.end)
+    yield from _stepped(iterator, iterator.prev, keys, least)
+    if iterator.key() != least:
+        iterator.status()
+        raise damaged(directory, f"a scan backwards ended above the key {least!r:.100}, which is not the first one")
+
+
+def _looked_up(iterator: RdictIter, keys: KeyRange) -> _Chunks:
+    iterator.seek(keys.start)
+    yield from _stepped(iterator, iterator.next, keys)
+    iterator.status()
+
+
+def _segments(iterator: RdictIter, keys: SegmentRange, reverse: bool) -> _Chunks:
+    """Yield rows from each existing segment to the next one: two seeks for each, however many do not exist."""
+    segments = keys.segments
+    while segments:
+        start, end = keys.within(segments[-1] if reverse else segments[0])
+        if reverse:
+            iterator.seek_for_prev(end)
+            if iterator.key() == end:  # not inside
+                iterator.prev()
+        else:
+            iterator.seek(start)
+        yield from _stepped(iterator, iterator.prev if reverse else iterator.next, KeyRange(start, end))
+        if not iterator.valid():
+            iterator.status()
+            return
+        found = segment_of(iterator.key())
+        if reverse:
+            segments = range(segments.start, min(found + 1, segments.stop - 1))
+        else:
+            segments = range(max(found, segments.start + 1), segments.stop)
+
+
+def _stepped(iterator: RdictIter, step: Callable[[], None], keys: KeyRange, last: bytes | None = None) -> _Chunks:
+    """Yield the rows from the iterator's place, while they are in this range, without a step beyond the key `last`."""
+    size = FIRST_CHUNK
+    chunk, room = list[tuple[bytes, bytes]](), LARGEST_CHUNK_BYTES
+    while (key := iterator.key()) is not None and key >= keys.start and (keys.end is None or key < keys.end):
+        value = iterator.value()
+        chunk.append((key, value))
+        if key == last:
+            break
+        step()
+        room -= len(key) + len(value)
+        if room <= 0 or len(chunk) == size:
+            yield chunk
+            size, chunk, room = min(size * 4, LARGEST_CHUNK), [], LARGEST_CHUNK_BYTES
+    if chunk:
+        yield chunk
+
+
+def _no_rows() -> _Chunks:
+    yield from ()

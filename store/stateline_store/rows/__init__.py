@@ -1,0 +1,1 @@
+"""How rows are keyed and encoded, in files and in memory. Pure."""

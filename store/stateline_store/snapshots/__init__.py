@@ -1,0 +1,1 @@
+"""Snapshots, checkpoints, and copies of stores."""

@@ -1,0 +1,1 @@
+"""Stores of each kind, and their transactions."""

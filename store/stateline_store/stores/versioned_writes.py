@@ -1,0 +1,115 @@
+"""VersionedWrites: which rows of a key a new version changes, and how. The counterpart of `versioned_reads`.
+
+A version becomes the latest, or goes into the row of the segment in which its validity ends, where its neighbours may
+have to be cut short or to move. The semantics are those of Kafka Streams' `RocksDBVersionedStore`, but for what
+`versioned_store` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from stateline_store.reads.versioned_reads import VersionedReads
+from stateline_store.rows.segments import PREFIX, Segments
+from stateline_store.rows.timestamped_rows import join
+from stateline_store.rows.versioned_rows import LATEST, Version, append, bounds, new_row, versions
+from stateline_store.rows.versioned_rows import join as join_row
+
+
+class VersionedWrites:
+    """The writes of one opening of a store, over its own reads. Not thread-safe."""
+
+    def __init__(
+        self,
+        reads: VersionedReads,
+        segments: Segments,
+        get: Callable[[bytes], bytes | None],
+        stage: Callable[[bytes, bytes | None], None],
+    ) -> None:
+        """Write stored bytes by `stage`, and read them, staged ones included, by `get`."""
+        self._reads = reads
+        self._segments = segments
+        self._get = get
+        self._stage = stage
+
+    def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
+        """Stage a version that is not late, None for a tombstone. Returns the end of its validity, None for the latest.
+
+        Its segment, and so every segment that it touches, is live.
+        """
+        latest = self._reads.get(key)
+        if latest is not None and timestamp > latest.timestamp:
+            self._append(key, latest.timestamp, latest.value, timestamp)
+        if latest is not None and timestamp >= latest.timestamp:
+            self._put_latest(key, value, timestamp)
+            return None
+        valid_to = None if latest is None else latest.timestamp
+        covering: tuple[int, bytes] | None = None
+        # Closed before anything is staged, which an open scan would copy.
+        with closing(self._reads.rows(key, timestamp)) as rows:
+            for segment, row in rows:
+                oldest = bounds(row)[1]
+                if oldest <= timestamp:
+                    covering = segment, row
+                    break
+                valid_to = oldest
+        if covering is not None:
+            return self._put_inside(*covering, key, value, timestamp)
+        if valid_to is None:
+            self._put_latest(key, value, timestamp)
+        else:
+            self._put_before(valid_to, key, value, timestamp)
+        return valid_to
+
+    def _put_latest(self, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Put the key's newest version. The versions before it have been moved to segments."""
+        if value is not None:
+            self._stage(LATEST + key, join(value, timestamp))
+            return
+        self._stage(LATEST + key, None)  # even when there is none: a commit with nothing staged would leave the log
+        # The end of a row is the tombstone: make a row in this segment end here, when none does.
+        at = self._row_key(key, timestamp)
+        row = self._get(at)
+        if row is None:
+            self._stage(at, new_row(timestamp, None, timestamp))
+        elif bounds(row)[0] < timestamp:
+            self._stage(at, append(row, bounds(row)[0], None, timestamp))
+
+    def _put_inside(self, segment: int, row: bytes, key: bytes, value: bytes | None, timestamp: int) -> int:
+        """Put a version into the row that holds the version valid at `timestamp`."""
+        newest_first = versions(row)
+        place = next(index for index, version in enumerate(newest_first) if version.timestamp <= timestamp)
+        found = newest_first[place]
+        put = Version(timestamp, value, found.valid_to)
+        if found.timestamp == timestamp:
+            newest_first[place] = put
+        elif self._segments.id_of(timestamp) == segment:
+            newest_first[place : place + 1] = [put, found._replace(valid_to=timestamp)]
+        else:  # what was valid there ends in an older segment now
+            self._append(key, found.timestamp, found.value, timestamp)
+            newest_first[place] = put
+        self._stage(PREFIX.pack(segment) + key, join_row(newest_first))
+        return found.valid_to
+
+    def _put_before(self, valid_to: int, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Put a version before the next one, which begins at `valid_to`. No version is valid at `timestamp`."""
+        at = self._row_key(key, valid_to)
+        row = self._get(at)
+        if row is None or bounds(row)[0] <= timestamp:
+            self._append(key, timestamp, value, valid_to)
+            return
+        ends, oldest = bounds(row)
+        put = Version(timestamp, value, valid_to)
+        # A degenerate row's tombstone is told by the end of any row.
+        self._stage(at, join_row([put] if ends == oldest else [*versions(row), put]))
+
+    def _append(self, key: bytes, timestamp: int, value: bytes | None, valid_to: int) -> None:
+        """Add the newest version of the segment in which its validity ends."""
+        at = self._row_key(key, valid_to)
+        row = self._get(at)
+        self._stage(at, new_row(timestamp, value, valid_to) if row is None else append(row, timestamp, value, valid_to))
+
+    def _row_key(self, key: bytes, valid_to: int) -> bytes:
+        """Return the stored key of the row for versions whose validity ends then."""
+        return PREFIX.pack(self._segments.id_of(valid_to)) + key
