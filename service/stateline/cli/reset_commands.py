@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from stateline.cli.confirmation import confirmed
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 from stateline_store.errors import InvalidArgumentError
 
@@ -82,15 +82,7 @@ def reset(
         return 0
 
     def agreed() -> bool:
-        try:
-            return yes or typer.confirm("Do this?", err=True)
-        except typer.Abort as error:
-            if sys.stdin is not None and sys.stdin.isatty():  # by Ctrl-C or Ctrl-D
-                return False
-            raise InvalidArgumentError(
-                "Nobody has answered, so nothing was done: give --yes where nobody can be asked, after a look at what "
-                "--dry-run says."
-            ) from error
+        return confirmed("Do this?", yes=yes, before=", after a look at what --dry-run says")
 
     is_done = run.reset(app, config, asked, dry_run=dry_run, agreed=agreed, say=typer.echo, warn=warn)
     if is_done:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stateline.cli.confirmation import confirmed
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 
 
@@ -23,26 +24,34 @@ def topics(
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Delete this topic with all its records, at once. Repeatable."),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --delete.")] = False,
     count: Annotated[
         bool, typer.Option("--count", help="Count the committed records. This reads all of them.")
     ] = False,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """List the application's topics, create or delete some.
 
     The list has each topic's role, its partitions and its offsets. On Kafka, transactions take offsets too, so
     --count counts the records. Stateline creates its own topics at a start. Source topics are yours: --create
-    creates them for you.
+    creates them for you. --delete asks, and is refused while any process of the application runs.
 
     Example: stateline topics flights:app --create --partitions 8
     """
     from stateline.cli import topics as cli_topics
+    from stateline.cli.deleted_topics import delete_topics
 
     app, config = loaded(target, config_file, settings, to_write=create or bool(delete))
-    said = cli_topics.topics(
-        app, config, create=create, delete=delete or (), partitions=partitions, count=count, as_json=as_json
-    )
-    typer.echo(said)
+    if delete and not delete_topics(
+        app,
+        config,
+        delete,
+        agreed=lambda: confirmed("Delete them?", yes=yes),
+        warn=lambda text: typer.echo(text, err=True),
+    ):
+        return 1
+    typer.echo(cli_topics.topics(app, config, create=create, partitions=partitions, count=count, as_json=as_json))
+    return 0
 
 
 def produce(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 
@@ -15,10 +15,9 @@ from stateline.dsl.app import App
 from stateline.log.committed_records import records_between
 from stateline.log.interface import Admin, Log, NewTopic, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics, required_topics
-from stateline.model.pipeline import epochs_topic
 from stateline.model.table_topics import kept_for_ever, table_settings
 from stateline.model.topology import Topology
-from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+from stateline_store import InvalidArgumentError, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -30,30 +29,22 @@ def topics(
     config: Config,
     *,
     create: bool,
-    delete: Sequence[str],
     partitions: int | None,
     count: bool = False,
     as_json: bool,
 ) -> str:
-    """The listing as text, after deleting these topics, and creating missing source topics, if that is wanted. With
-    `count` each topic is read from its beginning to its end.
+    """The listing as text, after creating missing source topics, if that is wanted. With `count` each topic is read
+    from its beginning to its end.
 
     Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
-    `DoesNotExistError`, and deletes nothing, for one that the application does not have; `LogUnavailableError` when
-    what is counted does not come.
+    `LogUnavailableError` when what is counted does not come.
     """
     topology, configured = app.topology(), ConfiguredTopics.of(config)
     roles = topic_roles(topology, config.dead_letter_topic)
     if not create and not log_exists(config):
-        refuse_to_delete(topology, roles, {}, delete)
         return as_text(topic_rows(roles, {}, {}, {} if count else None), as_json=as_json)  # a listing makes no file
-    is_written = create or bool(delete)
-    with closing(configured_log(config, read_only=not is_written)) as log, closing(log.admin()) as admin:
+    with closing(configured_log(config, read_only=not create)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
-        if delete:
-            refuse_to_delete(topology, roles, existing, delete)
-            admin.delete_topics(delete)
-            existing = {name: info for name, info in existing.items() if name not in delete}
         if create:
             if partitions is not None:
                 refuse_other_counts(roles, existing, partitions)
@@ -61,7 +52,7 @@ def topics(
             create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
             existing = admin.topics()
         differ = settings_that_differ(topology, admin, configured)
-        marks = {name: dict(_marks(admin, existing[name])) for name in roles if name in existing}
+        marks = {name: dict(offset_bounds(admin, existing[name])) for name in roles if name in existing}
         counts = {name: _records(log, marks[name]) for name in marks} if count else None
     offsets = {name: sum(end - first for first, end in bounds.values()) for name, bounds in marks.items()}
     return as_text(topic_rows(roles, existing, offsets, counts, differ), as_json=as_json)
@@ -100,18 +91,6 @@ def create_missing(topology: Topology, admin: Admin, names: Sequence[str], parti
             logger.info(
                 "Topic %s is read as a table and as a stream: it keeps all records for ever (retention.ms=-1)", name
             )
-
-
-def refuse_to_delete(
-    topology: Topology, roles: Mapping[str, str], existing: Mapping[str, TopicInfo], names: Iterable[str]
-) -> None:
-    """Raise for a topic that is not there, not the application's, or another application's."""
-    epochs = {epochs_topic(topology.application_id, name) for name in topology.pipelines}
-    own = {name for name, role in roles.items() if role != "external"} | epochs
-    for name in names:
-        if name not in own or name not in existing:
-            there = ", ".join(sorted(own & existing.keys())) or "none"
-            raise DoesNotExistError(f"--delete {name!r}: the application has no such topic. It has {there}.")
 
 
 def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], partitions: int) -> None:
@@ -156,7 +135,7 @@ def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]]) -> s
     return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
 
 
-def _marks(admin: Admin, topic: TopicInfo) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
+def offset_bounds(admin: Admin, topic: TopicInfo) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
     """Of each partition the first offset kept and the one after the last: between them are the records, and what
     compaction, markers of transactions and aborted records left there."""
     for place in topic.places:

@@ -328,7 +328,11 @@ def test_topics_are_deleted_by_name_and_no_others_than_the_applications(project:
     assert stateline("topics", TARGET, "--create").returncode == 0
     said = refused("topics", TARGET, "--delete", "alarms", "--delete", "nowhere")
     assert "'nowhere': the application has no such topic. It has aircraft, alarms, departures." in said
-    deleted = json.loads(stateline("topics", TARGET, "--delete", "alarms", "--json").stdout)
+    assert "Delete them?" in (asked := stateline("topics", TARGET, "--delete", "alarms").stderr)
+    assert "delete the output topic alarms: 4 partitions, 0 records at most" in asked
+    assert "give --yes where nobody can be asked" in asked
+    assert stateline("topics", TARGET, "--delete", "alarms", standard_input="n\n").returncode == 1
+    deleted = json.loads(stateline("topics", TARGET, "--delete", "alarms", "--json", "--yes").stdout)
     assert {row["topic"] for row in deleted if row["state"] == "exists"} == {"departures", "aircraft"}
 
 

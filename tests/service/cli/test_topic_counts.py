@@ -20,7 +20,7 @@ TRANSACTIONS = 5
 def listed(app: App, bootstrap: str, directory: Path) -> dict[str, dict[str, int]]:
     settings = [f"state.dir={directory}", f"bootstrap.servers={bootstrap}"]
     config = load_config(app.application_id, environment={}, overrides=settings)
-    text = topics(app, config, create=False, delete=(), partitions=None, count=True, as_json=True)
+    text = topics(app, config, create=False, partitions=None, count=True, as_json=True)
     return {row["topic"]: row for row in json.loads(text)}
 
 

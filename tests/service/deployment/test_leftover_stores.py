@@ -71,7 +71,8 @@ def test_a_leftover_is_deleted_and_the_other_stores_stay(renamed: tuple[App, Pat
     app, state = renamed
     works(app, tmp_path, "new")
     said = cli_stores.delete(app, configured(app, state), "old")
-    assert re.fullmatch(r"Deleted 'old' \(1 task, 0\.\d MB: 0_0\)\. If it has a changelog topic, that stays\.", said)
+    assert re.match(r"Deleted 'old' \(1 task, 0\.\d MB: 0_0\)\. If it has a changelog topic, that stays\. ", said)
+    assert re.search(r"stateline topics \S+ --delete \S+-old-changelog$", said)
     assert "old_everywhere" in str(cli_stores.leftover_stores(app, configured(app, state)))
     cli_stores.delete(app, configured(app, state), "old_everywhere")
     assert cli_stores.leftover_stores(app, configured(app, state)) is None

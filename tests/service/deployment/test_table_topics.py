@@ -70,7 +70,7 @@ def test_tables_topics_are_made_compacted_and_kept_for_ever_where_they_are_strea
     app = app_with_every_table(run)
     config = load_config(app.application_id, environment={}, overrides=[f"bootstrap.servers={bootstrap}"])
     with caplog.at_level(logging.INFO), closing(log.admin()) as admin:
-        topics(app, config, create=True, delete=(), partitions=1, as_json=False)
+        topics(app, config, create=True, partitions=1, as_json=False)
         ensure_topics(app.topology(), admin)
         found = admin.topic_settings([f"{name}-{run}" for name in WANTED])
         untold = admin.topic_settings([f"events-{run}"])[f"events-{run}"]

@@ -52,7 +52,7 @@ class Execution:
         the file system raise: it is interrupted, and `resume` completes it."""
         before = newest_reset(self._log, self._application_id)
         refuse_unfinished(before, self._application_id)
-        with self._alone(work) as admin:
+        with self.alone(work) as admin:
             reset = begun(before, followed_epoch(self._directory.application), work)
             say_reset(self._log, self._application_id, before, reset)
             try:
@@ -68,7 +68,7 @@ class Execution:
         reset = newest_reset(self._log, self._application_id)
         if reset is None or reset.state == "done" or reset.work is None:
             raise DoesNotExistError(f"No reset of {self._application_id!r} was interrupted: nothing is to be resumed.")
-        with self._alone(reset.work) as admin:
+        with self.alone(reset.work) as admin:
             self._do(reset, reset.work, admin)
         return reset.work
 
@@ -80,13 +80,14 @@ class Execution:
         return [each for each in found if each not in stopped]
 
     @contextmanager
-    def _alone(self, work: ResetWork) -> Iterator[Admin]:
-        """No `stateline run` begins here while the block runs, and nothing runs now."""
+    def alone(self, work: ResetWork) -> Iterator[Admin]:
+        """No `stateline run` begins here while the block runs, and nothing runs now. Raises `RetryLaterError` while
+        anything does."""
         if any(map(is_url, self._checkpoints(work))):
             need_extra("spark", "Checkpoints at a URL")
         make_state_directory(self._config)
         if here := running_here(self._config):
-            raise self._refusal(here)
+            raise self.refusal(here)
         with only_run(self._config), closing(self._log.admin()) as admin:
             wait_for_sessions(self._config, admin, self._say)
             self._refuse_what_runs(work, admin)
@@ -94,7 +95,7 @@ class Execution:
 
     def _refuse_what_runs(self, work: ResetWork, admin: Admin) -> None:
         if found := self._what_runs(work, admin, holds_run_lock=True):
-            raise self._refusal(found)
+            raise self.refusal(found)
 
     def _what_runs(self, work: ResetWork, admin: Admin, *, holds_run_lock: bool) -> list[str]:
         found = running_here(self._config, holds_run_lock=holds_run_lock)
@@ -102,7 +103,7 @@ class Execution:
         found += [f"a transaction in {topic}, which ends by itself" for topic in open_transactions(work, admin)]
         return list(dict.fromkeys(found))
 
-    def _refusal(self, found: list[str]) -> RetryLaterError:
+    def refusal(self, found: list[str]) -> RetryLaterError:
         return RetryLaterError(
             f"Nothing was changed: {self._application_id!r} runs, or may run. Stop it everywhere, and try again. "
             f"Found: {'; '.join(found)}."

@@ -8,6 +8,7 @@ from contextlib import closing
 from stateline.cli.reset.execution import Execution
 from stateline.cli.reset.found import look
 from stateline.cli.reset.plan import Plan, plan_of
+from stateline.cli.reset.running import running_here
 from stateline.cli.reset.scope import Asked, scope_of
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
@@ -35,6 +36,8 @@ def reset(
         with closing(log.admin()) as admin:
             found = look(topology, scope, asked.to, config, admin)
         plan, execution = plan_of(topology, asked, found), Execution(config, topology, log, warn)
+        if not dry_run and (here := running_here(config)):
+            raise execution.refusal(here)
         _say(plan, say)
         if dry_run:
             if running := execution.running(plan.work):
