@@ -177,7 +177,9 @@ def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Reques
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
-    """Many keys at once."""
+    """Many keys at once. Raises `InvalidArgumentError` for one text or one key of bytes."""
+    if isinstance(keys, str | bytes):
+        raise InvalidArgumentError(f"keys={shown(keys)} is one key: give a list of keys, such as [{shown(keys)}].")
     return _query(store, "keys", {"keys": [key_text(key) for key in keys]}, terms)
 
 
@@ -200,7 +202,9 @@ def parts_of_every_key(store: str, what: Literal["windows", "sessions"], terms: 
 
 
 def count(store: str, terms: Terms, *, exact: bool = False) -> Request:
-    """How many entries there are, counted or estimated."""
+    """How many entries there are, counted or estimated. Raises `InvalidArgumentError` unless `exact` is a bool."""
+    if not isinstance(exact, bool):
+        raise InvalidArgumentError(f"exact={shown(exact)} is neither True nor False.")
     return Query(store, "count", terms, {"exact": True} if exact else {}).request()
 
 

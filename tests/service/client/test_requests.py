@@ -214,6 +214,13 @@ def test_a_misspelt_argument_is_refused() -> None:
         store.count(isolation_level="snapshot")  # type: ignore[call-overload]
 
 
+def test_one_key_in_place_of_keys_and_an_exact_that_is_no_bool_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"keys='abc' is one key: give a list of keys, such as \['abc'\]"):
+        Client("http://localhost:1").store("s").get_many("abc")
+    with pytest.raises(InvalidArgumentError, match="exact='yes' is neither True nor False"):
+        Client("http://localhost:1").store("s").count(exact="yes")  # type: ignore[call-overload]  # as above
+
+
 def test_a_position_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"bound=.* is no Position"):
         Client("http://localhost:1").store("s").count(bound={"orders": 99})  # type: ignore[arg-type]  # as above
