@@ -179,6 +179,7 @@ def test_what_is_refused_is_what_a_worker_refuses(
     assert report.would_start == (raised is None), (refused, raised)
     if raised is not None:
         assert refusal in " ".join(refused)
+    assert not (change == "a changelog that is missing" and "it gets what comes from now on" in str(report))
 
 
 @EMBEDDED

@@ -69,6 +69,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
         read = [place for place in bounds if place.topic in sources]
         reset = newest_reset(log, topology.application_id)
         committed = admin.committed_with_notes(topology.application_id, read) if read else {}
+        lost = lost_changelogs(topology, topics, committed, bounds)
         types, positions = _said_by_changelogs(log, topology, bounds)
         return LogView(
             topics,
@@ -77,9 +78,9 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             {place: note for place, (_, note) in committed.items()},
             types,
             positions,
-            _warnings(topology, admin, topics, reset, configured),
+            _warnings(topology, admin, topics, reset, configured, lost),
             _refusal(topology, admin, topics, configured),
-            lost_changelogs(topology, topics, committed, bounds),
+            lost,
             settings_that_differ(topology, admin, configured),
             reset,
             _other_cluster(topology, config, admin),
@@ -92,8 +93,10 @@ def _warnings(
     topics: Mapping[str, TopicInfo],
     reset: Reset | None,
     configured: ConfiguredTopics,
+    lost: Mapping[str, str],
 ) -> list[str]:
     missing = {topic.name for topic in created_topics(topology)} - topics.keys()
+    missing -= {topology.stores[name].changelog(topology.application_id) or "" for name in lost}
     try:
         of_settings = setting_warnings(topology, admin, configured=configured)
     except ConfigurationError as error:
