@@ -44,6 +44,17 @@ def check_state_directory(config: Config) -> None:
             return
 
 
+def check_writable(config: Config) -> None:
+    """Raise `ConfigurationError` when this user may not write to the application's directory, or to the first one
+    above it that exists. Reads only."""
+    directory = config.state_dir.absolute()
+    path = next(each for each in (directory / config.application_id, directory, *directory.parents) if each.exists())
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise _refused(config, f"{path} is on a read-only file system")
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        raise _refused(config, f"this user may not write to {path}")
+
+
 def make_state_directory(config: Config) -> StateDirectory:
     """The application's directory, made if need be. Raises `ConfigurationError` when it cannot be where it should, and
     `RetryLaterError` when it can and, for example, the disk is full.

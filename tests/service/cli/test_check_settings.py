@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +17,7 @@ from stateline.config import extras
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic
+from stateline.processes.application import only_run
 from stateline.worker.loop.worker import Worker
 from stateline_store import ConfigurationError, InvalidArgumentError
 from support.processes.running_worker import configured, create, produce
@@ -41,6 +43,22 @@ def refused(app: App, config: Config) -> list[str]:
 
 def deleting(policy: str, **settings: str) -> dict[str, str]:
     return {"topic__cleanup__policy": policy, **settings}
+
+
+@EMBEDDED
+def test_a_port_that_somebody_else_has_is_refused_and_one_of_its_own_server_is_not(
+    application_id: str, bootstrap: str, tmp_path: Path, log: Log
+) -> None:
+    create(log, {f"{application_id}-in": 2})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        app = counting(application_id)
+        config = configured(app, tmp_path, bootstrap__servers=bootstrap, server__port=port)
+        (why,) = refused(app, config)
+        assert f"server.port = {port} on 127.0.0.1 is in use" in why
+        with only_run(config):
+            assert refused(app, config) == []
+    assert refused(app, config) == []
 
 
 @EMBEDDED

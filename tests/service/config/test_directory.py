@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.config.directory import check_state_directory, held_by_node
+from stateline.config.directory import check_state_directory, check_writable, held_by_node
 from stateline.config.loading import load_config
 from stateline.log.embedded_file import LogFile
 from stateline_store.errors import ConfigurationError
@@ -79,6 +79,17 @@ def test_a_directory_closed_to_this_user_is_named(open_path: Path) -> None:
         assert f"this user may not write to {closed}" in refusal(closed / "deeper" / "still")
     finally:
         closed.chmod(0o700)
+
+
+def test_a_directory_that_can_be_read_and_not_written_is_refused_where_a_start_is_checked(open_path: Path) -> None:
+    config = load_config("flights", overrides=[f"state.dir={open_path}"])
+    check_writable(config)
+    (open_path / "flights").mkdir()
+    (open_path / "flights").chmod(0o500)
+    check_state_directory(config)
+    with pytest.raises(ConfigurationError, match=f"this user may not write to {open_path / 'flights'}"):
+        check_writable(config)
+    assert list((open_path / "flights").iterdir()) == []
 
 
 def test_an_embedded_log_that_may_not_be_written_says_what_to_do(open_path: Path) -> None:

@@ -12,6 +12,8 @@ from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.missed import missed_findings
 from stateline.cli.check.restores import store_starts
 from stateline.cli.topics import topic_roles, topic_rows
+from stateline.cli.reset.running import is_served_here
+from stateline.config.directory import check_writable
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline.deployment.resets import refuse_unfinished
@@ -24,7 +26,7 @@ from stateline.model.registries import check_registries
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
-from stateline.server.listeners import check_host
+from stateline.server.listeners import check_host, http_listener
 from stateline.server.start_checks import check_files
 from stateline_store import CallerError, StatelineError, TopologyError
 
@@ -76,7 +78,8 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
         look_for_spark,
         lambda: check_registries(topology),
         lambda: check_files(config),
-        lambda: check_host(config),
+        lambda: check_writable(config),
+        lambda: check_host(config) if is_served_here(config) else http_listener(config).close(),
         lambda: refuse_deleting(topology, ConfiguredTopics.of(config)),
     ]
     for look in looks:

@@ -37,9 +37,20 @@ def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
     for path in sorted(pipelines_directory(config.state_dir, config.application_id).glob("*/")):
         if lock_holder(pipeline_lock_path(path))[0] is not False or _jvm_holds(path / ".spark-lock"):
             found.append(f"pipeline {path.name} here")
-    if any(map(_answers, (directory.application / "servers").glob("*.sock"))):
+    if _any_server(directory.application):
         found.append("a server here")
     return found
+
+
+def is_served_here(config: Config) -> bool:
+    """Whether a server of this application runs with this state directory, or `stateline run`, which starts it. Makes
+    no file."""
+    application = config.state_dir / config.application_id
+    return application.is_dir() and (lock_holder(application / ".run-lock")[0] is not False or _any_server(application))
+
+
+def _any_server(application: Path) -> bool:
+    return any(map(_answers, (application / "servers").glob("*.sock")))
 
 
 def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin) -> list[str]:
