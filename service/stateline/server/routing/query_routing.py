@@ -194,7 +194,7 @@ def _of_stopped(store: ServedStore, terms: Terms, why: str, outcome: Outcome) ->
         return outcome
     needs_owner = terms.require_active or terms.isolation_level is not IsolationLevel.READ_COMMITTED
     if needs_owner and store.is_read_here(IsolationLevel.READ_COMMITTED):
-        why += " isolation_level=read_committed without require_active answers that state."
+        why = f"isolation_level=read_committed without require_active answers the last state. {why}"
     return replace(outcome, error=NotReadyError(why))
 
 
