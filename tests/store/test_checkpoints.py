@@ -283,7 +283,7 @@ def test_a_pin_stands_for_one_snapshot_and_when_that_is_gone_for_none(
         assert snapshots.pinned(other, 1) is None
     assert snapshots.sweep(1) == [second.id]
     snapshots.release(snapshot.id, 1)
-    with pytest.raises(CursorExpiredError):
+    with pytest.raises(CursorExpiredError, match="of this pin has ended: use another pin"):
         snapshots.pinned(pin, 2)
     now_ms = int((snapshots.path / f".gone-{snapshot.id}").stat().st_mtime * 1000)
     for _ in range(2):  # whichever of the two is looked at first

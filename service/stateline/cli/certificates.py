@@ -166,7 +166,10 @@ def _read_authority(files: KeyPair) -> tuple[x509.Certificate, ec.EllipticCurveP
         certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
         key = serialization.load_pem_private_key(files.key.read_bytes(), None)
     except OSError as error:
-        raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(
+            f"{error.filename} cannot be read: {error.strerror}. The authority signs with it: bring it to this folder, "
+            "or run the command where it is."
+        ) from error
     except (ValueError, TypeError) as error:  # TypeError: the key has a password
         raise ConfigurationError(f"{files.certificate} and {files.key} are no authority: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():

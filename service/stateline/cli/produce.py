@@ -65,7 +65,8 @@ class ProduceResult:
         count = len(self.partitions)
         where = f", {count} partition{'' if count == 1 else 's'}" if count else ""
         left = f"; {self.left_out:,} lines left out" if self.left_out else ""
-        return f"Written to {topic}: {self.records:,} records{where}, {self.took_s:.1f} s{left}."
+        records = f"{self.records:,} record{'' if self.records == 1 else 's'}"
+        return f"Written to {topic}: {records}{where}, {self.took_s:.1f} s{left}."
 
 
 def terms_of(

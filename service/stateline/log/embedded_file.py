@@ -237,8 +237,9 @@ class LogFile:
             self._roll_back()
             if _is_busy(error):
                 raise
+            space = "Free some space, then restart" if "disk is full" in str(error) else "Restart"
             raise InDoubtError(
-                f"Whether the last transaction reached {self.path} is unknown ({error}). Restart and read the file."
+                f"Whether the last transaction reached {self.path} is unknown ({error}). {space} and read the file."
             ) from error
 
     def _roll_back(self) -> None:

@@ -137,6 +137,10 @@ class SnapshotDirectory:
             return None if snapshot_id is None else self.find(snapshot_id, now_ms)
         except DoesNotExistError:
             return None
+        except CursorExpiredError as error:
+            raise CursorExpiredError(
+                f"The lease of the snapshot {snapshot_id} of this pin has ended: use another pin."
+            ) from error
 
     def find(self, snapshot_id: str, now_ms: int) -> Snapshot:
         """Return the snapshot of this id. Raises `DoesNotExistError` if there was none within a day,

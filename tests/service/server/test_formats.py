@@ -157,9 +157,17 @@ def test_what_cannot_be_had_is_not_acceptable(client: httpx.Client, path: str, a
 def test_an_answer_without_entries_is_json_alone(client: httpx.Client, path: str, name: str) -> None:
     response = client.get(f"/v1/stores/{path}", params={"format": name})
     assert (response.status_code, response.json()["reason"]) == (406, "NOT_ACCEPTABLE")
+    assert response.json()["detail"].endswith("it is application/json. Ask for that, with Accept or format.")
     assert client.get(f"/v1/stores/{path}", params={"format": "json"}).headers["content-type"] == JSON
     wrong = client.get(f"/v1/stores/{path}", params={"format": "xml"})
     assert (wrong.status_code, wrong.json()["reason"]) == (422, "INVALID_ARGUMENT")
+
+
+def test_a_page_behind_a_cursor_is_json_and_a_refusal_says_so(client: httpx.Client) -> None:
+    cursor = client.get("/v1/stores/texts/range", params={"limit": "1"}).json()["cursor"]
+    response = client.get("/v1/stores/texts/range", params={"cursor": cursor, "format": "csv"})
+    assert response.status_code == 406
+    assert "with a cursor, it is application/json. Ask for that" in response.json()["detail"]
 
 
 def test_many_keys_are_csv_and_ndjson_with_those_that_are_not_there(client: httpx.Client) -> None:

@@ -11,8 +11,8 @@ from stateline.cli.check.findings import Finding, Report, once_per_store
 from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.missed import missed_findings
 from stateline.cli.check.restores import store_starts
-from stateline.cli.topics import topic_roles, topic_rows
 from stateline.cli.reset.running import is_served_here
+from stateline.cli.topics import topic_roles, topic_rows
 from stateline.config.directory import check_writable
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config

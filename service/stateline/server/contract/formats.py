@@ -63,9 +63,10 @@ class Shape:
 WHOLE = Shape()
 
 
-def wanted_format(request: Request, shape: Shape, *available: str) -> str:
+def wanted_format(request: Request, shape: Shape, *available: str, why: str = "") -> str:
     """The media type of the answer: that of `format`, or the first that `Accept` names, of those available. Of weights
-    only 0 counts, which refuses a type. Raises `NotAcceptableError` when none of them will do.
+    only 0 counts, which refuses a type. `why` begins what a refusal says of them. Raises `NotAcceptableError` when none
+    of them will do.
     """
     accept = request.headers.get("accept", "")
     if shape.media_type is not None:
@@ -79,8 +80,9 @@ def wanted_format(request: Request, shape: Shape, *available: str) -> str:
             if media_type not in refused and _covers(each, media_type):
                 return media_type
     asked = "format" if shape.media_type is not None else f"Accept: {shown(accept)}"
+    which = "that" if len(available) == 1 else "one of these"
     raise NotAcceptableError(
-        f"This answer cannot be had as {asked} asks: it is {' or '.join(available)}. Ask for one of these, with Accept "
+        f"This answer cannot be had as {asked} asks: {why}it is {' or '.join(available)}. Ask for {which}, with Accept "
         "or format."
     )
 

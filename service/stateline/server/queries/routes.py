@@ -236,7 +236,7 @@ class QueryRoutes:
             if more := arguments.names() - {"type", "format", *PAGING}:
                 raise InvalidArgumentError(f"cursor stands alone, or with limit: leave out {', '.join(sorted(more))}.")
             limit = self._requests.limit(arguments) if "limit" in arguments else None
-            wanted_format(request, Shape.read(arguments), JSON)
+            wanted_format(request, Shape.read(arguments), JSON, why="with a cursor, ")
             return partial(self._scans.follow, request, store, token, limit)
         limit = self._requests.limit(arguments)
         read = self._requests.read(store, arguments)
