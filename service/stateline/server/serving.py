@@ -197,7 +197,7 @@ class Serving:
         if self._leaving or self.stopping:
             return ["The server is shutting down."]
         reasons, nodes = await self.store_watch.reasons_not_ready(names), self.nodes
-        reasons[:0] = self._unfit_workers()
+        reasons[:0] = self._unfit_workers(is_ready=not reasons)
         if nodes is None:
             return reasons
         if nodes.rivals:
@@ -207,16 +207,19 @@ class Serving:
         unreached = [f"Node {name!r} is not reached: {why}." for name, why in nodes.out_of_reach().items()]
         return [*reasons, *nodes.other_topologies(), *unreached]
 
-    def _unfit_workers(self) -> list[str]:
-        """Say which workers of this node do not run their tasks. A node that is alone answers what an ended worker has
-        committed, so it says nothing of that worker."""
-        alone = self.nodes is None or not self.nodes.others
-        faults = self.workers.faults().items()
-        return [
+    def _unfit_workers(self, *, is_ready: bool) -> list[str]:
+        """Say which workers of this node do not run their tasks. A node that is alone and ready answers what an ended
+        worker has committed, so it says nothing of that worker."""
+        is_enough = is_ready and (self.nodes is None or not self.nodes.others)
+        faults = self.workers.faults()
+        if not is_ready:
+            faults = self.workers.failed_starts() | faults
+        found = [
             f"Worker {name!r} of this node does not run its tasks: {without_paths(why)}"
-            for name, why in faults
-            if self.workers.is_connected(name) or not alone
+            for name, why in faults.items()
+            if self.workers.is_connected(name) or not is_enough
         ]
+        return [without_paths(self.stores.stopped), *found] if self.stores.stopped and not is_ready else found
 
     def pipeline_states(self) -> dict[str, PipelineStatus | None]:
         """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""

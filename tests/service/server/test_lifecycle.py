@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from stateline.config.loading import load_config
+from stateline.deployment.failed_starts import FailedStarts
 from stateline.log import open_log
 from stateline.server import Listening, main, serve
 from stateline_store import ConfigurationError
@@ -91,6 +92,10 @@ def test_it_is_ready_only_while_queries_at_the_default_level_are_answered(tmp_pa
         wait_until(lambda: not ready(client))
         reasons = client.get("/readyz").json()["reasons"]
         assert any("'aircraft'" in reason and "no worker" in reason for reason in reasons)
+        FailedStarts(tmp_path / "flights-app", "worker-9").joined()
+        told = "Worker 'worker-9' of this node does not run its tasks: Its last start has failed. Its log says why."
+        wait_until(lambda: told in client.get("/readyz").json()["reasons"])
+        wait_until(lambda: "It has ended within the last" in client.get("/readyz").text)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stateline.deployment.instance_file import STANDBY, Instance, lock_path, read_instances
+from stateline.deployment.failed_starts import FailedStarts
+from stateline.deployment.instance_file import STANDBY, Instance, instances_directory, lock_path, read_instances
 from stateline.deployment.unix_sockets import trusted_users
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.state.worker_connection import LinkedForCopy, LinkedParts, WorkerConnection
@@ -121,7 +122,18 @@ class Workers:
             for_s = (boot_ms() - interruption.began_ms) / 1000
             if name not in found and for_s > _STARTS_WITHIN_S and not interruption.is_over:
                 times = "" if interruption.times == 1 else f", {interruption.times} times"
-                found[name] = f"It has ended within the last {for_s:.0f} s{times}, and its tasks wait for it."
+                since = f"It has ended within the last {for_s:.0f} s{times}"
+                found[name] = f"{since}, and its tasks wait for it. Its log says why."
+        return found
+
+    def failed_starts(self) -> dict[str, str]:
+        """By instance that is not there, how many of its starts have failed in a row."""
+        found: dict[str, str] = {}
+        for path in instances_directory(self._application).glob("*.starts"):
+            name, count = path.stem, FailedStarts(self._application, path.stem).count
+            if count and not self.is_connected(name):
+                starts = "start has" if count == 1 else f"{count} starts have"
+                found[name] = f"Its last {starts} failed. Its log says why."
         return found
 
     def unwritten_figures(self) -> dict[str, bytes]:
