@@ -285,7 +285,9 @@ def test_the_version_is_the_packages() -> None:
 
 def test_mistakes_are_one_line_and_exit_code_2(project: Path) -> None:
     assert "No such command 'fly'. Try 'stateline --help'." in refused("fly")
-    assert "No such option: --xyz. Try 'stateline topics --help'." in refused("topics", "--xyz")
+    assert "No such option: --xyz (Possible options: --yes). Try 'stateline topics --help'." in refused(
+        "topics", "--xyz"
+    )
     assert "There is no module 'trains'" in refused("worker", "trains:app")
     refusal = refused("run", TARGET, "--set", "num.workers=0")
     assert refusal == "error: num.workers = '0' (from --set) is not allowed: use a whole number from 1 to 2147483647.\n"

@@ -264,7 +264,7 @@ def test_it_follows_until_it_is_interrupted_and_ends_well(project: Path) -> None
     for n in range(2):
         Path("more.tsv").write_text(f"k\t{n}\n")
         done = subprocess.run(command("produce", "people", "more.tsv"), capture_output=True, text=True, check=True)
-        assert "Written to people: 1 records, 1 partition" in done.stderr
+        assert "Written to people: 1 record, 1 partition" in done.stderr
         assert process.stdout.readline().endswith(f"  k  {n}\n")
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=HANGING_S)

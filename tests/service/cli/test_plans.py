@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stateline.config.loading import load_config
+from stateline.processes.application import only_run
 from support.processes.forked import run
 
 APPLICATION = "from stateline import App\n\napp = App('plain')\n"
@@ -33,7 +35,7 @@ def test_a_server_without_tokens_that_others_would_reach_is_refused_before_anyth
 
 @pytest.mark.parametrize("command", ["run", "serve"])
 def test_the_port_of_what_runs_is_nothing_to_refuse(command: str, here: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as runs:
+    with closing(socket.create_server(("127.0.0.1", 0))) as runs, only_run(load_config("plain")):
         port = f"server.port={runs.getsockname()[1]}"
         done = run([command, "plain:app", "--set", port, "--plan", "plan"], env=os.environ)
     assert done.returncode == 0, done.stderr
