@@ -19,7 +19,7 @@ def users() -> Users:
     [
         pytest.param("store/stateline_store/position.py", "tests/store/test_position.py", id="what it imports"),
         pytest.param("store/stateline_store/rocksdb/engine.py", "tests/store/test_queries.py", id="by a lazy package"),
-        pytest.param("service/stateline/cli/status.py", "tests/service/cli/test_status.py", id="a command"),
+        pytest.param("service/stateline/cli/state/status.py", "tests/service/cli/test_status.py", id="a command"),
         pytest.param("service/stateline/worker/loop/worker.py", "tests/integration/test_sick_nodes.py", id="a process"),
         pytest.param("tests/support/apps/sick_app.py", "tests/integration/test_sick_nodes.py", id="an application"),
         pytest.param("tests/support/kafka/shared_broker.py", "tests/integration/test_sick_nodes.py", id="a fixture"),

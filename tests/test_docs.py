@@ -29,8 +29,8 @@ from stateline import serdes
 from stateline.cli.main import cli
 from stateline.config.loading import load_config
 from stateline.config.settings import Config, dotted_name
-from stateline.deployment.epoch_marker import EpochMarker
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.log import Record, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_file import (

@@ -15,10 +15,10 @@ import pytest
 from typer.main import get_command
 
 from stateline import App
-from stateline.cli.consume import consume, wanted_of
 from stateline.cli.main import cli
-from stateline.cli.produce import produce, terms_of
-from stateline.cli.record_json import read_record
+from stateline.cli.records.consume import consume, wanted_of
+from stateline.cli.records.produce import produce, terms_of
+from stateline.cli.records.record_json import read_record
 from stateline.config.loading import load_config
 from stateline.dsl.app import App as DeclaredApp
 from stateline.log import open_log

@@ -35,7 +35,7 @@ from ingest_app import app
 from processes import process, server_process, until, worker
 from topic import PARTITIONS, TOPIC, key_of, loaded_broker
 
-from stateline.deployment.instance_file import read_instances
+from stateline.deployment.workers.instance_file import read_instances
 
 KEYS = 20_000
 ROUNDS = 3

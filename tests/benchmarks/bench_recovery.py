@@ -31,7 +31,7 @@ from figures import at_least, at_most
 from processes import answers, free_port, process, until  # finds the tests' modules, too
 from recovery_app import made
 
-from stateline.deployment.instance_file import read_instances
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.log import Log, NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.model.internal_topics import created_topics

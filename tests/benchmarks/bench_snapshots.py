@@ -23,7 +23,7 @@ from ingest_app import app
 from processes import server, until_ready
 from topic import TOPIC, key_of, value
 
-from stateline.deployment.topology_file import PublishedTopology, publish_topology
+from stateline.deployment.stores.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
 from stateline.worker.files.registration import Registration, socket_path
 from stateline.worker.queries.query_socket import QuerySocket

@@ -41,7 +41,7 @@ from http_client import Connection
 from processes import answers, free_port, until
 from recovery_app import made
 
-from stateline.deployment.instance_file import read_instances
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.log import Log
 from stateline.log.kafka import KafkaLog
 from stateline_store import TopicPartition

@@ -12,7 +12,7 @@ from processes import server_process, until_ready
 from scan_app import app
 from topic import key_of, value
 
-from stateline.deployment.topology_file import PublishedTopology, publish_topology
+from stateline.deployment.stores.topology_file import PublishedTopology, publish_topology
 from stateline.query.values import HostedPartition
 from stateline.worker.files.registration import Registration, socket_path
 from stateline.worker.queries.query_socket import QuerySocket

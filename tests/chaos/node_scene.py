@@ -18,7 +18,7 @@ import httpx
 from confluent_kafka import murmur2
 
 from stateline.deployment.nodes_topic import nodes_partition
-from stateline.deployment.worker_entries import FAULT_KEY
+from stateline.deployment.workers.entries import FAULT_KEY
 from stateline.log import Log
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos.cluster import KafkaCluster
-from stateline.deployment.instance_file import instances_directory, read_instances
+from stateline.deployment.workers.instance_file import instances_directory, read_instances
 from support.apps import crash_app
 from support.oracles.crash_watch import PARTITIONS, WatchedRun
 from support.processes.forked import Forked

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flights.catching_up import await_pipeline, last_position, last_records, pipeline_read_so_far
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.embedded import EmbeddedLog
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition
 from support.processes.running_worker import create, produce

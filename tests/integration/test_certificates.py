@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
-from stateline.cli import node
-from stateline.cli.certificates import make_authority, make_certificate
+from stateline.cli.nodes import commands as node
+from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.log import open_log
 from support import TESTS
 from support.kafka.shared_broker import SharedBroker

@@ -25,7 +25,7 @@ import httpx
 import pytest
 
 from service.spark.departures import settings
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import epochs_topic
 from support.apps.pipeline_app import NAME, PARTITIONS

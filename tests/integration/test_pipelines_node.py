@@ -19,7 +19,7 @@ from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.nodes_topic import NodeEntry, follow_nodes
-from stateline.deployment.pipeline_reports import PipelineReporter
+from stateline.deployment.pipelines.reports import PipelineReporter
 from stateline.dsl.app import App
 from stateline.log import open_log
 from stateline.spark.drivers.status import StatusFile
@@ -169,7 +169,7 @@ def test_a_driver_that_no_node_is_beside_says_in_the_log_how_far_it_is(
 ) -> None:
     """It runs, is silent as one that was killed, is started anew on another machine, and is stopped in order."""
     monkeypatch.setattr("stateline.server.state.pipeline_states.SILENT_S", 3.0)
-    monkeypatch.setattr("stateline.deployment.pipeline_reports.REPEAT_S", 0.5)
+    monkeypatch.setattr("stateline.deployment.pipelines.reports.REPEAT_S", 0.5)
     app = App(name)
     departures = app.topic(f"departures-{name}", key=serdes.string, value=serdes.json)
     app.pipeline(reads=departures, writes=f"delays-{name}", key="origin", name="delays")(lambda departures: departures)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.spark import departures as d
-from stateline.deployment.pipeline_status import read_status
+from stateline.deployment.pipelines.status import read_status
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark import submit
 from stateline_store.inspection.inspection import lock_holder

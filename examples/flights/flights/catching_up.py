@@ -11,7 +11,7 @@ import orjson
 from flights.application import app, by_airport, weather_by_airport
 from flights.loader import TABLES
 from stateline.client import Client, RequestError, UnreachableError
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log
 from stateline.model.pipeline import epochs_topic
 from stateline_store import DoesNotExistError, NotUpToBoundError, Position, TopicPartition

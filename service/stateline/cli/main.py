@@ -13,21 +13,26 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from stateline.cli import check_command, node, reset_commands, run_commands, state_commands, tokens, topic_commands
+from stateline.cli import run_commands, tokens
+from stateline.cli.check.command import check
 from stateline.cli.errors import explained
 from stateline.cli.help import FLAGS, PlainHelp
 from stateline.cli.new_project import new
+from stateline.cli.nodes import commands as nodes
+from stateline.cli.reset.commands import reset
+from stateline.cli.state import commands as state
 from stateline.cli.target import command_of
+from stateline.cli.topics import commands as topics
 from stateline.processes.logging import say_error, set_up_logging, use_log_format
 
 TRACEBACK_VARIABLE = "STATELINE_TRACEBACK"
 _COMMANDS = (
     new,
     *(run_commands.run, run_commands.worker, run_commands.serve, run_commands.pipeline),
-    check_command.check,
-    *(topic_commands.topics, topic_commands.produce, topic_commands.consume),
-    *(state_commands.stores, state_commands.config, state_commands.inspect, state_commands.snapshot),
-    *(reset_commands.reset, reset_commands.status),
+    check,
+    *(topics.topics, topics.produce, topics.consume),
+    *(state.stores, state.config, state.inspect, state.snapshot),
+    *(reset, state.status),
 )
 
 cli = typer.Typer(
@@ -38,8 +43,8 @@ cli = typer.Typer(
     rich_markup_mode=None,  # plain text, and rich need not be loaded
 )
 cli.add_typer(tokens.commands)
-cli.add_typer(node.commands)
-cli.add_typer(node.certificates)
+cli.add_typer(nodes.commands)
+cli.add_typer(nodes.certificates)
 for _function in _COMMANDS:
     cli.command(cls=PlainHelp, epilog=FLAGS)(_function)
 

@@ -230,7 +230,7 @@ def pipeline(
     """
     from stateline.config.directory import held_by_node
     from stateline.config.extras import need_extra
-    from stateline.deployment.pipelines_node import be_pipelines_node
+    from stateline.deployment.pipelines.node import be_pipelines_node
     from stateline.processes.application import chosen_pipelines, pipeline_children, share_a_driver
     from stateline.processes.supervisor import Supervisor
 

@@ -4,8 +4,8 @@
     value := {"url", "peer", "directory", "version", "topology", "rack", "tasks", "wire": [versions that it speaks]}
              JSON; a tombstone when it has left in order
 
-and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines_node`), what
-workers tell each other (`deployment.worker_entries`), and what was started over (`deployment.resets`).
+and records whose keys begin with 0x00 are no node's: they say where pipelines run (`deployment.pipelines.node`), what
+workers tell each other (`deployment.workers.entries`), and what was started over (`deployment.stores.resets`).
 
 In the log: never change. What else a value has is a newer build's. A URL that is not http or https, and an address that
 is not ``host:port``, count as empty; a record whose key is no name of a node counts for nothing. The topic finds the
@@ -34,7 +34,7 @@ _OTHERS = b"\0"
 PIPELINES_KEY = b"\0pipelines"
 """Of the record that says where pipelines run."""
 RESET_KEY = b"\0reset"
-"""Of the record that says what was started over (`deployment.resets`)."""
+"""Of the record that says what was started over (`deployment.stores.resets`)."""
 
 _SERVER_URL = re.compile(r"https?://[A-Za-z0-9._~:%\[\]-]{1,400}")
 _ADDRESS = re.compile(r"[A-Za-z0-9._~:%\[\]-]{1,400}:[0-9]{1,5}")

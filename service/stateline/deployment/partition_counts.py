@@ -4,7 +4,7 @@ A key's partition follows from the number of partitions. When that grows, new re
 than the old ones: what keeps keys by partition would have the key twice, so it is refused. Two things tell that a topic
 has grown since a store was made of it:
 
-- ``topology.json``, where each worker writes down what it counted (`stateline.deployment.topology_file`)
+- ``topology.json``, where each worker writes down what it counted (`stateline.deployment.stores.topology_file`)
 - the store's changelog, which has as many partitions as the topics had that it follows
 
 Of the tables that a pipeline reads, and its results that are one, its checkpoint tells

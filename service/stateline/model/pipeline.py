@@ -57,5 +57,5 @@ class Pipeline:
 
 
 def epochs_topic(application_id: str, pipeline: str) -> str:
-    """The topic of a pipeline's markers (`stateline.deployment.epoch_marker`). On disk: never change."""
+    """The topic of a pipeline's markers (`stateline.deployment.pipelines.epoch_marker`). On disk: never change."""
     return f"{application_id}-{pipeline}-epochs"

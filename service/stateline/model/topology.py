@@ -126,8 +126,8 @@ class Topology:
         return found
 
     def epoch_numbers(self) -> dict[str, tuple[TopicPartition, ...]]:
-        """Store → under which names it keeps the numbers of its epochs (`stateline.deployment.epoch_marker`); without
-        the stores that have none."""
+        """Store → the names under which it keeps the numbers of its epochs (`deployment.pipelines.epoch_marker`).
+        Stores without epochs are left out."""
         found: dict[str, tuple[TopicPartition, ...]] = {}
         for topic, results in self.whole_epochs().items():
             fed = {name for s in self.subtopologies for result in results for name in s.stores_fed_by(result)}

@@ -16,7 +16,7 @@
     status  := {"pid", "connections", "waiting", "lease_until_ms": by `clock.boot_ms`; null: it does not end,
                 "copies": {task: [stores]} that it wants to have from another node,
                 "fault": why it does not run its tasks, in whole sentences; empty while it does,
-                "figures": as of `deployment.worker_figures`, if its file cannot be written; null otherwise}
+                "figures": as of `deployment.workers.figures`, if its file cannot be written; null otherwise}
     outcome := {"rows": rows, "position", "copy": copy, "epochs", "worker", "offset"}
              | {"error": class name, "detail", "position", "owner"}
     copy    := [served_by, staged_records, staged_bytes, committed_at_ms, lag_ms, lag_records]

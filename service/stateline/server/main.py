@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
-from stateline.deployment.discarding import settle_if_known
+from stateline.deployment.stores.discarding import settle_if_known
 from stateline.dsl.app import App
 from stateline.processes.open_files import allow_many
 from stateline.processes.readiness import ReadySignal

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateline.deployment.instance_file import Instance
+from stateline.deployment.workers.instance_file import Instance
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology, Topology

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import TypeAlias
 
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.interface import Log, Producer
 from stateline.model.topology import Topology
 from stateline.processing.records import OutputRecord

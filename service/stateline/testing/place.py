@@ -15,7 +15,7 @@ from typing import Any
 
 from stateline.config.loading import check_settings, load_config
 from stateline.config.settings import Config, as_text
-from stateline.deployment.epoch_marker import EPOCHS_SETTINGS
+from stateline.deployment.pipelines.epoch_marker import EPOCHS_SETTINGS
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS

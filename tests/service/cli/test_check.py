@@ -20,7 +20,7 @@ from stateline.cli.check.run import check
 from stateline.cli.main import main
 from stateline.cli.reset.scope import Asked, check_scope, scope_of
 from stateline.config.settings import Config
-from stateline.deployment.resets import ResetWork, begun, say_reset
+from stateline.deployment.stores.resets import ResetWork, begun, say_reset
 from stateline.log import Log
 from stateline.log.interface import Admin, NewTopic
 from stateline.model.graph import graph_of

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stateline import App, StoreView, serdes, stores
-from stateline.cli import stores as stores_command
 from stateline.cli.check.report import report_as_text, topology_tree
 from stateline.cli.check.run import check
+from stateline.cli.state import stores as stores_command
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.log import Log

@@ -17,8 +17,8 @@ from uuid import uuid4
 import pytest
 
 from stateline import App, InputRecord, serdes
-from stateline.cli.consume import ConsumeOptions, consume, topics_of, wanted_of
-from stateline.cli.produce import produce, terms_of
+from stateline.cli.records.consume import ConsumeOptions, consume, topics_of, wanted_of
+from stateline.cli.records.produce import produce, terms_of
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.log import Log, NewTopic

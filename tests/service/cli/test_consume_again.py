@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from service.serde.shop import ORDER, WITH_NOTE, Order, of_topic, order_message, registry
 from stateline import App, serdes
-from stateline.cli.consume import consume, wanted_of
-from stateline.cli.produce import produce, terms_of
-from stateline.cli.record_json import read_record
-from stateline.cli.record_lines import RecordLines
+from stateline.cli.records.consume import consume, wanted_of
+from stateline.cli.records.produce import produce, terms_of
+from stateline.cli.records.record_json import read_record
+from stateline.cli.records.record_lines import RecordLines
 from stateline.config.loading import load_config
 from stateline.log import Log
 from stateline.log.interface import Record

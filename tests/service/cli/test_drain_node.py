@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.worker.faults import counting
-from stateline.cli.drain_node import drain_node
+from stateline.cli.nodes.drain import drain_node
 from stateline.deployment.configured_log import configured_log
 from stateline.worker.files.deployment_files import DeploymentFiles
 from stateline.worker.files.registration import Registration

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from stateline.cli.inspect import InspectRequest, inspect
-from stateline.cli.inspect_entries import notation, plain_text
-from stateline.cli.inspect_view import moment
+from stateline.cli.state.inspect import InspectRequest, inspect
+from stateline.cli.state.inspect_entries import notation, plain_text
+from stateline.cli.state.inspect_view import moment
 from stateline_store import (
     CallerError,
     DoesNotExistError,

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from stateline.cli import node
-from stateline.cli.certificates import make_authority, make_certificate
+from stateline.cli.nodes import commands as node
+from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.loading import load_config
 from stateline.server.nodes.keys import node_keys
 from stateline_store import ConfigurationError, InvalidArgumentError, StatelineError

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from stateline import App, serdes
-from stateline.cli.consume import consume, wanted_of
-from stateline.cli.produce import ProduceOptions
-from stateline.cli.produce import produce as produce_records
+from stateline.cli.records.consume import consume, wanted_of
+from stateline.cli.records.produce import ProduceOptions
+from stateline.cli.records.produce import produce as produce_records
 from stateline.config.loading import load_config
 from stateline.deployment.configured_log import configured_log
 from stateline.log import NewTopic

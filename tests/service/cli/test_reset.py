@@ -25,12 +25,12 @@ from stateline.cli.reset.scope import Asked
 from stateline.cli.reset.where_to import WhereTo
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.deployment.discarding import settle_resets
 from stateline.deployment.nodes_topic import NodeEntry, ensure_nodes_topic, say_node
 from stateline.deployment.partition_counts import PartitionsChangedError
-from stateline.deployment.pipeline_reports import PipelineReporter, reports_partition
-from stateline.deployment.pipeline_status import PipelineStatus
-from stateline.deployment.resets import ResetWork, begun, done, followed_epoch, newest_reset, say_reset
+from stateline.deployment.pipelines.reports import PipelineReporter, reports_partition
+from stateline.deployment.pipelines.status import PipelineStatus
+from stateline.deployment.stores.discarding import settle_resets
+from stateline.deployment.stores.resets import ResetWork, begun, done, followed_epoch, newest_reset, say_reset
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.worker.loop.worker import Worker
@@ -511,7 +511,7 @@ def test_a_driver_elsewhere_is_heard_and_one_that_died_is_not_waited_for_for_eve
     if scene.bootstrap.startswith("embedded"):
         return  # one machine's
     monkeypatch.setattr("stateline.cli.reset.running.SILENT_S", 4.0)
-    monkeypatch.setattr("stateline.deployment.pipeline_reports.REPEAT_S", 1.0)
+    monkeypatch.setattr("stateline.deployment.pipelines.reports.REPEAT_S", 1.0)
     scene.app = piped(scene.id)
     status = PipelineStatus(
         "p", 1, "running", "q", 0, 0, 0, 0, 0, 0, 0, 0, None, {}, None, {}, None, {}, 0, None, None, None

@@ -11,7 +11,7 @@ from stateline.cli.reset.found import ResetFacts, others_of
 from stateline.cli.reset.plan import Plan, plan_of
 from stateline.cli.reset.scope import Asked
 from stateline.cli.reset.where_to import WhereTo, where_to
-from stateline.deployment.resets import Reset, ResetWork, Stale, begun, done
+from stateline.deployment.stores.resets import Reset, ResetWork, Stale, begun, done
 from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
 from stateline.model.topology import Topology

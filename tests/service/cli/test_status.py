@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from stateline import App, serdes
-from stateline.cli.status import status, wait_until_caught_up
+from stateline.cli.state.status import status, wait_until_caught_up
 from stateline.config.settings import Config
 from stateline.log import Log
 from stateline.log.interface import NewTopic

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-from stateline.cli.topics import topics
+from stateline.cli.topics.listing import topics
 from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.log import Log

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stateline import serdes, stores
-from stateline.cli.topics import topic_rows
+from stateline.cli.topics.listing import topic_rows
 from stateline.config.loading import load_config
 from stateline.deployment.topics import ensure_topics, settings_that_differ
 from stateline.dsl.app import App

@@ -11,14 +11,14 @@ from uuid import UUID
 import orjson
 import pytest
 
-from stateline.deployment.epoch_marker import EpochMarker
-from stateline.deployment.instance_file import Instance
 from stateline.deployment.partition_counts import PartitionsChangedError
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.declaration import PipelineDeclaration
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.deployment.refused_stores import StoresRefusedError
-from stateline.deployment.topology_file import Placement, PublishedTopology, publish_topology
-from stateline.deployment.worker_figures import WorkerFigures
+from stateline.deployment.stores.topology_file import Placement, PublishedTopology, publish_topology
+from stateline.deployment.workers.figures import WorkerFigures
+from stateline.deployment.workers.instance_file import Instance
 from stateline.spark.sink.checkpoint import keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.worker.files.registration import Registration, socket_path

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.cli import stores as cli_stores
+from stateline.cli.state import stores as cli_stores
 from stateline.dsl.app import App
 from stateline.log import open_log
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError, StateDirectory

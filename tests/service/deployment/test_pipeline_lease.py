@@ -11,13 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.cli.drain_node import drain_node
+from stateline.cli.nodes.drain import drain_node
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.deployment.checkpoint_location import location_id
 from stateline.deployment.configured_log import configured_log
-from stateline.deployment.drain_request import pipeline_drain_path
-from stateline.deployment.pipeline_lease import PipelineLease, Seen, State, lease_group, next_state
+from stateline.deployment.pipelines.checkpoint_location import location_id
+from stateline.deployment.pipelines.lease import PipelineLease, Seen, State, lease_group, next_state
+from stateline.deployment.workers.drain_request import pipeline_drain_path
 from stateline_store import ConfigurationError, TaskLock
 from support.kafka.shared_broker import SharedBroker
 from support.processes.pipelines_node import refusal

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stateline import serdes
-from stateline.cli.topics import topics
+from stateline.cli.topics.listing import topics
 from stateline.config.loading import load_config
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App

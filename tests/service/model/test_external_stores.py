@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from stateline import serdes, stores
-from stateline.cli.produce import declared_topic
-from stateline.cli.topics import missing_of_the_users, topic_roles, topic_rows
+from stateline.cli.records.produce import declared_topic
+from stateline.cli.topics.listing import missing_of_the_users, topic_roles, topic_rows
 from stateline.client import Client
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App

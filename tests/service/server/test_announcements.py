@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stateline.deployment.nodes_topic import MOST_NODES, NodeEntry, is_node_name
-from stateline.deployment.pipeline_reports import PipelineReport
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.reports import PipelineReport
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.server.nodes import nodes as nodes_module
 from stateline.server.nodes.greeting import Hello, NotANodeError
 from stateline.server.nodes.map_bounds import MapBounds

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from stateline.cli.certificates import make_authority, make_certificate, renew_certificate
+from stateline.cli.nodes.certificates import make_authority, make_certificate, renew_certificate
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.server import certificates

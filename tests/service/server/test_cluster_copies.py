@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from stateline.deployment.topology_file import Placement
+from stateline.deployment.stores.topology_file import Placement
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, QueryRows, ServedBy, Terms
 from stateline.query.wire import WireRequest
 from stateline.server.guard.proofs import Proof

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from stateline.deployment.epoch_marker import LOADING
+from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.log import Log, open_log
 from stateline.server.state import epochs
 from stateline.worker.files.registration import Registration

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stateline import serdes
-from stateline.deployment.instance_file import lock_path, starts
+from stateline.deployment.workers.instance_file import lock_path, starts
 from stateline.dsl.app import App
 from stateline.log import open_log
 from stateline.server.telemetry.metrics import WorkerLives

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.deployment.topology_file import Placement
+from stateline.deployment.stores.topology_file import Placement
 from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.state.follower import Follower
 from stateline.server.state.partitions import Partitions

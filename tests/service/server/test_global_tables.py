@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from stateline import App, serdes
-from stateline.deployment.instance_file import Instance
+from stateline.deployment.workers.instance_file import Instance
 from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.deployment.instance_file import Instance, instance_path
+from stateline.deployment.workers.instance_file import Instance, instance_path
 from stateline.log.interface import GroupMember
 from stateline.log.kafka import KafkaLog
 from stateline.query.values import CopyStatus

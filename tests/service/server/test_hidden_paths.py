@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.console import state as console_state
 from stateline.server.contract import hidden_paths

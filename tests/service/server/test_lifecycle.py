@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from stateline.config.loading import load_config
-from stateline.deployment.failed_starts import FailedStarts
+from stateline.deployment.workers.failed_starts import FailedStarts
 from stateline.log import open_log
 from stateline.server import Listening, main, serve
 from stateline_store import ConfigurationError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline import serdes
-from stateline.deployment.topology_file import Placement
+from stateline.deployment.stores.topology_file import Placement
 from stateline.query.values import MAX_KEYS_BYTES, Failure, Outcome, PartitionAnswer, Terms
 from stateline.server.routing.copies import ask_for_keys
 from stateline.server.state.partitions import Partitions

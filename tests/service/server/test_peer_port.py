@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stateline.cli.certificates import make_authority, make_certificate
+from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.settings import Config
 from stateline.processes import seldom
 from stateline.query.wire import frame

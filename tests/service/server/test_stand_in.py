@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stateline.cli.certificates import make_authority, make_certificate
+from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.loading import load_config
 from stateline.processes.child import Child, RestartPolicy
 from stateline.processes.supervisor import Supervisor

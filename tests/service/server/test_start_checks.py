@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stateline.cli.certificates import make_authority, make_certificate
 from stateline.cli.main import cli
+from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.settings import Config
 from stateline.processes import supervisor
 from stateline.server.listeners import http_listener, listening

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from stateline.deployment.nodes_topic import NodeEntry
-from stateline.deployment.worker_entries import StandbysEntry, WorkerEntry
+from stateline.deployment.workers.entries import StandbysEntry, WorkerEntry
 from stateline.query.values import CopyStatus, Entry, PartitionAnswer, QueryRows, Terms
 from stateline.server.nodes.greeting import LINK, WIRE_VERSIONS, Hello
 from stateline.server.routing.for_nodes import as_asked

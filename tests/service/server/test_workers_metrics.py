@@ -17,8 +17,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stateline.deployment.instance_file import read_instances
-from stateline.deployment.worker_figures import WorkerFigures
+from stateline.deployment.workers.figures import WorkerFigures
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
 from stateline.worker.files import registration
 from stateline.worker.files.registration import Registration

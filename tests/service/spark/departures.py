@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline import serdes
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, Record
 from stateline.model.pipeline import epochs_topic

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # as pytest's `pythonpath` d
 
 from service.spark.departures import app, settings
 from stateline.config.loading import load_config
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.several_pipelines import run_pipelines
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipelines.declaration import PipelineDeclaration
 from stateline.spark.sink.checkpoint import (
     checkpoint_end_offsets,
     checkpoint_query_id,

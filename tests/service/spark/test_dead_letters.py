@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.loading import load_config
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog

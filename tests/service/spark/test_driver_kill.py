@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from service.spark import departures as d
-from stateline.deployment.pipeline_status import read_status
+from stateline.deployment.pipelines.status import read_status
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.process import descendants, kill_jvm
 from support.processes.pipeline_processes import jvm_of

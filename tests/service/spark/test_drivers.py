@@ -20,7 +20,7 @@ from service.spark import departures as d
 from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.deployment.pipeline_status import PipelineStatus, read_status
+from stateline.deployment.pipelines.status import PipelineStatus, read_status
 from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from stateline import serdes
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import embedded_producer
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Pipeline, Windowing

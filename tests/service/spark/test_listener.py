@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from service.spark import departures as d
 from stateline import serdes
 from stateline.config.loading import load_config
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark import KTable

@@ -16,7 +16,7 @@ from service.spark import departures as d
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.config.settings import Config
-from stateline.deployment.pipeline_status import PipelineStatus
+from stateline.deployment.pipelines.status import PipelineStatus
 from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog

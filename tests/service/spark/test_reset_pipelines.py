@@ -13,7 +13,7 @@ from service.spark import departures as d
 from stateline.cli.reset import run
 from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config
-from stateline.deployment.resets import followed_epoch, newest_reset, say_followed
+from stateline.deployment.stores.resets import followed_epoch, newest_reset, say_followed
 from stateline.log.embedded import EmbeddedLog
 from stateline.spark.drivers.process import pipeline_lock
 from stateline.spark.drivers.several_pipelines import run_pipelines

@@ -18,7 +18,7 @@ import pytest
 from stateline.cli.errors import explained
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.deployment.pipeline_status import read_status
+from stateline.deployment.pipelines.status import read_status
 from stateline.dsl.app import App
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
 from stateline.cli.errors import explained
-from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.partition_counts import PartitionsChangedError
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_producer import EmbeddedProducer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
-from stateline.deployment.pipeline_status import MOST_BYTES, PipelineStatus, read_status
+from stateline.deployment.pipelines.declaration import PipelineDeclaration
+from stateline.deployment.pipelines.status import MOST_BYTES, PipelineStatus, read_status
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
 from stateline.spark.sink.checkpoint import claim, keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder

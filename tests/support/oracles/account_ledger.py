@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import closing
 
 from service.spark.departures import read_all
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log, NewTopic
 
 _RECORDS = 60  # of each part

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from uuid import uuid4
 
 from stateline.config.loading import load_config
-from stateline.deployment.instance_file import read_instances
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.log import Log, Producer, Record
 from stateline_store import LogUnavailableError, TopicPartition
 from support import TESTS

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from service.spark.departures import iso
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log
 from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
 from support.run.length import long_or_short

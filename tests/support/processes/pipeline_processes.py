@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from stateline.deployment.instance_file import read_instances
-from stateline.deployment.pipeline_status import read_status
+from stateline.deployment.pipelines.status import read_status
+from stateline.deployment.workers.instance_file import read_instances
 from support import TESTS
 from support.apps import pipeline_app
 from support.processes.forked import Forked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateline.config.settings import Config
-from stateline.deployment.pipelines_node import be_pipelines_node
+from stateline.deployment.pipelines.node import be_pipelines_node
 from stateline_store import ConfigurationError
 
 

@@ -23,7 +23,12 @@ from confluent_kafka import murmur2
 
 from stateline import serdes
 from stateline.config.loading import load_config
-from stateline.deployment.topology_file import PublishedStore, PublishedSubtopology, PublishedTopology, publish_topology
+from stateline.deployment.stores.topology_file import (
+    PublishedStore,
+    PublishedSubtopology,
+    PublishedTopology,
+    publish_topology,
+)
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
 from stateline.serde.plain import Serde

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stateline.cli.check.findings import Finding
 from stateline.config.settings import Config
-from stateline.deployment.topology_file import read_counted, read_made_of
+from stateline.deployment.stores.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo
 from stateline.model.reset_command import of_store, says_how_to_begin_anew
 from stateline.model.store_definition import StoreDefinition

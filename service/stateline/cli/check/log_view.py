@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from stateline.config.settings import Config
-from stateline.deployment.cluster_change import refuse_other_cluster
 from stateline.deployment.configured_log import configured_log, log_exists
-from stateline.deployment.new_stores import lost_changelogs, new_stores
-from stateline.deployment.resets import Reset, newest_reset
+from stateline.deployment.stores.cluster_change import refuse_other_cluster
+from stateline.deployment.stores.new_stores import lost_changelogs, new_stores
+from stateline.deployment.stores.resets import Reset, newest_reset
+from stateline.deployment.stores.topology_file import read_cluster, read_counted
 from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
-from stateline.deployment.topology_file import read_cluster, read_counted
 from stateline.log.committed_records import records_between
 from stateline.log.interface import Admin, Log, OffsetNote, Record, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics, created_topics

@@ -12,11 +12,11 @@ from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.missed import missed_findings
 from stateline.cli.check.restores import store_starts
 from stateline.cli.reset.running import is_served_here
-from stateline.cli.topics import topic_roles, topic_rows
+from stateline.cli.topics.listing import topic_roles, topic_rows
 from stateline.config.directory import check_writable
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
-from stateline.deployment.resets import refuse_unfinished
+from stateline.deployment.stores.resets import refuse_unfinished
 from stateline.deployment.topics import refusals, subtopology_partitions, wanted_partitions
 from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo

@@ -17,10 +17,10 @@ from stateline.cli.reset.running import (
 from stateline.config.directory import make_state_directory
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
-from stateline.deployment.checkpoint_location import is_url
-from stateline.deployment.discarding import delete_checkpoint, discard, discarding
-from stateline.deployment.pipeline_status import pipelines_directory
-from stateline.deployment.resets import (
+from stateline.deployment.pipelines.checkpoint_location import is_url
+from stateline.deployment.pipelines.status import pipelines_directory
+from stateline.deployment.stores.discarding import delete_checkpoint, discard, discarding
+from stateline.deployment.stores.resets import (
     Reset,
     ResetWork,
     begun,

@@ -9,10 +9,10 @@ from pathlib import Path
 from stateline.cli.reset.scope import Scope
 from stateline.cli.reset.where_to import WhereTo
 from stateline.config.settings import Config
-from stateline.deployment.checkpoint_location import is_url
-from stateline.deployment.discarding import has_checkpoint, stored
-from stateline.deployment.pipeline_status import pipelines_directory
-from stateline.deployment.resets import Stale
+from stateline.deployment.pipelines.checkpoint_location import is_url
+from stateline.deployment.pipelines.status import pipelines_directory
+from stateline.deployment.stores.discarding import has_checkpoint, stored
+from stateline.deployment.stores.resets import Stale
 from stateline.log.interface import Admin, TopicInfo
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory, TopicPartition

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stateline.cli.reset.found import ResetFacts, others_of
 from stateline.cli.reset.scope import Asked, Scope, check_scope, results_of, scope_of
 from stateline.cli.reset.where_to import WhereTo
-from stateline.deployment.resets import ResetWork
+from stateline.deployment.stores.resets import ResetWork
 from stateline.model.internal_topics import created_topics
 from stateline.model.pipeline import epochs_topic
 from stateline.model.replay import processed_by, written_by

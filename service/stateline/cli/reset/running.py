@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stateline.config.settings import Config
-from stateline.deployment.instance_file import instances_directory
 from stateline.deployment.nodes_topic import known_nodes, nodes_partition
-from stateline.deployment.pipeline_lease import lease_group
-from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, follow_reports, reports_partition
-from stateline.deployment.pipeline_status import lock_path as pipeline_lock_path
-from stateline.deployment.pipeline_status import pipelines_directory
-from stateline.deployment.resets import ResetWork
+from stateline.deployment.pipelines.lease import lease_group
+from stateline.deployment.pipelines.reports import SILENT_S, PipelineReport, follow_reports, reports_partition
+from stateline.deployment.pipelines.status import lock_path as pipeline_lock_path
+from stateline.deployment.pipelines.status import pipelines_directory
+from stateline.deployment.stores.resets import ResetWork
 from stateline.deployment.unix_sockets import is_served
+from stateline.deployment.workers.instance_file import instances_directory
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory

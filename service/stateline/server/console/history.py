@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.deployment.topology_file import GLOBAL, GLOBAL_TABLES
-from stateline.deployment.worker_figures import Totals, WorkerFigures
+from stateline.deployment.stores.topology_file import GLOBAL, GLOBAL_TABLES
+from stateline.deployment.workers.figures import Totals, WorkerFigures
 from stateline.model.topology import Topology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from stateline.deployment.pipeline_status import MOST_BYTES
+from stateline.deployment.pipelines.status import MOST_BYTES
 from stateline.server.nodes.node_map import NodeMap
 from stateline.server.state.served_stores import ServedStores
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from stateline.deployment.topology_file import GLOBAL_TABLES
+from stateline.deployment.stores.topology_file import GLOBAL_TABLES
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.state.ownership import Ownership

@@ -1,10 +1,10 @@
 """Whole epochs, the readers' half: an answer over several partitions of a worker is of one micro-batch.
 
-A worker commits an epoch in all of its partitions one after the other, and a secondary follows each by itself. So the
-number that the worker keeps in every store (`stateline.deployment.epoch_marker`) is compared: when the partitions of
-one owner have different ones, all of them are asked again after the next commit. Partitions of different workers of
-one node are not compared: these commit when each has come to the end. One that no worker has is compared with all, and
-of several nodes all are.
+A worker commits an epoch in one partition after the other, and each secondary follows one partition. So readers compare
+the epoch's number in every store (`deployment.pipelines.epoch_marker`). If the partitions of one owner differ, all of
+them are read again after the next commit. Partitions of different workers of one node are not compared, because these
+workers commit independently. A partition without a worker is compared with all others. So are partitions of several
+nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`GroupWatch`: what Kafka says of the workers' group and of changelogs, for copies whose owner is not to be seen.
 
 Some questions can be answered by Kafka alone. May somebody else have a task: not as long as every member of the group
-is a worker of this directory, as it has said itself (`deployment.instance_file`) or its client id tells
+is a worker of this directory, as it has said itself (`deployment.workers.instance_file`) or its client id tells
 (`worker.files.deployment_files`). Has somebody else gone on with it: who commits offsets says so with them. And how far
 behind is a copy: its changelog has a committed end, and the copy the offset that it applied last.
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stateline.deployment.topology_file import GLOBAL_TABLES
+from stateline.deployment.stores.topology_file import GLOBAL_TABLES
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.query.values import CopyStatus, ServedBy, Terms

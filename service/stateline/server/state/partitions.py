@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from stateline.deployment.epoch_marker import LOADING
-from stateline.deployment.topology_file import GLOBAL_TABLES, unreadable
+from stateline.deployment.pipelines.epoch_marker import LOADING
+from stateline.deployment.stores.topology_file import GLOBAL_TABLES, unreadable
 from stateline.model.store_definition import StoreDefinition
 from stateline.processes.seldom import seldom
 from stateline.query.execution import execute

@@ -1,4 +1,4 @@
-"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipeline_status`)."""
+"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipelines.status`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
-from stateline.deployment.pipeline_reports import SILENT_S, PipelineReport, follow_reports
-from stateline.deployment.pipeline_status import PipelineStatus as Written
-from stateline.deployment.pipeline_status import lock_path, pipelines_directory, read_status
+from stateline.deployment.pipelines.reports import SILENT_S, PipelineReport, follow_reports
+from stateline.deployment.pipelines.status import PipelineStatus as Written
+from stateline.deployment.pipelines.status import lock_path, pipelines_directory, read_status
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
 from stateline_store import DamagedDataError, StatelineError

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stateline.deployment.topology_file import GLOBAL, Placement, PublishedTopology, read_topology
+from stateline.deployment.stores.topology_file import GLOBAL, Placement, PublishedTopology, read_topology
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
 from stateline.serde.binding import looking_up

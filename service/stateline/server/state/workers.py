@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stateline.deployment.failed_starts import FailedStarts
-from stateline.deployment.instance_file import STANDBY, Instance, instances_directory, lock_path, read_instances
 from stateline.deployment.unix_sockets import trusted_users
+from stateline.deployment.workers.failed_starts import FailedStarts
+from stateline.deployment.workers.instance_file import STANDBY, Instance, instances_directory, lock_path, read_instances
 from stateline.query.values import Failure, Outcome, Terms
 from stateline.server.state.worker_connection import LinkedForCopy, LinkedParts, WorkerConnection
 from stateline.server.wire.time_limits import TimeLimits

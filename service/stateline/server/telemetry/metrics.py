@@ -36,7 +36,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from stateline.deployment.instance_file import instance_path, lock_path, locked_instances, starts
+from stateline.deployment.workers.instance_file import instance_path, lock_path, locked_instances, starts
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.serving import Serving
 from stateline.server.snapshots.sweeper import SnapshotSweeper

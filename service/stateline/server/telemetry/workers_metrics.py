@@ -1,4 +1,4 @@
-"""What the workers of this state directory have counted, written once a second (`stateline.deployment.worker_figures`).
+"""Collect the figures that workers of this state directory write once a second (`deployment.workers.figures`).
 
 A worker that cannot write its file says it over its socket.
 
@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stateline.deployment.instance_file import instances_directory, lock_path
-from stateline.deployment.worker_figures import StoreFigures, WorkerFigures, figures_path, instance_of
+from stateline.deployment.workers.figures import StoreFigures, WorkerFigures, figures_path, instance_of
+from stateline.deployment.workers.instance_file import instances_directory, lock_path
 from stateline.server.telemetry.store_metrics import MAX_PARTITIONS
 from stateline_store import DamagedDataError
 from stateline_store.inspection.inspection import lock_holder

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 from stateline.config.settings import Config
-from stateline.deployment.drain_request import pipeline_drain_path
-from stateline.deployment.pipeline_lease import PipelineLease
-from stateline.deployment.pipeline_status import status_path
+from stateline.deployment.pipelines.lease import PipelineLease
+from stateline.deployment.pipelines.status import status_path
+from stateline.deployment.workers.drain_request import pipeline_drain_path
 from stateline.log import Log
 from stateline.model.pipeline import Pipeline
 from stateline.spark.drivers.one_pipeline import pipeline_directory

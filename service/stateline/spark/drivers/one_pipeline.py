@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline.config.settings import Config
-from stateline.deployment.pipeline_status import pipelines_directory
+from stateline.deployment.pipelines.status import pipelines_directory
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.model.pipeline import Pipeline

@@ -16,7 +16,7 @@ from types import FrameType
 from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
-from stateline.deployment.pipeline_status import lock_path
+from stateline.deployment.pipelines.status import lock_path
 from stateline.spark.classic import require_classic
 from stateline.spark.session import close_session, spark_session
 from stateline_store import LockedError

@@ -20,8 +20,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no
 from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
-from stateline.deployment.discarding import settle_resets
-from stateline.deployment.pipeline_reports import PipelineReporter
+from stateline.deployment.pipelines.reports import PipelineReporter
+from stateline.deployment.stores.discarding import settle_resets
 from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from stateline.deployment.json_files import publish
-from stateline.deployment.pipeline_status import PipelineStatus, read_status, status_path
+from stateline.deployment.pipelines.status import PipelineStatus, read_status, status_path
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.spark.sink.written import BatchResult
 from stateline.spark.sources.frames import SKIPPED

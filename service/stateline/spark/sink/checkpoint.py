@@ -2,7 +2,7 @@
 
 ``checkpoint/stateline.json`` (on disk: never change) says whose it is: ``{"application": …, "pipeline": …}``. A
 checkpoint that was copied to another pipeline or application is known by it. ``checkpoint/declaration.json`` says what
-the pipeline was like: `stateline.deployment.pipeline_declaration`. `checkpoint_folder` reads and writes.
+the pipeline was like: `stateline.deployment.pipelines.declaration`. `checkpoint_folder` reads and writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from pyspark.sql import SparkSession
 
-from stateline.deployment.pipeline_declaration import DECLARATION_FILE, PipelineDeclaration
+from stateline.deployment.pipelines.declaration import DECLARATION_FILE, PipelineDeclaration
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline_store import DamagedDataError, NewerFormatError, TopologyError
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import SparkSession
 
-from stateline.deployment.checkpoint_location import is_url
 from stateline.deployment.json_files import publish
+from stateline.deployment.pipelines.checkpoint_location import is_url
 from stateline_store import ConfigurationError, RetryLaterError
 
 _NOT_FOUND = "java.io.FileNotFoundException"

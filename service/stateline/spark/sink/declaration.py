@@ -1,6 +1,6 @@
 """What a pipeline's state and results depend on, compared with what the checkpoint has kept at each start. Pure.
 
-That is a `stateline.deployment.pipeline_declaration`. Of its `topics` `stateline.spark.sink.partitions` tells; of the
+That is a `stateline.deployment.pipelines.declaration`. Of its `topics` `stateline.spark.sink.partitions` tells; of the
 rest
 
 - the topics that are read and each operator with state are compared always;
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipelines.declaration import PipelineDeclaration
 from stateline.model.pipeline import Pipeline
 from stateline.spark.operators.declared import Declared
 

@@ -2,7 +2,7 @@
 replays it.
 
 The rule. A micro-batch is known by its query (the checkpoint's id) and its number. Its rows and a
-**marker** (`stateline.deployment.epoch_marker`) are written in one transaction of the log.
+**marker** (`stateline.deployment.pipelines.epoch_marker`) are written in one transaction of the log.
 
 - A marker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
   operator commits its state only when all of it was consumed, and the rows are dropped. If it ends
@@ -35,7 +35,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log, TopicInfo
 from stateline.model.pipeline import Pipeline
 from stateline.processing.records import OutputRecord

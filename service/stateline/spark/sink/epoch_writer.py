@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stateline.deployment.epoch_marker import EPOCHS_SETTINGS, EpochMarker, ResultEnds
+from stateline.deployment.pipelines.epoch_marker import EPOCHS_SETTINGS, EpochMarker, ResultEnds
 from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.processing.records import OutputRecord

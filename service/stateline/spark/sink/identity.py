@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from stateline.deployment.epoch_marker import EpochMarker
 from stateline.deployment.partition_counts import counts_of, topics_of
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.interface import TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.spark.operators.declared import Declared

@@ -1,10 +1,10 @@
-"""The newest markers of a pipeline, as its topic has them (`stateline.deployment.epoch_marker`)."""
+"""The newest markers of a pipeline, as its topic has them (`stateline.deployment.pipelines.epoch_marker`)."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log
 from stateline.log.committed_records import records_between
 from stateline_store import TopicPartition

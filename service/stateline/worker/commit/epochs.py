@@ -1,11 +1,13 @@
 """Whole epochs: if a pipeline asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
 
 The pipeline's sink writes a micro-batch's rows and its marker in one transaction. The marker has the end of the
-micro-batch in each partition of the result topics (``resultEnds``: `deployment.epoch_marker`). The worker reads the
-markers beside its input. It takes no record beyond the end of one epoch, its **target**. It commits when all of its
-partitions have reached that end. Every store commits then, also without a row, with the marker's next offset under
-``<epochs topic>-0`` in its `offsets`. Readers compare these numbers (`stateline.server.state.epochs`). The next target
-is the newest epoch. Epochs between are passed over, because their records may have been compacted away.
+micro-batch in each partition of the result topics (``resultEnds``: `deployment.pipelines.epoch_marker`).
+
+The worker reads the markers beside its input. It takes no record beyond the end of one epoch, its **target**. It
+commits when all of its partitions have reached that end. Every store commits then, also without a row, with the
+marker's next offset under ``<epochs topic>-0`` in its `offsets`. Readers compare these numbers
+(`stateline.server.state.epochs`). The next target is the newest epoch. Epochs between are passed over, because their
+records may have been compacted away.
 
 A store of no whole epoch has the number `LOADING`, or none yet, and nobody reads it. That is a store that is restored
 or read from the beginning, or whose next epoch does not fit into `statestore.uncommitted.max.bytes`. Such stores are
@@ -27,7 +29,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from stateline.deployment.epoch_marker import EpochMarker
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
 from stateline.worker.tasks.commit_marks import EpochNumbers

@@ -7,12 +7,9 @@ import re
 import time
 from collections.abc import Collection, Mapping
 
-from stateline.deployment.cluster_change import refuse_other_cluster
-from stateline.deployment.drain_request import drain_path
-from stateline.deployment.failed_starts import FailedStarts
 from stateline.deployment.refused_stores import StoresRefusedError
-from stateline.deployment.topics import subtopology_partitions, wanted_partitions
-from stateline.deployment.topology_file import (
+from stateline.deployment.stores.cluster_change import refuse_other_cluster
+from stateline.deployment.stores.topology_file import (
     PublishedTopology,
     publish_as_refused,
     publish_refusal,
@@ -22,6 +19,9 @@ from stateline.deployment.topology_file import (
     read_counted,
     read_made_of,
 )
+from stateline.deployment.topics import subtopology_partitions, wanted_partitions
+from stateline.deployment.workers.drain_request import drain_path
+from stateline.deployment.workers.failed_starts import FailedStarts
 from stateline.log.interface import Admin, Consumer, TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stateline.deployment.worker_figures import CommitLatency, Rates, Ratios, Totals
+from stateline.deployment.workers.figures import CommitLatency, Rates, Ratios, Totals
 
 # Kafka Streams' `metrics.sample.window.ms`.
 WINDOW_S = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from stateline.config.settings import Config
-from stateline.deployment.leftover_stores import leftovers, stores_on_disk, told
+from stateline.deployment.stores.leftover_stores import leftovers, stores_on_disk, told
 from stateline.model.topology import Topology
 from stateline_store import RetryLaterError, StateDirectory, clean, settle_places
 from stateline_store.clock import now_ms

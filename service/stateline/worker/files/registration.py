@@ -1,6 +1,6 @@
 """A worker's name on its machine: its lock, and the files by which servers know it.
 
-The files are `stateline.deployment.instance_file`'s and `stateline.deployment.worker_figures`'.
+The files are `stateline.deployment.workers.instance_file`'s and `stateline.deployment.workers.figures`'.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import IO
 from uuid import UUID
 
-from stateline.deployment.instance_file import (
+from stateline.deployment.json_files import publish
+from stateline.deployment.workers.figures import WorkerFigures, figures_path
+from stateline.deployment.workers.instance_file import (
     Instance,
     counted,
     instance_path,
@@ -23,8 +25,6 @@ from stateline.deployment.instance_file import (
     lock_path,
     starts,
 )
-from stateline.deployment.json_files import publish
-from stateline.deployment.worker_figures import WorkerFigures, figures_path
 from stateline.model.topic import checked_name
 from stateline_store import LockedError
 from stateline_store.files.durable_files import FILE_MODE, refused

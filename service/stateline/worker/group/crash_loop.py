@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from stateline.deployment.failed_starts import FailedStarts
-from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry
+from stateline.deployment.workers.entries import FaultEntry, WorkerEntries, WorkerEntry
+from stateline.deployment.workers.failed_starts import FailedStarts
 from stateline.worker.group.fitness import Fitness
 from stateline_store.clock import now_ms
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection
 from time import monotonic
 
 from stateline.deployment.nodes_topic import nodes_topic_id
-from stateline.deployment.resets import followed_epoch, refuse_unfinished
-from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry, entry_name
+from stateline.deployment.stores.resets import followed_epoch, refuse_unfinished
+from stateline.deployment.workers.entries import FaultEntry, WorkerEntries, WorkerEntry, entry_name
 from stateline.log.interface import GroupMember
 from stateline.worker.context import WorkerContext
 from stateline.worker.group.crash_loop import CrashLoop, Known, failed_alike

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from stateline.deployment.topology_file import GLOBAL_TABLES
-from stateline.deployment.worker_figures import StandbyLag, StepFigures, WorkerFigures
+from stateline.deployment.stores.topology_file import GLOBAL_TABLES
+from stateline.deployment.workers.figures import StandbyLag, StepFigures, WorkerFigures
 from stateline.log.interface import Consumer
 from stateline.worker.context import WorkerContext
 from stateline.worker.restore.global_tables import GlobalTables

@@ -24,13 +24,13 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from stateline.config.settings import Config
-from stateline.deployment.discarding import settle_resets
 from stateline.deployment.lease import Lease
-from stateline.deployment.new_stores import say_new_stores
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
 from stateline.deployment.refused_stores import StoresRefusedError
-from stateline.deployment.topology_file import read_counted
-from stateline.deployment.worker_entries import WorkerEntries, WorkerEntry
+from stateline.deployment.stores.discarding import settle_resets
+from stateline.deployment.stores.new_stores import say_new_stores
+from stateline.deployment.stores.topology_file import read_counted
+from stateline.deployment.workers.entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
 from stateline.log.interface import Log
 from stateline.model.reset_command import says_how_to_begin_anew

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from stateline.deployment.epoch_marker import LOADING
+from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.model.topology import Topology
 from stateline.query.values import Failure, HostedPartition
 from stateline.query.wire import encode_outcome

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from stateline.deployment.worker_figures import StoreFigures
+from stateline.deployment.workers.figures import StoreFigures
 from stateline.log.interface import Record
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition

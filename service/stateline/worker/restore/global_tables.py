@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from stateline.deployment.worker_figures import StoreFigures
+from stateline.deployment.workers.figures import StoreFigures
 from stateline.log.interface import Admin, Record, TopicInfo
 from stateline.model.topic import Topic
 from stateline.processing.event_times import EventTimes

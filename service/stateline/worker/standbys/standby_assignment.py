@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from stateline.deployment.topics import subtopology_partitions
-from stateline.deployment.worker_entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
-from stateline.deployment.worker_figures import StandbyLag
+from stateline.deployment.workers.entries import SAID_AGAIN_S, StandbysEntry, WorkerEntries, entry_name
+from stateline.deployment.workers.figures import StandbyLag
 from stateline.log.interface import GroupMember
 from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from stateline.deployment.epoch_marker import LOADING
+from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.log.interface import Headers
 from stateline.processing.changelog import OWNER_EPOCH, owner_headers, position_headers, types_headers
 from stateline.worker.tasks.task_settings import TaskTopology

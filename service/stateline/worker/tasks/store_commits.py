@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from stateline.deployment.worker_figures import StoreFigures
+from stateline.deployment.workers.figures import StoreFigures
 from stateline.worker.files.figures import WINDOW_S
 
 # The longest that one write should take. The rows of one slice come on top.

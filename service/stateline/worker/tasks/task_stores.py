@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stateline.deployment.worker_figures import StoreFigures
+from stateline.deployment.workers.figures import StoreFigures
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.tasks.changelog_offsets import ChangelogOffsets, OffsetCheckpoint

@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from stateline.deployment.new_stores import refuse_lost_changelogs
 from stateline.deployment.partition_counts import counted_topics, refuse_grown
+from stateline.deployment.stores.new_stores import refuse_lost_changelogs
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.log.interface import Consumer, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics

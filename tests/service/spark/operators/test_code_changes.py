@@ -19,7 +19,7 @@ from service.spark.operators.bench import OperatorBench
 from stateline import serdes
 from stateline.config.loading import load_config
 from stateline.deployment.partition_counts import TopicCount
-from stateline.deployment.pipeline_declaration import PipelineDeclaration
+from stateline.deployment.pipelines.declaration import PipelineDeclaration
 from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic

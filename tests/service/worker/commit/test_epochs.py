@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.config.settings import Config
-from stateline.deployment.epoch_marker import LOADING
+from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.interface import Record

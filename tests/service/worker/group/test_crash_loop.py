@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stateline.deployment.failed_starts import FailedStarts
-from stateline.deployment.instance_file import instances_directory
 from stateline.deployment.nodes_topic import ensure_nodes_topic
-from stateline.deployment.worker_entries import FaultEntry, WorkerEntries, WorkerEntry
+from stateline.deployment.workers.entries import FaultEntry, WorkerEntries, WorkerEntry
+from stateline.deployment.workers.failed_starts import FailedStarts
+from stateline.deployment.workers.instance_file import instances_directory
 from stateline.log import Log
 from stateline.worker.group import crash_loop
 from stateline.worker.group.crash_loop import CrashLoop, failed_alike
@@ -149,7 +149,7 @@ def test_a_start_has_failed_unless_all_tasks_have_run_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1_000.0
-    monkeypatch.setattr("stateline.deployment.failed_starts.monotonic", lambda: now_s)
+    monkeypatch.setattr("stateline.deployment.workers.failed_starts.monotonic", lambda: now_s)
     first = FailedStarts(tmp_path, "worker-0")
     assert first.count == 0
     first.joined()

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewPartitions
 from stateline import serdes, stores
 from stateline.cli.errors import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
-from stateline.deployment.topology_file import read_counted
+from stateline.deployment.stores.topology_file import read_counted
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.log.kafka import KafkaLog

@@ -17,8 +17,8 @@ import pytest
 
 from stateline import serdes, stores
 from stateline.config.settings import Config
-from stateline.deployment.instance_file import read_instances
 from stateline.deployment.unix_sockets import address
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.dsl.app import App
 from stateline.log import Log, open_log
 from stateline.log.embedded import EmbeddedLog

@@ -13,7 +13,7 @@ import pytest
 
 from service.worker.faults import IN, Entry, Place
 from stateline.config.settings import Config
-from stateline.deployment.topology_file import Placement
+from stateline.deployment.stores.topology_file import Placement
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.processing.changelog import types_headers

@@ -14,8 +14,8 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.config.settings import Config
-from stateline.deployment.discarding import discard, stored
-from stateline.deployment.resets import Stale
+from stateline.deployment.stores.discarding import discard, stored
+from stateline.deployment.stores.resets import Stale
 from stateline.log import open_log
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
 from stateline_store.errors import TopologyError

@@ -21,7 +21,7 @@ from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.refused_stores import StoresRefusedError
-from stateline.deployment.topology_file import read_topology
+from stateline.deployment.stores.topology_file import read_topology
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.worker.loop import worker as worker_module

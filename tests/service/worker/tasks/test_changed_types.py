@@ -14,7 +14,7 @@ from service.worker.faults import CHANGELOG as CHANGELOG_TOPIC
 from service.worker.faults import GUARANTEES, IN, Place, entries
 from service.worker.tasks.test_task_stores import CHANGELOG, opened
 from stateline import serdes, stores
-from stateline.deployment.topology_file import Placement
+from stateline.deployment.stores.topology_file import Placement
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stateline.deployment.worker_figures import StoreFigures
+from stateline.deployment.workers.figures import StoreFigures
 from stateline.worker.tasks.store_commits import MOST_S, StoreCommits, WriteStall
 
 

@@ -1,0 +1,1 @@
+"""List, drain and forget nodes, and make their certificates."""

@@ -1,0 +1,69 @@
+"""`stateline node drain`: a node's workers leave their group, and others have its tasks at once, and its pipelines,
+where another node may run them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stateline.config.settings import Config
+from stateline.deployment.pipelines.status import lock_path as pipeline_lock_path
+from stateline.deployment.pipelines.status import pipelines_directory
+from stateline.deployment.workers.drain_request import ask_pipeline_to_drain, ask_to_drain
+from stateline.deployment.workers.instance_file import lock_path, read_instances
+from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
+from stateline_store.inspection.inspection import lock_holder
+
+_LOOK_INTERVAL_S = 0.1
+
+
+def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) -> None:
+    """Have every worker and every pipeline of this state directory hand over what it has, and wait until they have;
+    `told` hears of each. Pipelines stay where no other node can reach their checkpoints.
+
+    Raises `DoesNotExistError` when none runs here, `RetryLaterError` when they have not in this time: they go on with
+    it.
+    """
+    application = StateDirectory(config.state_dir, config.application_id).application
+    waiting = {name for name in read_instances(application) if _lives(application, name)}
+    found = pipelines_directory(config.state_dir, config.application_id).glob("*/")
+    pipelines = list(found) if config.pipelines_move else []
+    running = [path for path in pipelines if _runs(path)]
+    if not waiting and not running:
+        raise DoesNotExistError(
+            f"No worker of {config.application_id} runs on {application}, and no pipeline that may move: nothing is to "
+            "be drained."
+        )
+    for name in waiting:
+        ask_to_drain(application, name)
+    for path in pipelines:
+        ask_pipeline_to_drain(path)  # also of one that waits for its turn
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        stopped = [path for path in running if not _runs(path)]
+        for path in stopped:
+            told(f"pipeline {path.name}")
+        running = [path for path in running if path not in stopped]
+        told_of = read_instances(application)
+        done = {n for n in waiting if n not in told_of or told_of[n].drained or not _lives(application, n)}
+        for name in sorted(done):
+            told(name)
+        waiting -= done
+        left = [*sorted(waiting), *(f"pipeline {path.name}" for path in running)]
+        if not left:
+            return
+        if time.monotonic() > deadline_s:
+            raise RetryLaterError(
+                f"{', '.join(left)} has not handed over within {timeout_s:g} s, and continues. Run the "
+                "command again, or read the worker's log."
+            )
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _runs(pipeline: Path) -> bool:
+    return lock_holder(pipeline_lock_path(pipeline))[0] is not False
+
+
+def _lives(application: Path, instance: str) -> bool:
+    return lock_holder(lock_path(application, instance))[0] is not False

@@ -1,0 +1,1 @@
+"""Write and read records of topics from the command line."""

@@ -1,0 +1,150 @@
+"""`stateline consume`: records of topics, as lines. In no group: nothing is committed, and nobody is disturbed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from stateline.cli.choices import word_of
+from stateline.cli.records.consume_range import LogPlace, place_of, ranges
+from stateline.cli.records.record_json import FORMATS, Format
+from stateline.cli.records.record_lines import RecordLines
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log, log_exists
+from stateline.dsl.app import App
+from stateline.log.interface import IsolationLevel, Log, Record
+from stateline.model.topic import Topic
+from stateline.serde.binding import looking_up
+from stateline.serde.plain import shown
+from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+
+_POLL_RECORDS = 1_000
+_POLL_S = 0.2
+_ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """What the command line asks for. `partitions` empty: all; `most` None: as many as there are."""
+
+    begin: LogPlace
+    until: LogPlace | None = None
+    partitions: tuple[int, ...] = ()
+    most: int | None = None
+    follow: bool = False
+    isolation_level: IsolationLevel = "read_committed"
+    format: Format = "text"
+
+
+def wanted_of(
+    begin: str,
+    until: str | None,
+    partitions: Sequence[int],
+    most: int | None,
+    isolation_level: str,
+    format_: str,
+    *,
+    follow: bool,
+) -> ConsumeOptions:
+    """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
+    level = word_of("--isolation-level", isolation_level, _ISOLATION_LEVELS)
+    form = word_of("--format", format_, FORMATS)
+    end = None if until is None else place_of("--to", until)
+    return ConsumeOptions(place_of("--from", begin), end, tuple(partitions), most, follow, level, form)
+
+
+def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> list[str]:
+    """The topics to read. Raises `InvalidArgumentError` when none is named, or there is no dead-letter topic."""
+    if not dead_letters:
+        if not names:
+            raise InvalidArgumentError("Name a topic, or ask for --dead-letters.")
+        return list(dict.fromkeys(names))
+    if names:
+        raise InvalidArgumentError(f"--dead-letters reads the dead-letter topic: leave {shown(names[0])} out.")
+    if config.dead_letter_topic is None:
+        raise InvalidArgumentError(
+            "The application has no dead-letter topic: errors.dead.letter.queue.topic.name is not set."
+        )
+    return [config.dead_letter_topic]
+
+
+def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions, out: TextIO) -> int:
+    """Write the records of these topics, a line each, as they come; how many. With `follow` it ends by an interrupt.
+
+    Raises `DoesNotExistError` naming the topics that there are, `InvalidArgumentError` for a partition that none has.
+    """
+    if not log_exists(config):
+        raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
+    topics = {name: _looking_up(topic) for name, topic in app.topology().topics_known().items()}
+    lines, count = RecordLines(topics, wanted.format), 0
+    with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
+        for record in records:
+            out.write(lines.line(record) + "\n")
+            count += 1
+            if wanted.follow:
+                out.flush()
+    out.flush()
+    return count
+
+
+def _looking_up(topic: Topic) -> Topic:
+    """The topic with serdes that register no schema."""
+    return replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
+
+
+def _records(log: Log, names: Sequence[str], wanted: ConsumeOptions) -> Generator[Record]:
+    is_committed = wanted.isolation_level == "read_committed"
+    with closing(log.admin()) as admin:
+        existing = admin.topics(names)
+        if missing := [name for name in names if name not in existing]:
+            there = ", ".join(sorted(admin.topics())) or "none"
+            raise DoesNotExistError(f"There is no topic {missing[0]!r}. There are: {there}.")
+        partitions = _partitions({name: existing[name].partitions for name in names}, wanted.partitions)
+        spans = ranges(admin, partitions, wanted.begin, wanted.until, committed=is_committed, follow=wanted.follow)
+    left = {each: (start, stop) for each, (start, stop) in spans.items() if stop is None or start < stop}
+    if not left or wanted.most == 0:
+        return
+    with closing(log.consumer(isolation_level=wanted.isolation_level)) as consumer:
+        consumer.assign({partition: start for partition, (start, _) in left.items()})
+        count = 0
+        while left:
+            for record in consumer.poll(_POLL_RECORDS, _POLL_S):
+                stop = left.get(TopicPartition(record.topic, record.partition), (0, 0))[1]
+                if stop is not None and record.offset >= stop:
+                    continue
+                yield record
+                count += 1
+                if count == wanted.most:
+                    return
+            # What is at its end may have gaps behind its last record, so the record alone does not tell.
+            reached = {each: consumer.next_offset(each) or 0 for each in left}
+            ended = [each for each, (_, stop) in left.items() if stop is not None and reached[each] >= stop]
+            consumer.pause(ended)
+            for each in ended:
+                del left[each]
+
+
+def _partitions(counts: Mapping[str, int], numbers: Collection[int]) -> list[TopicPartition]:
+    """Those of topics with so many partitions that are wanted. Raises `InvalidArgumentError` for a number of none."""
+    most = max(counts.values(), default=0)
+    if others := sorted(number for number in numbers if not 0 <= number < most):
+        raise InvalidArgumentError(f"--partition {others[0]}: {', '.join(counts)} has {most}, numbered from 0 on.")
+    every = (TopicPartition(name, number) for name, count in counts.items() for number in range(count))
+    return [each for each in every if not numbers or each.partition in numbers]
+
+
+def quietly(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions) -> int:
+    """`consume` to standard output; the exit code. Who reads it may close it at any time, as `head` does."""
+    try:
+        consume(app, config, names, wanted, sys.stdout)
+    except BrokenPipeError:
+        # Python would flush what is left at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        if not wanted.follow:
+            raise
+    return 0

@@ -1,0 +1,1 @@
+"""Show stores, settings and state directories from the command line."""

@@ -1,0 +1,1 @@
+"""List, create and delete topics from the command line."""

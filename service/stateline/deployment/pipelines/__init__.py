@@ -1,0 +1,1 @@
+"""State that the processes of a pipeline share."""

@@ -1,0 +1,67 @@
+"""Where the checkpoints of pipelines are that all nodes reach, and how these know that they mean the same.
+
+A URL (``hdfs://…``, ``s3a://…``) says it itself. Of a path ``<path>/<application>/pipelines/.location`` tells:
+
+    {"location": UUID}
+
+On disk: never change. Who comes first makes it. Two machines that have another directory at one path, because one has
+not mounted it, are told apart by it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import orjson
+
+from stateline.config.settings import Config
+from stateline.deployment.pipelines.status import pipelines_directory
+from stateline_store import ConfigurationError, DamagedDataError
+
+_NAME = ".location"
+
+
+def is_url(location: str) -> bool:
+    """Whether Hadoop's `FileSystem` reaches it, and not the operating system."""
+    return "://" in location
+
+
+def location_id(config: Config) -> str:
+    """The id of what is in `pipeline.checkpoint.location`: the URL, or the id of the directory, made if need be.
+
+    Raises `ConfigurationError` when there is no such directory or this user may not write there, `DamagedDataError`
+    when its file holds no id.
+    """
+    location = config.pipeline_checkpoint_location
+    assert location is not None, "whoever asks has looked"
+    if is_url(location):
+        return location
+    place = Path(location)
+    if not place.is_dir():
+        raise _unusable(config, "there is no such directory: mount it here, or make it")
+    folder = pipelines_directory(place, config.application_id)
+    path, made = folder / _NAME, folder / f"{_NAME}.{uuid4()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made.write_bytes(orjson.dumps({"location": str(uuid4())}))  # each time: may it be written to?
+        with suppress(FileExistsError):  # it appears whole, of one node alone: by NFS, too, which locks no directory
+            path.hardlink_to(made)
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unusable(config, f"{error.filename or path}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+    try:
+        return str(orjson.loads(content)["location"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedDataError(f"{path} is not the JSON that Stateline writes: delete that file.") from error
+
+
+def _unusable(config: Config, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"pipeline.checkpoint.location = {str(config.pipeline_checkpoint_location)!r} (from "
+        f"{config.origin('pipeline.checkpoint.location')}) cannot be used: {why}."
+    )

@@ -1,0 +1,146 @@
+"""Which node of an application runs its pipelines: one, because their checkpoints are in its state directory; or any
+of those that reach them, where `pipeline.checkpoint.location` says where they are instead (`pipeline_lease` decides).
+
+A record of the topic ``<application.id>-nodes`` says it, the newest one with this key:
+
+    key   := 0x00 "pipelines"                  no node is called so: no setting has this byte
+    value := {"node": its name, "directory": id of its state directory}      JSON
+
+or, for checkpoints at a location, the node that was the first to say so, and ``location:`` with the location's id.
+
+In the log: never change. The first node that starts them writes it, in a transaction whose id is
+``<application.id>-pipelines/``: of several that begin at once Kafka fences all but one, and the others then find its
+record. It stays when the node stops, as the checkpoints do. `pipeline.node` is the operator's word: whom it names, and
+who starts them, writes over it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from stateline.config.embedded import embedded_path
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.deployment.nodes_topic import PIPELINES_KEY, ensure_nodes_topic, records_until_now
+from stateline.deployment.pipelines.checkpoint_location import location_id
+from stateline.log.interface import Log
+from stateline_store import (
+    ConfigurationError,
+    FencedError,
+    InDoubtError,
+    LogUnavailableError,
+    StateDirectory,
+    TopicPartition,
+)
+from stateline_store.clock import now_ms
+
+_LOCATION = "location:"
+# Whoever is fenced tries again: as often as all drivers of many nodes may begin at once.
+_ATTEMPTS = 50
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinesNode:
+    """A node's name, for people, and the id of what has the checkpoints, its state directory or a location: a node may
+    be renamed, and one of the same name with another directory is not the one."""
+
+    node: str
+    directory: str
+
+
+def be_pipelines_node(config: Config) -> None:
+    """Make this node the one that runs the application's pipelines, unless another one is.
+
+    Raises `ConfigurationError`, which names that node, when another one is: by `pipeline.node`, or without that because
+    it was the first to start them. One machine, on the embedded log, always is.
+
+    With `pipeline.checkpoint.location` each may be that has the right one. Raises `ConfigurationError` for another
+    directory than the one that others use, one that cannot be read or written, and on the embedded log.
+
+    Raises what the log raises.
+    """
+    if not config.runs_pipelines:
+        raise ConfigurationError(
+            f"The pipelines of {config.application_id!r} run on node {config.pipeline_node!r} (pipeline.node), and "
+            f"this is node {config.node!r}: start them there."
+        )
+    if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+        if config.pipelines_move:
+            raise ConfigurationError(
+                "pipeline.checkpoint.location is for nodes on Kafka; the embedded log is one machine's: leave it out."
+            )
+        return
+    state = str(StateDirectory(config.state_dir, config.application_id).process_id())
+    own = PipelinesNode(config.node, _LOCATION + location_id(config) if config.pipelines_move else state)
+    with closing(configured_log(config)) as log:
+        _claim(log, config, own, state)
+
+
+def _claim(log: Log, config: Config, own: PipelinesNode, state: str) -> None:
+    """`state` is the id of the state directory, which may have had them before they were at a location."""
+    with closing(log.admin()) as admin:
+        place = ensure_nodes_topic(config.application_id, admin)
+    for _ in range(_ATTEMPTS):
+        found = _newest(log, place)
+        if found == own or (found is not None and config.pipelines_move and found.directory == own.directory):
+            return
+        if found is not None and config.pipeline_node is None and found.directory not in (own.directory, state):
+            raise _elsewhere(config, found)
+        try:
+            _write(log, place, config.application_id, found, own)
+        except (FencedError, InDoubtError) as error:
+            _log.debug("Another driver says where pipelines run: %s", error)
+    raise LogUnavailableError(f"Where pipelines run could not be written to {place.topic}: try again.")
+
+
+def _elsewhere(config: Config, found: PipelinesNode) -> ConfigurationError:
+    application, own = config.application_id, config.node
+    if config.pipelines_move:
+        return ConfigurationError(
+            f"The checkpoints of {application!r} are elsewhere, as node {found.node!r} has said, and not in "
+            f"{config.pipeline_checkpoint_location} as it is on this node, {own!r}: mount the same directory on all "
+            f"nodes (pipeline.checkpoint.location). To have them here from now on, stop the pipelines on all nodes, "
+            f"bring {application}/pipelines here from where it was, and start node {found.node!r} first, or set "
+            f"pipeline.node={own} for the first start."
+        )
+    if found.directory.startswith(_LOCATION):
+        return ConfigurationError(
+            f"The checkpoints of {application!r} are where pipeline.checkpoint.location of node {found.node!r} says: "
+            f"set it on this node, {own!r}, too."
+        )
+    here = f"this is node {own!r}" if found.node != own else f"{config.state_dir} is another directory than it had"
+    return ConfigurationError(
+        f"The pipelines of {application!r} run on node {found.node!r}, where their checkpoints are, and {here}: start "
+        f"them there. To have them here from now on, stop them there, bring {application}/pipelines of its state "
+        f"directory here, and set pipeline.node={own} on all nodes."
+    )
+
+
+def _write(
+    log: Log, place: TopicPartition, application_id: str, found: PipelinesNode | None, own: PipelinesNode
+) -> None:
+    """Replace what was found, unless it has changed meanwhile. Raises `FencedError` when somebody else does so."""
+    with closing(log.producer(f"{application_id}-pipelines/")) as producer:
+        producer.init_transactions()  # whoever has looked before cannot write any more
+        if _newest(log, place) != found:
+            return
+        producer.begin_transaction()
+        value = orjson.dumps(asdict(own))
+        producer.produce(place.topic, PIPELINES_KEY, value, timestamp_ms=now_ms(), partition=place.partition)
+        producer.flush()  # notices at once that somebody has fenced it; a commit waits for its time to be over
+        producer.commit_transaction()
+
+
+def _newest(log: Log, place: TopicPartition) -> PipelinesNode | None:
+    """What is committed now; None when nobody has started pipelines yet."""
+    newest = None
+    for record in records_until_now(log, place):
+        if record.key == PIPELINES_KEY:
+            newest = record.value
+    return None if newest is None else PipelinesNode(**orjson.loads(newest))

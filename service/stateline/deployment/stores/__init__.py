@@ -1,0 +1,1 @@
+"""Which stores a state directory holds, and when a start empties them."""

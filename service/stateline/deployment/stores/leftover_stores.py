@@ -1,0 +1,111 @@
+"""Stores in a state directory that the application does not declare: renamed ones, and those of earlier code.
+
+Their files stay, because nobody knows whether the rows are anywhere else. A start says so, and `stateline stores
+--delete` frees the space.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateline.deployment.stores.discarding import discarding
+from stateline_store import DoesNotExistError, LockedError, RetryLaterError, StateDirectory
+from stateline_store.files.relocation_journal import journal_path
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a state directory has of a store: in which tasks, and how many bytes of files."""
+
+    tasks: tuple[str, ...]
+    size: int
+
+    @property
+    def described(self) -> str:
+        """``3 tasks, 12.5 MB``"""
+        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'}, {self.size / 1e6:.1f} MB"
+
+
+def leftovers(directory: StateDirectory, declared: Container[str]) -> dict[str, Leftover]:
+    """The stores on disk that are not `declared`, by name. Reads only. Raises `RetryLaterError` when a directory may
+    not be read."""
+    found: dict[str, Leftover] = {}
+    if not directory.application.is_dir():
+        return found
+    for task in directory.all_tasks():
+        for name in sorted(stores_on_disk(directory.task(task))):
+            if name not in declared:
+                known = found.get(name, Leftover((), 0))
+                found[name] = Leftover((*known.tasks, task), known.size + _size(_places(directory, task, name)))
+    return dict(sorted(found.items()))
+
+
+def told(found: Mapping[str, Leftover], target: str) -> str:
+    """A warning of these stores, in one sentence each."""
+    names = ", ".join(f"{name} ({each.described})" for name, each in found.items())
+    return (
+        f"The state directory has stores that the application does not declare: {names}. Their files stay. To delete "
+        f"one, stop the application on this machine and run `stateline stores {target} --delete NAME`."
+    )
+
+
+def delete_leftover(directory: StateDirectory, name: str, declared: Container[str], target: str) -> Leftover:
+    """Delete the files of this store in every task; what there was.
+
+    Holds the locks of all its tasks meanwhile. Raises `LockedError` if a process has one of them: nothing is deleted
+    then. Raises `DoesNotExistError` for a store that is declared or not there, and `RetryLaterError` when the file
+    system refuses, or a relocation has to be finished.
+    """
+    if name in declared:
+        raise DoesNotExistError(
+            f"The application declares {name!r}, so it is no leftover. `stateline reset {target} --store {name}` makes "
+            "it again from its input."
+        )
+    if (found := leftovers(directory, declared)).get(name) is None:
+        others = ", ".join(found) or "none"
+        raise DoesNotExistError(f"{directory.application} has no files of a store {name!r}. Leftovers: {others}.")
+    with discarding(directory), ExitStack() as held:
+        if journal_path(directory).exists():
+            raise RetryLaterError(
+                f"A relocation of stores in {directory.application} was interrupted. Start the application once, which "
+                "finishes it, then delete the store."
+            )
+        try:
+            locks = {task: held.enter_context(directory.lock_task(task)) for task in found[name].tasks}
+        except LockedError as error:
+            raise LockedError(
+                f"{name!r} is not deleted: {error} Stop the application's workers on this machine first."
+            ) from error
+        for lock in locks.values():
+            directory.delete_store(lock, name)
+    return found[name]
+
+
+def stores_on_disk(task: Path) -> set[str]:
+    """The names of the stores that have files in this task's directory."""
+    below = task / "rocksdb"
+    databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()
+    own = {path.name for path in task.iterdir() if path.is_dir() and path.name != below.name}
+    return {name for name in databases | own if not name.startswith(".")}  # those with a dot were being deleted
+
+
+def _places(directory: StateDirectory, task: str, store: str) -> Iterator[Path]:
+    yield directory.task(task) / store
+    for timestamped in (False, True):
+        yield directory.store(task, store, timestamped=timestamped)
+
+
+def _size(places: Iterable[Path]) -> int:
+    files = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names)
+    return sum(size for file in files if (size := _size_of(file)))
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:  # compacted, or deleted, just now
+        return 0

@@ -1,0 +1,1 @@
+"""State that worker processes publish for servers and for each other."""

@@ -1,0 +1,142 @@
+"""``<application>/instances/<instance>.figures``: what a worker has counted of its own work, for `/metrics`.
+
+    {"instance", "updated_at_ms", "totals": {…}, "rates": {…}, "ratios": {…}, "commit_latency": {…},
+     "skipped", "dead_lettered", "dropped_by_operators", "uncommitted_bytes", "uncommitted_max_bytes",
+     "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
+     "rocksdb": {task: {store: {property: value}}},
+     "standbys": {task: {"records": that its copy lacks, "ms": for how long it has
+     lacked some; null when unknown}},
+     "stores": {task: {store: {"commit_rate", "commit_latency_avg_s", "commit_latency_max_s", "uncommitted_bytes"}}},
+     "steps": {step: {"taken": records, "dropped": {reason: records}}}}
+
+On disk: never change. Indented by two, replaced by rename once a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from stateline.deployment.json_files import decoded
+from stateline.deployment.workers.instance_file import instances_directory
+
+_SUFFIX = ".figures"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Everything that only grows, since the worker's start. Seconds are those of work, not of the clock."""
+
+    commits: int
+    forced_commits: int
+    commit_seconds: float
+    processed: int
+    process_seconds: float
+    restored: int
+    followed: int
+    follow_seconds: float
+    promotions: int
+    promotion_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second, of the last 30 seconds."""
+
+    commits: float
+    processed: float
+    restored: float
+    followed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Shares of the time of the last 30 seconds."""
+
+    commit: float
+    process: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLatency:
+    """Of the commits of the last 30 seconds; None without one."""
+
+    avg_s: float | None
+    max_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyLag:
+    """Of a standby, or a task that is to be one: how many records it lacks, and for how long it has lacked some; None
+    for unknown."""
+
+    records: int | None
+    ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """Of a store of a task, KIP-892's: calls of `commit` per second, and what they took, of the last 30 seconds (None
+    without one); about how many bytes the next one frees, 0 for a store without transactions."""
+
+    commit_rate: float
+    commit_latency_avg_s: float | None
+    commit_latency_max_s: float | None
+    uncommitted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Of a step: the records that it was given since the worker's start, and those of them that it dropped, by
+    reason."""
+
+    taken: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task, the
+    task ``global`` for global tables; what is not known is left out of them. `uncommitted_max_bytes` is -1 for no
+    limit."""
+
+    instance: str
+    updated_at_ms: int
+    totals: Totals
+    rates: Rates
+    ratios: Ratios
+    commit_latency: CommitLatency
+    skipped: int
+    dead_lettered: int
+    dropped_by_operators: int
+    uncommitted_bytes: int
+    uncommitted_max_bytes: int
+    block_cache_usage: int
+    lag: Mapping[str, Mapping[str, int]]
+    dropped: Mapping[str, int]
+    rocksdb: Mapping[str, Mapping[str, Mapping[str, int]]]
+    standbys: Mapping[str, StandbyLag]
+    stores: Mapping[str, Mapping[str, StoreFigures]]
+    steps: Mapping[str, StepFigures]
+
+    @classmethod
+    def decode(cls, content: bytes) -> WorkerFigures:
+        """Raises `DamagedDataError` for what is none, or of another version."""
+        return decoded(cls, content)
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2)
+
+
+def figures_path(application: Path, instance: str) -> Path:
+    """Where this instance tells them."""
+    return instances_directory(application) / f"{instance}{_SUFFIX}"
+
+
+def instance_of(name: str) -> str | None:
+    """The instance whose figures a file of this name has; None of another file."""
+    return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None

@@ -1,0 +1,135 @@
+"""``<application>/instances/<instance>.json``: a worker process, as it describes itself to servers.
+
+    {"instance", "process_id": UUID of the directory, "member_id": by which its consumer group knows it, or null,
+     "generation": of the group when it was given the tasks, -1 of none, "pid",
+     "socket": path where it answers queries,
+     "tasks": {task: "created" | "standby" | "restoring" | "running" | "suspended"},
+     "global_tables": "restoring" | "running", or null of an application without any,
+     "drained": whether it was asked to drain and has handed over what it had}
+
+On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
+lives, and says how often one was started; one that was killed leaves its file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+
+from stateline.deployment.json_files import decoded
+from stateline.deployment.stores.topology_file import GLOBAL_TABLES, unreadable
+from stateline_store import DamagedDataError
+
+_LOCK = ".lock"  # on disk: never change
+_COUNT_BYTES = 21  # on disk: never change
+STANDBY = "standby"
+"""Of a task that another node has and that this worker follows. On disk: never change."""
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One worker process; its members are the file's. `process_id` is the `StateDirectory`'s. It may be gone."""
+
+    instance: str
+    process_id: UUID | None = None
+    member_id: str | None = None
+    generation: int = -1
+    pid: int
+    socket: Path
+    tasks: Mapping[str, str]
+    global_tables: str | None = None
+    drained: bool = False
+
+    def state_of(self, task_id: str) -> str | None:
+        """The state of this task, or of `GLOBAL_TABLES`; None of what it does not have."""
+        return self.global_tables if task_id == GLOBAL_TABLES else self.tasks.get(task_id)
+
+    def has(self, task_id: str) -> bool:
+        """Whether its group has given it this task; one that it follows as a standby is another worker's."""
+        return self.state_of(task_id) not in (None, STANDBY)
+
+    @classmethod
+    def decode(cls, content: bytes) -> Instance:
+        """Raises `DamagedDataError` for what is none."""
+        return decoded(cls, content)
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return orjson.dumps(self, str, orjson.OPT_INDENT_2)
+
+
+def instance_path(application: Path, instance: str) -> Path:
+    """Where this instance describes itself."""
+    return instances_directory(application) / f"{instance}.json"
+
+
+def lock_path(application: Path, instance: str) -> Path:
+    """What this instance has locked while it lives."""
+    return instances_directory(application) / f"{instance}{_LOCK}"
+
+
+def locked_instances(application: Path) -> list[str]:
+    """The instances that were ever started here; none where that cannot be read."""
+    try:
+        names = os.listdir(instances_directory(application))
+    except OSError:
+        return []
+    return sorted(name.removesuffix(_LOCK) for name in names if name.endswith(_LOCK))
+
+
+def starts(application: Path, instance: str) -> int | None:
+    """How often this instance was started; None where its lock does not say so."""
+    try:
+        text = lock_path(application, instance).read_bytes()[:_COUNT_BYTES].strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def counted(times: int) -> bytes:
+    """What the lock says of so many starts: always as long, so that it replaces what was there."""
+    return b"%*d\n" % (1 - _COUNT_BYTES, times)
+
+
+def instances_directory(application: Path) -> Path:
+    """Where all workers of the application on this machine have their files."""
+    return application / "instances"
+
+
+def read_instances(application: Path) -> dict[str, Instance]:
+    """Instance → its description. A file that makes no sense is left out, with a warning.
+
+    Raises `NotReadyError` when the operating system refuses the directory or a file.
+    """
+    instances = {}
+    for path in _instance_files(instances_directory(application)):
+        try:
+            found = Instance.decode(path.read_bytes())
+        except FileNotFoundError:
+            continue  # it left between the listing and the reading
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except DamagedDataError as error:
+            _log.warning("%s cannot be read and is left out: %s", path, error)
+            continue
+        instances[found.instance] = found
+    return instances
+
+
+def _instance_files(directory: Path) -> list[Path]:
+    """Not by `glob`, to which a directory that may not be read is an empty one."""
+    try:
+        return sorted(directory / name for name in os.listdir(directory) if name.endswith(".json"))
+    except FileNotFoundError:
+        return []  # no worker has started yet
+    except OSError as error:
+        raise unreadable(directory, error) from error
