@@ -1,4 +1,4 @@
-"""The command `stateline`: a file for each of its commands; `main` is where they meet."""
+"""The command `stateline`."""
 
 from stateline.cli.main import main
 

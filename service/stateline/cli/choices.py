@@ -12,8 +12,7 @@ Word = TypeVar("Word", bound=str)
 
 
 def word_of(option: str, given: str, among: Iterable[Word]) -> Word:
-    """The word that was given. Raises `InvalidArgumentError`, which names the option, what it was given and what there
-    is."""
+    """The given word. Raises `InvalidArgumentError` with the option, its value and the accepted words."""
     words = list(among)
     for word in words:
         if word == given:

@@ -10,8 +10,8 @@ from stateline_store import InvalidArgumentError
 
 
 def confirmed(question: str, *, yes: bool, before: str = "") -> bool:
-    """Ask on standard error, unless `yes`; whether the answer is yes. Raises `InvalidArgumentError` when nobody can be
-    asked. `before` is what to do before giving --yes."""
+    """Ask on standard error unless `yes`, and return the answer. Raises `InvalidArgumentError` if nobody can answer.
+    `before` is what to do before giving --yes."""
     try:
         return yes or typer.confirm(question, err=True)
     except typer.Abort as error:

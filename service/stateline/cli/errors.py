@@ -1,4 +1,4 @@
-"""What a command says of an error, and its exit code."""
+"""Turn an error of a command into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirector
 
 
 def explained(error: BaseException) -> tuple[str, int]:
-    """What to tell the caller about an error, in one line, and the exit code."""
+    """The message in one line, and the exit code."""
     if isinstance(error, TyperException):
         context = getattr(error, "ctx", None)
         hint = f" Try '{context.command_path} --help'." if context is not None else ""
@@ -38,7 +38,7 @@ def explained(error: BaseException) -> tuple[str, int]:
 
 
 def _given(error: TyperException) -> str:
-    """The value that an option refused, which Typer leaves out."""
+    """The refused value, which Typer leaves out."""
     from pydantic_core import ValidationError
 
     refused = error.__cause__

@@ -1,4 +1,4 @@
-"""How the help of the command line looks."""
+"""The look of the command line's help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows
 
 
 class PlainHelp(TyperCommand):
-    """Leaves out the Python type that Typer puts behind every argument."""
+    """Leaves out the Python type that Typer puts after every argument."""
 
     def get_help(self, ctx: Any) -> str:  # a Context of the click inside Typer, which does not export it
         return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))

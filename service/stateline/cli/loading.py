@@ -1,4 +1,4 @@
-"""Find the user's `App` from ``module:app``, as uvicorn does, and say in one line why it cannot be had."""
+"""Load the user's `App` from ``module:app``, like uvicorn, or say in one line why that fails."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def load_app(target: str) -> App:
-    """The App that ``module:attribute`` names; without ``:attribute`` it is ``app``.
+    """The App of ``module:attribute``. The default attribute is ``app``.
 
-    The working directory is searched first, as if Python had been started there. Raises `ConfigurationError`
-    when there is no such module, when importing it raises (named with file and line of the user's code), when
-    it has no such attribute, or when that is no App.
+    It searches the working directory first, like Python itself. Raises `ConfigurationError` if the module does not
+    exist, its import raises (with file and line of the user's code), or the attribute is missing or no App.
     """
     module_name, _, attribute = target.partition(":")
     if not module_name or "/" in module_name or module_name.endswith(".py"):
@@ -44,8 +43,8 @@ def load_app(target: str) -> App:
 
 
 def own_files(target: str) -> list[Path]:
-    """The files of this App's module and of the modules that are loaded from the same folder, or below it. Libraries
-    are none of them, wherever they lie. After `load_app`."""
+    """The files of the App's module and of loaded modules in or below the same folder, without libraries. After
+    `load_app`."""
     root = _root_of(sys.modules[target.partition(":")[0].partition(".")[0]])
     found = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     return sorted(path for path in found if root is not None and _is_in(path, root))

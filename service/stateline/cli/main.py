@@ -1,7 +1,7 @@
-"""The command line. Each command loads what it needs when it runs, so that `--help` answers at once.
+"""The command line. Each command imports its code when it runs, so that `--help` answers at once.
 
-Errors are one line on standard error. Exit codes: 0 done, 1 something went wrong, 2 the caller's mistake (a
-restart cannot help: `stateline.processes.supervisor` relies on it), 130 interrupted.
+Errors are one line on standard error. Exit codes: 0 done, 1 failed, 2 the caller's mistake, 130 interrupted. A restart
+cannot help after 2: `stateline.processes.supervisor` relies on it.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def _root(
 
 
 class Flags(NamedTuple):
-    """What may stand anywhere on the command line."""
+    """Flags that are allowed anywhere on the command line."""
 
     verbosity: int = 0
     traceback: bool = False
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
-    """Take -v, -q and --traceback out of the arguments, wherever they stand before a ``--``."""
+    """Take -v, -q and --traceback out of the arguments, before any ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     before, after = arguments[:end], arguments[end:]
     verbosity = before.count("-v") + before.count("--verbose") - before.count("-q") - before.count("--quiet")
@@ -85,7 +85,7 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line, `sys.argv` unless given; the exit code. Every error ends here, as one line."""
+    """Run one command line, by default `sys.argv`, and return the exit code. Every error ends here as one line."""
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
     set_up_logging(flags.verbosity)
     if asks_for_json(rest):

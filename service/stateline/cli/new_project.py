@@ -1,4 +1,4 @@
-"""`stateline new`: a folder with an application to begin with. The files are those of `project_template`."""
+"""`stateline new`: make a folder with an application, from the files of `project_template`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def new(
 
 
 def project_files(name: str) -> dict[str, str]:
-    """The files of an application of this name: file name → text.
+    """File name → text of an application with this name.
 
-    Raises `InvalidArgumentError` for what cannot be a module's name, or is one of Python's or of an installed library.
+    Raises `InvalidArgumentError` if this is no module name, or is Python's or an installed library's.
     """
     from importlib import resources
     from importlib.metadata import version
@@ -68,7 +68,7 @@ def project_files(name: str) -> dict[str, str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether Python finds such a module elsewhere than in the working directory, where the new one is to be."""
+    """Whether Python finds this module outside the working directory, in which the new one will be."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return False
@@ -77,9 +77,9 @@ def _is_installed(name: str) -> bool:
 
 
 def write_project(folder: Path, files: dict[str, str]) -> None:
-    """Write these into a folder that is made, or is there and empty. Nothing is ever overwritten.
+    """Write these files into a new or empty folder. Never overwrites.
 
-    Raises `ConfigurationError` where something is in the way.
+    Raises `ConfigurationError` if something is in the way.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder.resolve()} is there and not an empty folder: take another name, or move it.")

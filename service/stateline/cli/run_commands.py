@@ -1,4 +1,4 @@
-"""The commands that run an application's processes: `run`, `worker`, `serve` and `pipeline`."""
+"""Declare the commands that run processes: `run`, `worker`, `serve` and `pipeline`."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def run(
 
 
 def _refuse_what_check_refuses(app: App, config: Config) -> None:
-    """Workers that are stopped for new code would not start with it. What could not be looked at, such as a log that
-    does not answer, they find out themselves. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` if the new code would not start. Workers stop for it only after this check. They find
+    out themselves what could not be checked, such as a log that does not answer."""
     from stateline.cli.check.run import check
 
     refused = [finding.message for finding in check(app, config).findings if finding.level == "refused"]
@@ -111,7 +111,7 @@ def _supervise(
     *,
     reload: bool,
 ) -> None:
-    """Run what is planned, at sockets that a new server can take over, until a signal ends it."""
+    """Run the planned processes until a signal. A new server can take over their sockets."""
     from functools import partial
 
     from stateline.processes.application import SERVER, listening_child
@@ -251,7 +251,6 @@ def pipeline(
 
 
 def run_files(target: str, config_file: Path | None) -> list[Path]:
-    """What a loaded application, and its settings, come from."""
     from stateline.cli.loading import own_files
     from stateline.config.loading import DEFAULT_FILE
 
@@ -260,9 +259,8 @@ def run_files(target: str, config_file: Path | None) -> list[Path]:
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """While a process loads its code. Nearly all of that stays, so that looking for garbage in it, as Python would a
-    hundred times, is a twelfth of the start; later collections leave it out, too. An application's own
-    `gc.disable()`, or thresholds, stay."""
+    """Collect no garbage while a process loads its code. That saves a twelfth of the start. Later collections ignore
+    the loaded code too. An application's own `gc.disable()` or thresholds stay."""
     thresholds = gc.get_threshold()
     gc.set_threshold(_NEVER)
     try:
@@ -274,7 +272,6 @@ def nothing_collected() -> Iterator[None]:
 
 
 def _output_of(config: Config) -> Callable[[str, str], None]:
-    """How a supervisor passes on what its processes say."""
     from stateline.processes.supervisor import write_line
 
     return json_line_writer(log_origin(config)) if config.log_format == "json" else write_line

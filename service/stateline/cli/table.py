@@ -1,4 +1,4 @@
-"""Rows for people and for programs: aligned columns, or JSON. Pure."""
+"""Show rows as aligned columns for people, or as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Row = Mapping[str, object]
 
 
 def as_text(rows: Sequence[Row], *, as_json: bool, hide: Collection[str] = ()) -> str:
-    """The rows as indented JSON, or as columns under the first row's keys without those of `hide`."""
+    """The rows as indented JSON, or as columns under the first row's keys. `hide` leaves out columns."""
     if as_json:
         return json.dumps(rows, indent=2, ensure_ascii=False)
     if not rows:

@@ -1,4 +1,4 @@
-"""What commands are given: the App that ``MODULE:APP`` names, and its settings."""
+"""Arguments and options that commands share, and the App and settings that they name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 def loaded(
     target: str, config_file: Path | None, settings: Sequence[str] | None, *, to_write: bool = False
 ) -> tuple[App, Config]:
-    """The App and its settings, ready to be used: nothing is begun with a state directory that cannot be one, and who
-    is going to write there finds it made.
-    """
+    """Load the App and its settings. Refuses an unusable state directory, and makes it if `to_write`."""
     from stateline.config.directory import check_state_directory, make_state_directory
 
     app, config = read(target, config_file, settings)
@@ -51,13 +49,11 @@ def loaded(
 
 
 def log_origin(config: Config) -> dict[str, str]:
-    """The members that say where a log line comes from. `process` is the command; a supervisor puts its own name for
-    the process there."""
+    """The members of a log line that say where it comes from. A supervisor replaces `process`."""
     return {"node": config.node, "application": config.application_id, "process": command_of(sys.argv[1:])}
 
 
 def command_of(arguments: Sequence[str]) -> str:
-    """The name of the command that these arguments run."""
     return next((word for word in arguments if not word.startswith("-")), "stateline")
 
 
@@ -72,7 +68,7 @@ def read(target: str, config_file: Path | None, settings: Sequence[str] | None) 
 
 
 def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[str]:
-    """The arguments that make a child see the same settings as this process."""
+    """The arguments that give a child the settings of this process."""
     passed = [] if config_file is None else ["--config", str(config_file)]
     passed += {logging.DEBUG: ["-v"], logging.WARNING: ["-q"]}.get(logging.getLogger().level, [])
     for setting in settings or ():

@@ -1,7 +1,6 @@
-"""`stateline token`: adds to, lists and removes from a tokens file (`stateline.server.guard.tokens`).
+"""`stateline token`: add, list and remove tokens of a tokens file (`stateline.server.guard.tokens`).
 
-A server that runs sees a change with its next request. The file is replaced as a whole, under a lock on its folder, so
-two commands at once lose nothing and no server reads half of it.
+A running server sees a change with its next request. The file is replaced as a whole, under a lock on its folder.
 """
 
 from __future__ import annotations
@@ -128,10 +127,7 @@ def remove(name: Name, file: TokensPath = None) -> None:
 
 
 def tokens_file(given: Path | None) -> Path:
-    """The tokens file: the one that was given, else what ./stateline.toml says.
-
-    Raises `ConfigurationError` when neither names one.
-    """
+    """The given file, or that of ./stateline.toml. Raises `ConfigurationError` if neither names one."""
     from stateline.config.sources import from_tree
 
     if given is None:
@@ -151,7 +147,7 @@ def tokens_file(given: Path | None) -> Path:
 def new_entry(
     name: str, digest: bytes, role: Role, stores: str | None, expires: str | None, now: datetime
 ) -> TokenEntry:
-    """An entry of the file from what the command line says. Raises `InvalidArgumentError` for what makes none."""
+    """Make an entry from the command line. Raises `InvalidArgumentError` for invalid values."""
     from pydantic import ValidationError
 
     from stateline.server.guard.token_errors import described_error
@@ -175,9 +171,9 @@ def new_entry(
 
 
 def expiry(text: str, now: datetime) -> datetime:
-    """When a token expires that is made now: after a duration, or at a time of ISO 8601, UTC unless it says otherwise.
+    """The expiry of a token made now: after a duration, or at a time of ISO 8601, in UTC by default.
 
-    Raises `InvalidArgumentError` for what is neither, and for a time that is over.
+    Raises `InvalidArgumentError` for invalid or past times.
     """
     if found := _DURATION.fullmatch(text):
         return (now + int(found[1]) * _UNITS[found[2]]).replace(microsecond=0)
@@ -193,7 +189,7 @@ def expiry(text: str, now: datetime) -> datetime:
 
 
 def with_entry(known: TokensFile, entry: TokenEntry) -> TokensFile:
-    """The file with one more. Raises `InvalidArgumentError` when there is one of that name."""
+    """Add an entry. Raises `InvalidArgumentError` if the name exists."""
     if any(other.name == entry.name for other in known.tokens):
         raise InvalidArgumentError(
             f"There is a token {entry.name!r} already: add one of another name, hand it out, then remove the old one."
@@ -202,7 +198,7 @@ def with_entry(known: TokensFile, entry: TokenEntry) -> TokensFile:
 
 
 def without_entry(known: TokensFile, name: str) -> TokensFile:
-    """The file with one less. Raises `DoesNotExistError` when there is none of that name."""
+    """Remove an entry. Raises `DoesNotExistError` if the name does not exist."""
     rest = tuple(entry for entry in known.tokens if entry.name != name)
     if len(rest) == len(known.tokens):
         names = ", ".join(entry.name for entry in rest) or "none"
@@ -212,7 +208,7 @@ def without_entry(known: TokensFile, name: str) -> TokensFile:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One writer at a time: the lock is the folder's, because the file itself is replaced."""
+    """One writer at a time. It locks the folder, because the file itself is replaced."""
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,5 +1,7 @@
-"""What a start would find in the state directory: stores, where they are, of what they say they are. Takes no lock, and
-makes and changes nothing: databases are opened through `OfflineStore`."""
+"""Read the state directory as a start would: which stores are where, in which format.
+
+It takes no lock and changes nothing. It opens databases through `OfflineStore`.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,8 @@ from stateline_store.rocksdb.offline_store import OfflineStore
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One store's database in one task, or a global table's of one worker. `offsets` are the last ones of its changelog
-    that it has applied, partition by partition; `position` is its own; `topic_ids` are those of the topics that the
-    stores there were made of."""
+    """A store's database in one task, or a global table's on one worker. `offsets` are the last changelog offsets that
+    it has applied. `topic_ids` are those of the topics from which the task's stores were made."""
 
     approximate_entries: int
     offsets: Mapping[TopicPartition, int]
@@ -49,8 +50,9 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """`stored` by store and place, which is as in `StateDirectory.all_tasks`; `counted` are topics as the last worker
-    counted them, `made_of` what stores without a name were. `is_there`: whether any worker has run here."""
+    """The content of the state directory. `stored` is by store and by a name of `StateDirectory.all_tasks`. `counted`
+    are topics as the last worker counted them. `made_of` describes unnamed stores. `is_there`: a worker has run here.
+    """
 
     is_there: bool = False
     stored: Mapping[tuple[str, str], StoredPart] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class DiskView:
 
 
 def look_at_disk(topology: Topology, config: Config) -> DiskView:
-    """What there is, and what a start would say of it. Never raises for what is in the directory."""
+    """Return the content and the findings of a start. Never raises for the directory's content."""
     application = config.state_dir / config.application_id
     if not application.is_dir():
         return DiskView()
@@ -81,7 +83,6 @@ def look_at_disk(topology: Topology, config: Config) -> DiskView:
 
 
 def _of_places(directory: StateDirectory, topology: Topology, *, automatic: bool) -> Iterator[Finding]:
-    """Raises as `plan_relocation`."""
     wanted = {store.name: s.ordinal for s in topology.subtopologies for store in s.stores}
     for task, name in unknown_stores(read_listing(directory), wanted):
         yield Finding("note", f"{directory.task(task)} holds store {name!r}, which the application has not: it stays.")
@@ -104,7 +105,8 @@ def _look(
     topology: Topology,
     stored: dict[tuple[str, str], StoredPart],
 ) -> Iterator[Finding]:
-    """Add what this task, or worker, has of the store; yield what a worker would refuse, or do, when it opens it."""
+    """Add this task's or worker's copy of the store to `stored`. Yield what a worker would refuse, or do, when it opens
+    it."""
     if store.kind == "custom" or not store.persistent:
         return
     folder, changelog = directory.task(task), store.changelog(topology.application_id)
@@ -131,7 +133,6 @@ def _look(
 
 
 def _of_other_files(store: StoreDefinition, task: str, changelog: str | None) -> Finding:
-    """It is there in the format without timestamps and declared with, or the other way."""
     has, wanted = ("without", "with") if store.timestamped else ("with", "without")
     where = f"Store {store.name!r} of task {task} is on disk {has} timestamps"
     if changelog is None:
@@ -141,7 +142,8 @@ def _of_other_files(store: StoreDefinition, task: str, changelog: str | None) ->
 
 
 def _opened(store: StoreDefinition, task: Path, database: Path, changelog: str | None) -> StoredPart:
-    """Raises as an owner would that opens this database for the declared store, and as `OfflineStore`."""
+    """Raises what `OfflineStore` raises, and what a worker would raise when it opens this database for the declared
+    store."""
     with OfflineStore(database) as opened:
         declared = store.build()
         if opened.format is not None and isinstance(declared, TransactionalStore):

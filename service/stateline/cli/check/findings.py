@@ -15,7 +15,7 @@ Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence or two, with what to do next. `declared_otherwise` is the store of one that says so."""
+    """One or two sentences with the next step. `declared_otherwise` names the store whose declaration has changed."""
 
     level: Level
     message: str
@@ -23,7 +23,7 @@ class Finding:
 
 
 def once_per_store(findings: Iterable[Finding]) -> list[Finding]:
-    """Without those that say again, of another partition, that a store is declared otherwise."""
+    """Keep one finding per store whose declaration has changed: each of its partitions has the same."""
     told: set[str] = set()
     kept = []
     for finding in findings:
@@ -37,8 +37,8 @@ def once_per_store(findings: Iterable[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it. A row of `topics` is as `stateline topics` shows it; one of `stores` says what this disk has of the
-    store, and what would be restored."""
+    """The result of `stateline check`. `topics` has the rows of `stateline topics`. `stores` has a row per store: its
+    state on this disk, and what a start would restore."""
 
     application_id: str
     parts: Sequence[GraphPart]
@@ -50,10 +50,9 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of settings, then of topics, then of stores."""
         return [*self.of_settings, *self.of_topics, *self.of_stores]
 
     @property
     def would_start(self) -> bool:
-        """Whether nothing is known that a start would be refused for, and all could be looked at."""
+        """Whether nothing is refused and nothing is unknown."""
         return not any(finding.level in ("refused", "unknown") for finding in self.findings)

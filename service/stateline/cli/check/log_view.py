@@ -1,4 +1,4 @@
-"""What a start would find on the log: topics, the group's offsets, and what changelogs say last. Only asks."""
+"""Read the log as a start would: topics, the group's offsets, and the ends of changelogs. Writes nothing."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _READ_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """`bounds` are (first offset kept, end) of the application's topics, `committed` the group's next offsets, `notes`
-    what it noted with them; `types` what changelogs say of their bytes, or why they cannot be read, `positions` the
-    newest Position in each. `other_cluster` is why a worker would not start with the state that is here. `warnings` are
-    what a worker would log, `refused` is why it could not create its topics, `lost` as `lost_changelogs`; `differ` is
-    as of `settings_that_differ`.
+    """The log's side of a start. `bounds` are (first offset, end) of the application's topics. `committed` and `notes`
+    are the group's. `types` are the types in changelogs, or why they cannot be read. `positions` are the newest ones in
+    them.
+
+    `other_cluster` is why a worker would refuse the local state. `warnings` are what a worker would log. `refused` is
+    why it could not create topics. `lost` is as in `lost_changelogs`, `differ` as in `settings_that_differ`.
     """
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class LogView:
 
 
 def look_at_log(topology: Topology, config: Config) -> LogView | None:
-    """None where there is no log yet, which a start would make. Raises what the log raises."""
+    """Return None if there is no log yet: a start would make one. Raises what the log raises."""
     if not log_exists(config):
         return None
     with closing(configured_log(config, read_only=True)) as log, closing(log.admin()) as admin:
@@ -134,7 +135,7 @@ def _refusal(
 def _said_by_changelogs(
     log: Log, topology: Topology, bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> tuple[dict[TopicPartition, StoreTypes | StatelineError], dict[TopicPartition, Position]]:
-    """The types and the Position of each changelog that has any at its end."""
+    """The types and the Position of each changelog with records at its end."""
     logged = [d for d in topology.stores.values() if d.source is None and d.kind != "custom"]
     names = {store.changelog(topology.application_id) for store in logged}
     tails = {p: max(first, end - _TAIL) for p, (first, end) in bounds.items() if p.topic in names and end > first}
@@ -152,7 +153,6 @@ def _said_by_changelogs(
 
 
 def _read(log: Log, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Record]]:
-    """What is committed from there on. Raises what the log raises."""
     found: dict[TopicPartition, list[Record]] = {place: [] for place in begins}
     if not begins:
         return found

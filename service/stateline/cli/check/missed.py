@@ -1,4 +1,4 @@
-"""Which stores were not part of the application while the group went on, and what a start would do. Pure."""
+"""Find stores that were not declared while the group processed their input, and what a start would do. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stateline_store import Position, TopicPartition
 def missed_findings(
     topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView, *, dead_letters: bool
 ) -> Iterator[Finding]:
-    """By the rules of `stateline.worker.restore.missed_input`, of what is on this disk and in changelogs."""
+    """Apply the rules of `stateline.worker.restore.missed_input` to this disk and to the changelogs."""
     found: list[MissedInput] = []
     parts_of_topics = parts_of(topology)
     for subtopology in topology.subtopologies:
@@ -49,7 +49,7 @@ def _seen(
 def _position(
     topology: Topology, subtopology: Subtopology, store: str, partition: int, disk: DiskView, log: LogView
 ) -> Position:
-    """The store's own, once its changelog is restored."""
+    """The store's Position once its changelog is restored."""
     stored = disk.stored.get((store, str(subtopology.task_id(partition))))
     own = Position() if stored is None else stored.position
     changelog = topology.stores[store].changelog(topology.application_id)

@@ -1,4 +1,4 @@
-"""How `stateline check` shows its report: sections for people, one object for programs. Pure."""
+"""Show the report of `stateline check`: as sections for people, or as a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateline.model.graph import Drawn, Edge, GraphPart
 
 
 def report_as_text(report: Report) -> str:
-    """Topology, settings, topics, stores, each with what was found; the last line says whether a start would work."""
+    """Topology, settings, topics and stores, each with its findings. The last line says whether a start would work."""
     return "\n".join(_lines(report))
 
 
@@ -90,7 +90,6 @@ def _summary(report: Report) -> str:
 
 
 def report_as_json(report: Report) -> str:
-    """The same, with all members."""
     return json.dumps(
         {
             "application_id": report.application_id,

@@ -1,4 +1,4 @@
-"""What each store would have to read before it takes records, by the rules of the worker's restore plan. Pure."""
+"""Compute what each store would read before it takes records, by the rules of the worker's restore plan. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from stateline_store.task_id import TaskId
 
 @dataclass(frozen=True, slots=True)
 class StoreStart:
-    """One store in all its partitions. `approximate_entries`, RocksDB's estimate, and `partitions_here` are what this
-    disk has; `records` are offsets left to read at most, None where the log was not asked: compaction and transactions
-    leave some out. `begins` says from where. Of a global table, which each worker has, they are the most of any here.
-    """
+    """One store in all its partitions. `approximate_entries` (RocksDB's estimate) and `partitions_here` are this
+    disk's. `records` is an upper limit of the offsets to read, None if the log was not asked. `begins` says from where.
+    For a global table, which each worker has, they are the largest here."""
 
     store: str
     kind: str
@@ -36,7 +35,7 @@ class StoreStart:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Of one partition: from where, and up to where. `is_input`: as the task's input, while the store answers."""
+    """The range to read of one partition. `is_input`: the task reads it as input, while the store answers."""
 
     start: RestoreStart
     end: int
@@ -54,9 +53,8 @@ def store_starts(
     dead_letters: bool,
     exactly_once: bool,
 ) -> tuple[list[StoreStart], list[Finding]]:
-    """Store by store, and what a start would be refused for, or warn of. `partitions` are those of subtopologies, as
-    far as they are known; `log` is None where it does not answer; so many `workers` run here. `dead_letters`: as
-    `Subtopology.is_read_by_group`; `exactly_once`: transactions write changelogs."""
+    """Return a `StoreStart` per store, and what a start would refuse or warn of. `partitions` has the known counts by
+    subtopology. `log` is None if it does not answer. `exactly_once`: transactions write changelogs."""
     starts: list[StoreStart] = []
     findings: list[Finding] = []
     for subtopology in topology.subtopologies:
@@ -75,8 +73,6 @@ def store_starts(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A store of which it is asked where each partition begins. As the arguments of `store_starts`."""
-
     topology: Topology
     subtopology: Subtopology
     store: StoreDefinition
@@ -86,7 +82,7 @@ class _Asked:
 
 
 def _read(of: _Asked, partition: int, stored: StoredPart | None) -> _Read | None:
-    """None of a store that nothing can restore."""
+    """None if nothing can restore the store."""
     store, log, changelog = of.store, of.log, of.store.changelog(of.topology.application_id)
     if changelog is None:
         return None
@@ -147,7 +143,7 @@ def _findings(
 
 
 def _missed(here: Mapping[int, StoredPart], firsts: Mapping[TopicPartition, int]) -> dict[TopicPartition, range]:
-    """What a table's topic deleted before the table here read it."""
+    """The offsets that a table's topic deleted before the table here read them."""
     offsets = {p: here[p.partition].offsets.get(p) for p in firsts if p.partition in here}
     found = {p: range(at + 1, firsts[p]) for p, at in offsets.items() if at is not None}
     return {p: missed for p, missed in found.items() if missed}
@@ -217,7 +213,7 @@ def _of_global(store: StoreDefinition, disk: DiskView, log: LogView | None, work
 
 
 def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> list[_Read]:
-    """Of each partition what one worker reads, by the rules of `stateline.worker.restore.global_table_store`."""
+    """The range of each partition for one worker, by the rules of `stateline.worker.restore.global_table_store`."""
     bounds = {place: each for place, each in log.bounds.items() if place.topic == topic}
     offsets = {} if stored is None else stored.offsets
     starts = {p: start_of_table(offsets.get(p), first, end) for p, (first, end) in bounds.items()}

@@ -1,4 +1,4 @@
-"""`stateline check`, put together: look at the disk, ask the log, compare with the application."""
+"""Check a start: read the disk and the log, and compare both with the application."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from stateline_store import CallerError, StatelineError, TopologyError
 
 
 def check(app: App, config: Config) -> Report:
-    """Everything that can be known of a start here. Reads only. Raises `TopologyError` for an application that cannot
-    be run as it is declared, wherever."""
+    """Collect everything that is known of a start here. Reads only. Raises `TopologyError` if the application cannot
+    run as declared on any machine."""
     topology = app.topology()
     disk = look_at_disk(topology, config)
     log, of_log = _asked(topology, config)
@@ -68,7 +68,7 @@ def check(app: App, config: Config) -> Report:
 
 
 def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
-    """What `stateline run` looks at before it starts anything."""
+    """The checks of `stateline run` before it starts anything."""
 
     def look_for_spark() -> None:
         if topology.pipelines and config.runs_pipelines:
@@ -90,7 +90,7 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
 
 
 def _asked(topology: Topology, config: Config) -> tuple[LogView | None, list[Finding]]:
-    """What the log says; None where it does not answer."""
+    """The log's side, None if the log does not answer."""
     try:
         found = look_at_log(topology, config)
     except CallerError as error:
@@ -116,7 +116,7 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
 
 
 def _partitions(topology: Topology, topics: Mapping[str, TopicInfo]) -> tuple[dict[int, int], list[Finding]]:
-    """Subtopology → its number of tasks, of those whose topics are known, and what cannot run together."""
+    """Subtopology → its number of tasks if all its topics are known, and the subtopologies whose topics do not fit."""
     counts = {name: info.partitions for name, info in topics.items()}
     with contextlib.suppress(TopologyError):  # some are missing, which is told
         counts = {**wanted_partitions(created_topics(topology), counts), **counts}

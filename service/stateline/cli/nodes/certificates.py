@@ -1,9 +1,9 @@
-"""Certificates by which nodes know each other: an authority of one's own, and what it signs for each node.
+"""Make certificates by which nodes know each other: an own authority, and a certificate per node.
 
     <folder>/ca.pem, ca.key          the authority: its certificate, and the key that signs
-    <folder>/<node>.pem, <node>.key  what a node shows, made out to its name, and its key
+    <folder>/<node>.pem, <node>.key  a node's certificate, issued to its name, and its key
 
-All are PEM, keys without a password, and every file is its owner's alone (mode 0600). Keys are of the curve P-256.
+All are PEM. Keys have no password and use the curve P-256. Only the owner can read the files (mode 0600).
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ _BACKDATED = timedelta(hours=1)
 
 
 class KeyPair(NamedTuple):
-    """A certificate and its key."""
-
     certificate: Path
     key: Path
 
 
 def make_authority(folder: Path, now: datetime) -> bool:
-    """Make the authority of this folder, and the folder, unless there is one; whether it was made. Raises
-    `ConfigurationError` when files cannot be written, or when one of the two is missing."""
+    """Make the folder's authority, unless it exists. Returns whether it was made. Raises `ConfigurationError` if files
+    cannot be written, or only one of the two exists."""
     files = authority_files(folder)
     there = [path for path in files if path.exists()]
     if len(there) == len(files):
@@ -65,9 +63,9 @@ def make_authority(folder: Path, now: datetime) -> bool:
 
 
 def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetime, lasts: timedelta) -> KeyPair:
-    """Make what this node shows, signed by the folder's authority; `hosts` are further names and addresses that it is
-    made out to. Raises `ConfigurationError` when files are there already or cannot be read or written, and
-    `InvalidArgumentError` for a name that no certificate can have."""
+    """Make a node's certificate, signed by the folder's authority. `hosts` are further names and addresses in it.
+    Raises `ConfigurationError` if files exist or cannot be read or written, and `InvalidArgumentError` for an invalid
+    name."""
     issuer, signer = _read_authority(authority_files(folder))
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:64])])  # X.520 has no longer ones
@@ -111,7 +109,6 @@ def renew_certificate(folder: Path, node: str, now: datetime, lasts: timedelta, 
 
 
 def _expiry(authority: KeyPair, issuer: x509.Certificate, now: datetime, lasts: timedelta) -> datetime:
-    """When what is signed now expires. Raises `ConfigurationError` if the authority has."""
     until = min(now + lasts, issuer.not_valid_after_utc)
     if until <= now:
         raise ConfigurationError(
@@ -139,7 +136,6 @@ def _signed(
 
 
 def authority_files(folder: Path) -> KeyPair:
-    """Where the authority of this folder is, if it is there."""
     return KeyPair(folder / "ca.pem", folder / "ca.key")
 
 
@@ -192,7 +188,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file in place of this one by renaming, with the same owner and mode; 0600 where there was none."""
+    """Replace a file by renaming. Owner and mode stay; the mode of a new file is 0600."""
     temporary = None
     try:
         before = path.stat() if path.exists() else None

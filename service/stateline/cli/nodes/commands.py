@@ -1,4 +1,4 @@
-"""`stateline node`: what the machines of an application need before they answer as one, and after one is gone."""
+"""`stateline node` and `stateline certificates`: manage the nodes of an application."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`stateline node drain`: a node's workers leave their group, and others have its tasks at once, and its pipelines,
-where another node may run them."""
+"""`stateline node drain`: a node hands over the tasks of its workers, and pipelines that other nodes can run."""
 
 from __future__ import annotations
 
@@ -19,11 +18,10 @@ _LOOK_INTERVAL_S = 0.1
 
 
 def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) -> None:
-    """Have every worker and every pipeline of this state directory hand over what it has, and wait until they have;
-    `told` hears of each. Pipelines stay where no other node can reach their checkpoints.
+    """Ask every worker and pipeline of this state directory to hand over, and wait for them. `told` gets each name.
+    Pipelines stay if no other node can reach their checkpoints.
 
-    Raises `DoesNotExistError` when none runs here, `RetryLaterError` when they have not in this time: they go on with
-    it.
+    Raises `DoesNotExistError` if none runs here, and `RetryLaterError` at the timeout: they continue then.
     """
     application = StateDirectory(config.state_dir, config.application_id).application
     waiting = {name for name in read_instances(application) if _lives(application, name)}

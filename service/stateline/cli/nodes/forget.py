@@ -1,4 +1,4 @@
-"""`stateline node forget`: a node that is gone for good is known to the others no more."""
+"""`stateline node forget`: remove a dead node from the list of nodes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 def forget_node(config: Config, node: str) -> None:
-    """Say for a node that it has left. One that lives after all says that it is there as soon as it reads that.
+    """Write that the node has left. If it lives after all, it reads this and announces itself again.
 
-    Raises `DoesNotExistError` when no node of that name is known, `InvalidArgumentError` when it lives as far as can be
-    seen from here, or on the embedded log, and what the log raises.
+    Raises `DoesNotExistError` for an unknown node, `InvalidArgumentError` if it seems to live or the log is the
+    embedded one, and what the log raises.
     """
     if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         raise InvalidArgumentError("The embedded log is one machine's: there are no nodes to forget.")
@@ -40,7 +40,7 @@ def forget_node(config: Config, node: str) -> None:
 
 
 def listens(place: str) -> bool:
-    """Whether somebody answers at this ``host:port``."""
+    """Whether a process accepts connections at this ``host:port``."""
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()

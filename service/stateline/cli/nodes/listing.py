@@ -1,4 +1,4 @@
-"""`stateline node list`: the nodes that have said that they are there, with their versions."""
+"""`stateline node list`: list the nodes with their versions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stateline_store import InvalidArgumentError
 
 
 def list_nodes(config: Config) -> list[dict[str, str]]:
-    """A row for each, by name; empty where nothing is said. Raises `InvalidArgumentError` on the embedded log,
-    `DoesNotExistError` before the first node has started, and what the log raises."""
+    """A row per node, by name. Raises `InvalidArgumentError` on the embedded log, `DoesNotExistError` before the first
+    node has started, and what the log raises."""
     if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         raise InvalidArgumentError("The embedded log is one machine's: there are no nodes to list.")
     with closing(configured_log(config)) as log:

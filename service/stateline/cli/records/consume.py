@@ -1,4 +1,4 @@
-"""`stateline consume`: records of topics, as lines. In no group: nothing is committed, and nobody is disturbed."""
+"""`stateline consume`: show records of topics as lines. It joins no group and commits nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommi
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """What the command line asks for. `partitions` empty: all; `most` None: as many as there are."""
+    """The options of the command. No `partitions`: all. `most` None: no limit."""
 
     begin: LogPlace
     until: LogPlace | None = None
@@ -50,7 +50,7 @@ def wanted_of(
     *,
     follow: bool,
 ) -> ConsumeOptions:
-    """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
+    """Read the options. Raises `InvalidArgumentError` with the option and its value."""
     level = word_of("--isolation-level", isolation_level, _ISOLATION_LEVELS)
     form = word_of("--format", format_, FORMATS)
     end = None if until is None else place_of("--to", until)
@@ -58,7 +58,7 @@ def wanted_of(
 
 
 def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> list[str]:
-    """The topics to read. Raises `InvalidArgumentError` when none is named, or there is no dead-letter topic."""
+    """The topics to read. Raises `InvalidArgumentError` if none is named, or there is no dead-letter topic."""
     if not dead_letters:
         if not names:
             raise InvalidArgumentError("Name a topic, or ask for --dead-letters.")
@@ -73,9 +73,9 @@ def topics_of(config: Config, names: Sequence[str], *, dead_letters: bool) -> li
 
 
 def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions, out: TextIO) -> int:
-    """Write the records of these topics, a line each, as they come; how many. With `follow` it ends by an interrupt.
+    """Write each record of these topics as a line. Returns their number. With `follow` only an interrupt ends it.
 
-    Raises `DoesNotExistError` naming the topics that there are, `InvalidArgumentError` for a partition that none has.
+    Raises `DoesNotExistError` with the existing topics, and `InvalidArgumentError` for a partition of no topic.
     """
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
@@ -92,7 +92,6 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptio
 
 
 def _looking_up(topic: Topic) -> Topic:
-    """The topic with serdes that register no schema."""
     return replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
 
 
@@ -129,7 +128,6 @@ def _records(log: Log, names: Sequence[str], wanted: ConsumeOptions) -> Generato
 
 
 def _partitions(counts: Mapping[str, int], numbers: Collection[int]) -> list[TopicPartition]:
-    """Those of topics with so many partitions that are wanted. Raises `InvalidArgumentError` for a number of none."""
     most = max(counts.values(), default=0)
     if others := sorted(number for number in numbers if not 0 <= number < most):
         raise InvalidArgumentError(f"--partition {others[0]}: {', '.join(counts)} has {most}, numbered from 0 on.")
@@ -138,7 +136,8 @@ def _partitions(counts: Mapping[str, int], numbers: Collection[int]) -> list[Top
 
 
 def quietly(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptions) -> int:
-    """`consume` to standard output; the exit code. Who reads it may close it at any time, as `head` does."""
+    """Run `consume` to standard output and return the exit code. The reader may close the pipe at any time, like
+    `head`."""
     try:
         consume(app, config, names, wanted, sys.stdout)
     except BrokenPipeError:

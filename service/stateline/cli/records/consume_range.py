@@ -28,14 +28,13 @@ _ACCEPTED = "earliest, latest, an offset, a time of ISO 8601 with a zone or a du
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """A word, an offset, or a time in milliseconds: one of the three."""
+    """A word, an offset, or a time in milliseconds. One of the three is set."""
 
     word: str | None = None
     offset: int | None = None
     time_ms: int | None = None
 
     def offset_in(self, admin: Admin, partition: TopicPartition, first: int, end: int) -> int:
-        """Which offset that is."""
         if self.word is not None:
             return first if self.word == "earliest" else end
         if self.offset is not None:
@@ -45,7 +44,7 @@ class LogPlace:
 
 
 def place_of(option: str, text: str) -> LogPlace:
-    """What an option was given. Raises `InvalidArgumentError`, which names the option and shows it."""
+    """Read an option's value. Raises `InvalidArgumentError` with the option and its value."""
     if text in ("earliest", "latest"):
         return LogPlace(word=text)
     if text.isascii() and text.isdigit() and len(text) <= 18:
@@ -67,8 +66,8 @@ def ranges(
     committed: bool,
     follow: bool,
 ) -> dict[TopicPartition, tuple[int, int | None]]:
-    """Of each partition the offset to begin with and the one to end before: where the partition ends now, unless
-    `until` says less; None to go on for ever. `committed`: what open transactions have written is not there."""
+    """Return the offset to begin with and the offset to end before, by partition. The end is that of now unless `until`
+    says less, and None with `follow`. `committed`: open transactions do not count."""
     found: dict[TopicPartition, tuple[int, int | None]] = {}
     bounds = admin.bounds(partitions)
     ends = admin.committed_ends(partitions) if committed else {each: end for each, (_, end) in bounds.items()}

@@ -1,4 +1,4 @@
-"""`stateline produce`: records of files, or of standard input, into a topic of the application's."""
+"""`stateline produce`: write records of files or of standard input to a topic."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ _ON_ERROR: tuple[OnError, ...] = ("stop", "skip")
 
 @dataclass(frozen=True, slots=True)
 class ProduceOptions:
-    """What the command line says of all records: what a line of JSON says itself goes before it, but for `headers`,
-    which go before the line's own."""
+    """Defaults for all records. A line's own members override them. `headers` come before the line's own."""
 
     format: Format = "text"
     on_error: OnError = "stop"
@@ -50,7 +49,7 @@ class ProduceOptions:
 
 @dataclass(slots=True)
 class ProduceResult:
-    """What came of it: `position` of all that was written, as JSON ready to be a query's `position_bound`."""
+    """`position` covers all written records, as JSON for a query's `position_bound`."""
 
     position: str = "{}"
     records: int = 0
@@ -59,7 +58,6 @@ class ProduceResult:
     partitions: set[int] = field(default_factory=set)
 
     def summary(self, topic: str) -> str:
-        """One line for people."""
         if not self.records and not self.left_out:
             return "The input was empty: nothing was written."
         count = len(self.partitions)
@@ -72,7 +70,7 @@ class ProduceResult:
 def terms_of(
     format_: str, on_error: str, timestamp: str | None, headers: Sequence[str], partition: int | None
 ) -> ProduceOptions:
-    """What the options say. Raises `InvalidArgumentError` naming the option and what it was given."""
+    """Read the options. Raises `InvalidArgumentError` with the option and its value."""
     form, then = word_of("--format", format_, FORMATS), word_of("--on-error", on_error, _ON_ERROR)
     pairs = [each.partition("=") for each in headers]
     for name, equals, value in pairs:
@@ -93,11 +91,11 @@ def produce(
     terms: ProduceOptions = ProduceOptions(),  # frozen
     standard_input: Iterable[str] = (),
 ) -> ProduceResult:
-    """Write the records of these files, of standard input without any.
+    """Write the records of these files, or of standard input if there are none.
 
-    Raises `InvalidArgumentError` naming file and line of what is no record of the format, what its topic's serdes
-    cannot read, what is too large, or for no partition of the topic; nothing is written then. With `on_error` skip
-    such lines are said and left out. Raises `DoesNotExistError` for a topic that is not there.
+    Raises `InvalidArgumentError` with file and line for a line that is no record, a value that the serde refuses, a
+    record that is too large, or a partition that the topic does not have. Nothing is written then. With `on_error` skip
+    it logs such lines and leaves them out. Raises `DoesNotExistError` if the topic does not exist.
     """
     topic, began_s = declared_topic(app, topic_name), time.monotonic()
     reading = _Reading(sources(files, standard_input), LineReader(topic, terms.format, most_bytes(config)), terms)
@@ -145,14 +143,15 @@ def _write(producer: Producer, topic: Topic, reading: _Reading, found: ProduceRe
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Goes through the lines, as often as it is asked."""
+    """Reads the lines, once to check them and once to write them."""
 
     sources: Sequence[Lines]
     reader: LineReader
     terms: ProduceOptions
 
     def records(self, what: str, found: ProduceResult | None) -> Iterator[tuple[str, NewRecord]]:
-        """Each record and its place. What is none raises, or is left out: said where there is `found` to count it."""
+        """Yield each record with its place. A bad line raises, or is left out. If `found` is given, it is counted and
+        logged."""
         sizes = [each.size for each in self.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         done, records, progress = 0, 0, Progress(sys.stderr, what, total)
@@ -177,7 +176,6 @@ class _Reading:
 
 
 def _joined(error: str) -> str:
-    """A line's error behind its place: `Line 2, value (json): …`, `Line 2: no tab …`."""
     return f", {error}" if error.startswith(("key (", "value (")) else f": {error}"
 
 
@@ -205,8 +203,8 @@ def _partitions(log: Log, topic: str) -> int:
 
 
 def declared_topic(app: App, name: str) -> Topic:
-    """The topic as the application declares it. Raises `DoesNotExistError` naming those that there are, and
-    `InvalidArgumentError` for the changelog of another application."""
+    """The topic as declared. Raises `DoesNotExistError` with the declared ones, and `InvalidArgumentError` for the
+    changelog of another application."""
     topics = app.topology().topics_read()
     if name not in topics:
         raise DoesNotExistError(
@@ -222,7 +220,7 @@ def declared_topic(app: App, name: str) -> Topic:
 
 
 def most_bytes(config: Config) -> int:
-    """What a key and a value may have together; a topic of a broker may have a lower limit of its own."""
+    """The limit of key and value together. A broker's topic may have a lower one."""
     if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
         return MAX_MESSAGE_BYTES
     return max_plain_bytes(config.producer)

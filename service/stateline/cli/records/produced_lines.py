@@ -1,6 +1,6 @@
-"""Where `stateline produce` has its lines from, and what records they are.
+"""Read lines for `stateline produce` and make records of them.
 
-Every line is looked at before the first record is written, so a file is read twice, and what is no file is kept in
+Each line is read twice, because every line is checked before the first record is written. Lines of a pipe stay in
 memory meanwhile.
 """
 
@@ -22,21 +22,21 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that can be gone through again and again; `name` is the file's, or nothing; `size` in bytes if known."""
+    """Lines that can be read repeatedly. `name` is the file's, or empty. `size` is in bytes, if known."""
 
     name: str
     open: Callable[[], Iterable[str]]
     size: int | None = None
 
     def place(self, number: int) -> str:
-        """Where a line is, for a message: its file, unless it is standard input, and its number from 1 on."""
+        """The line's place for a message: file, unless it is standard input, and number from 1."""
         return f"{self.name} line {number}" if self.name else f"Line {number}"
 
 
 def sources(files: Sequence[str], standard_input: TextIO | Iterable[str]) -> list[Lines]:
-    """The lines of these files, of standard input for ``-`` and where there are none.
+    """The lines of these files. ``-`` or no file means standard input.
 
-    Raises `InvalidArgumentError` for a file that cannot be read, and for standard input named twice.
+    Raises `InvalidArgumentError` if a file cannot be read or standard input is named twice.
     """
     if list(files).count(STANDARD_INPUT) > 1:
         raise InvalidArgumentError("Standard input (-) is named twice, and can be read once.")
@@ -66,14 +66,14 @@ def _lines_of(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Reads the records of a topic's lines. `at_most`: bytes of key and value together."""
+    """Makes records of lines. `at_most`: bytes of key and value together."""
 
     topic: Topic
     format: Format
     at_most: int
 
     def read(self, line: str) -> NewRecord | None:
-        """The record; None of an empty line. Raises `InvalidArgumentError`, which shows what is wrong with it."""
+        """Return the record, None for an empty line. Raises `InvalidArgumentError` with the wrong part."""
         text = line.rstrip("\r\n")
         if not text:
             return None

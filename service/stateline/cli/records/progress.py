@@ -1,4 +1,4 @@
-"""How far a command is, on a terminal: one line of standard error that is written over."""
+"""Show a command's progress on a terminal, in one line of standard error."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ _WIDTH = 20
 
 
 class Progress:
-    """Shows nothing where standard error is no terminal. One thread's; `close` takes the line away."""
+    """Writes nothing if standard error is no terminal. For one thread. `close` removes the line."""
 
     def __init__(self, stream: TextIO, what: str, total_bytes: int | None) -> None:
-        """`what` goes before the bar; without a total there is none."""
+        """Without `total_bytes` there is no bar."""
         self._stream, self._what, self._total = stream, what, total_bytes
         self._is_shown = stream.isatty()
         self._next_s = 0.0
         self._length = 0
 
     def show(self, records: int, done_bytes: int) -> None:
-        """So much is done, some of which may be said later."""
         if not self._is_shown or (now_s := time.monotonic()) < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
@@ -32,7 +31,6 @@ class Progress:
         self._length = len(text)
 
     def close(self) -> None:
-        """Take the line away."""
         if self._length:
             self._stream.write("\r" + " " * self._length + "\r")
             self._stream.flush()

@@ -28,14 +28,13 @@ from stateline_store import InvalidArgumentError
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 
 Format: TypeAlias = Literal["text", "jsonl"]
-"""What lines are: for people, or this."""
 FORMATS: tuple[Format, ...] = ("text", "jsonl")
 _MEMBERS = ("key", "value", "key_base64", "value_base64", "timestamp", "headers", "partition")
 _PASSED_OVER = ("topic", "offset", "dead_letter")
 
 
 class NewRecord(NamedTuple):
-    """A record to be written. None: no timestamp, or partition, of its own. `is_copy`: it was read from a log."""
+    """A record to write. None: no own timestamp or partition. `is_copy`: it was read from a log."""
 
     key: bytes | None
     value: bytes | None
@@ -46,7 +45,7 @@ class NewRecord(NamedTuple):
 
 
 def read_record(text: str, key: Serde, value: Serde) -> NewRecord:
-    """The record of one line. Raises `InvalidArgumentError`, which names the member and shows what is wrong with it."""
+    """Read the record of one line. Raises `InvalidArgumentError` with the member and its value."""
     found = _read_object(text)
     for name in found:
         if name not in _MEMBERS + _PASSED_OVER:
@@ -64,8 +63,8 @@ def read_record(text: str, key: Serde, value: Serde) -> NewRecord:
 
 
 def written_members(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:
-    """The key or value as members of which `read_record` makes the same bytes, whatever the serde. `serde` None: of
-    unknown type. A serde of a registry is given as it looks schemas up (`looking_up`)."""
+    """Return the key or value as members from which `read_record` makes the same bytes. `serde` None: unknown type. A
+    serde of a registry must be a `looking_up` one."""
     members = members_of(data, name, serde)
     if data is None or name not in members:
         return members
@@ -77,7 +76,7 @@ def written_members(data: bytes | None, name: str, serde: Serde | None) -> dict[
 
 
 def _bytes_again(read: Any, serde: Serde) -> bytes | None:
-    """What `read_record` would make of this; None of what it refuses or takes for no value."""
+    """The bytes that `read_record` would make. None if it would refuse this, or take it for no value."""
     if getattr(innermost(serde), "is_unordered", False):
         return None
     try:
@@ -87,7 +86,7 @@ def _bytes_again(read: Any, serde: Serde) -> bytes | None:
 
 
 def read_timestamp(given: Any) -> int:
-    """Milliseconds since the epoch. Raises `InvalidArgumentError` for what is neither a number of them nor ISO 8601."""
+    """Milliseconds since the epoch. Raises `InvalidArgumentError` if this is neither milliseconds nor ISO 8601."""
     try:
         digits = isinstance(given, str) and given.isascii() and given.isdigit()
         at = int(given) if digits else epoch_ms(iso_time(given)) if isinstance(given, str) else given
@@ -128,7 +127,7 @@ def _read_bytes(found: Mapping[str, Any], name: str, serde: Serde) -> bytes | No
 
 
 def _shows(given: Any, data: bytes, name: str, serde: Serde) -> bool:
-    """Whether `consume` shows these bytes so, with this type or with none."""
+    """Whether `consume` shows these bytes like this, with this type or without one."""
     shown = [members_of(data, name, each).get(name) for each in (serde, None)]
     return given in [_parsed(orjson.dumps(each)) for each in shown]
 

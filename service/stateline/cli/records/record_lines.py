@@ -1,4 +1,4 @@
-"""How `stateline consume` shows records: a line for people each, or JSON (`record_json`). Pure."""
+"""Show records for `stateline consume`: a line each for people, or JSON (`record_json`). Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Types: TypeAlias = tuple[Serde | None, Serde | None]
 
 @dataclass(frozen=True, slots=True)
 class RecordLines:
-    """`topics` are those of which the types are known. A dead letter's are those of the topic that it comes from."""
+    """`topics` have known types. A dead letter has the types of its source topic."""
 
     topics: Mapping[str, Topic]
     format: Format
 
     def line(self, record: Record) -> str:
-        """The record, without the end of the line; of a dead letter for people it is several lines."""
+        """Return the record without a line end. For people, a dead letter has several lines."""
         letter = dead_letter_of(record)
         topic = self.topics.get(record.topic if letter is None else str(letter.get("topic")))
         types = (None, None) if topic is None else (topic.key, topic.value)
@@ -89,7 +89,7 @@ def _header(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """One line that does nothing to a terminal: what is no printable character is written as Python writes it."""
+    """Escape unprintable characters as Python does, so that the text is one line and does nothing to a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -1,5 +1,5 @@
 """`stateline reset`: an application, or a part of it, starts over.
 
-`where_to` and `scope` say what is asked, `found` what there is, `plan` what follows from both (pure), `running` what is
-in the way, `execution` does it.
+`where_to` and `scope` read the request. `found` reads the log and the disk. `plan` derives the steps (pure). `running`
+finds processes that forbid a reset. `execution` does it.
 """

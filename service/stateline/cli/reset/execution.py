@@ -1,4 +1,4 @@
-"""Does what a plan says, in its order (`plan`), and goes on with what was interrupted."""
+"""Execute the steps of a reset in the order of `plan`, and complete an interrupted reset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from stateline_store.steps import reached
 
 
 class Execution:
-    """One reset of an application whose log this is; `say` tells people what is waited for."""
+    """One reset of an application. `say` tells people what it waits for."""
 
     def __init__(self, config: Config, topology: Topology, log: Log, say: Callable[[str], object]) -> None:
         self._config, self._topology, self._log, self._say = config, topology, log, say
@@ -47,9 +47,9 @@ class Execution:
         self._application_id = config.application_id
 
     def run(self, work: ResetWork) -> None:
-        """Do this. Raises `RetryLaterError` while anything runs, and `ConfigurationError` when an earlier reset is not
-        done, or Spark is missing that deletes checkpoints at a URL: nothing is changed then. Raises what the log and
-        the file system raise: it is interrupted, and `resume` completes it."""
+        """Do this. Raises `RetryLaterError` while anything runs, and `ConfigurationError` if an earlier reset is not
+        done, or Spark is missing to delete checkpoints at a URL. Nothing is changed then. An error of the log or the
+        file system interrupts the reset, and `resume` completes it."""
         before = newest_reset(self._log, self._application_id)
         refuse_unfinished(before, self._application_id)
         with self.alone(work) as admin:
@@ -64,7 +64,8 @@ class Execution:
             self._do(reset, work, admin)
 
     def resume(self) -> ResetWork:
-        """Complete what was interrupted; what that was. Raises as `run`, and `DoesNotExistError` when nothing was."""
+        """Complete the interrupted reset and return it. Raises like `run`, and `DoesNotExistError` if none was
+        interrupted."""
         reset = newest_reset(self._log, self._application_id)
         if reset is None or reset.state == "done" or reset.work is None:
             raise DoesNotExistError(f"No reset of {self._application_id!r} was interrupted: nothing is to be resumed.")
@@ -73,7 +74,8 @@ class Execution:
         return reset.work
 
     def running(self, work: ResetWork) -> list[str]:
-        """What is in the way now, for people; not the sessions of what was stopped here, which `run` lets end."""
+        """Names of the processes that forbid a reset now. Sessions of stopped processes of this machine are left out,
+        because `run` waits for their end."""
         with closing(self._log.admin()) as admin:
             stopped = [] if running_here(self._config) else stopped_members(self._config, admin)
             found = self._what_runs(work, admin, holds_run_lock=False)
@@ -81,8 +83,7 @@ class Execution:
 
     @contextmanager
     def alone(self, work: ResetWork) -> Iterator[Admin]:
-        """No `stateline run` begins here while the block runs, and nothing runs now. Raises `RetryLaterError` while
-        anything does."""
+        """Keep `stateline run` from starting here during the block. Raises `RetryLaterError` while anything runs."""
         if any(map(is_url, self._checkpoints(work))):
             need_extra("spark", "Checkpoints at a URL")
         make_state_directory(self._config)
@@ -126,7 +127,7 @@ class Execution:
         say_reset(self._log, self._application_id, reset, done(reset))
 
     def _set_offsets(self, work: ResetWork, admin: Admin) -> None:
-        """Those of topics that are there: what was deleted, by an interrupted one, has no offsets either."""
+        """Set the offsets of existing topics. An interrupted reset may have deleted the others."""
         there = admin.topics(work.offsets) if work.offsets else {}
         offsets = {
             TopicPartition(topic, int(partition)): offset
@@ -138,7 +139,7 @@ class Execution:
             admin.alter_offsets(self._application_id, offsets)
 
     def _checkpoints(self, work: ResetWork) -> list[str]:
-        """Where they are that are not below the state directory."""
+        """Checkpoints outside the state directory."""
         if self._config.pipeline_checkpoint_location is None:
             return []
         return [checkpoint_place(self._config, name) for name in work.pipelines]
@@ -155,5 +156,5 @@ class Execution:
 
 
 def _existing(names: tuple[str, ...], admin: Admin) -> list[str]:
-    """A topic that is not there any more may be one that an interrupted reset has deleted."""
+    """An interrupted reset may have deleted some of these topics."""
     return sorted(admin.topics(names)) if names else []

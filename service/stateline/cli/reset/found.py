@@ -1,4 +1,4 @@
-"""What there is of an application that could start over: topics, offsets, what its directory here has."""
+"""Read what an application has before a reset: topics, offsets, and local state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Bounds = Mapping[TopicPartition, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ResetFacts:
-    """`bounds` are (first offset kept, end) of the topics that the scope reads or writes, `committed` the group's next
-    offsets, `at_time` the first ones of the asked time. `stored` is what the directory here has of stores,
-    `checkpoints` where pipelines have theirs: those that there are, and every one at a URL, where nobody looked."""
+    """`bounds` are (first offset, end) of the topics in scope, `committed` the group's offsets, `at_time` the first
+    offsets of the requested time. `stored` lists local stores. `checkpoints` has those that exist, and all at a URL
+    without a look."""
 
     topics: Mapping[str, TopicInfo]
     bounds: Bounds
@@ -35,17 +35,17 @@ class ResetFacts:
 
     @property
     def with_records(self) -> set[str]:
-        """Topics that have any."""
+        """Topics that have records."""
         return {partition.topic for partition, (first, end) in self.bounds.items() if end > first}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Those of a topic; none of one that is not there."""
+        """The topic's partitions, none if it does not exist."""
         info = self.topics.get(topic)
         return [] if info is None else info.places
 
 
 def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: Admin) -> ResetFacts:
-    """Ask the log and the directory. Raises what the log raises, and `RetryLaterError` naming what cannot be read."""
+    """Read the log and the directory. Raises what the log raises, and `RetryLaterError` with what cannot be read."""
     topics = admin.topics()
     sources = _partitions({t.name for s in scope.replayed for t in s.sources}, topics)
     results = _partitions({t.name for p in scope.pipelines for t in (*p.results, *p.inputs)}, topics)
@@ -63,13 +63,12 @@ def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: A
 
 
 def stale_of(scope: Scope) -> Stale:
-    """What a state directory has to let go of."""
     stores = frozenset(store.name for store in scope.stores)
     return Stale(scope.everything, stores, frozenset(pipeline.name for pipeline in scope.pipelines))
 
 
 def checkpoint_place(config: Config, pipeline: str) -> str:
-    """Where a pipeline's directory with its checkpoint is, a path or a URL."""
+    """A pipeline's directory with its checkpoint, as a path or a URL."""
     if config.pipeline_checkpoint_location is not None and is_url(config.pipeline_checkpoint_location):
         return f"{config.pipeline_checkpoint_location}/{config.application_id}/pipelines/{pipeline}"
     root = config.pipeline_checkpoint_location or config.state_dir
@@ -86,7 +85,7 @@ def _partitions(names: Iterable[str], topics: Mapping[str, TopicInfo]) -> list[T
 
 
 def others_of(application_id: str, topics: Collection[str], known: Collection[str]) -> list[str]:
-    """Topics that look like this application's own, and that its code does not know: of stores that were renamed, say,
-    or of another application whose id begins with this one's."""
+    """Undeclared topics with names like the application's own: of renamed stores, or of another application whose id
+    begins with this one's."""
     suffixes = ("-changelog", "-repartition", "-epochs")
     return sorted(t for t in topics if t.startswith(f"{application_id}-") and t.endswith(suffixes) and t not in known)

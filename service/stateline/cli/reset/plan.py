@@ -1,9 +1,13 @@
-"""What a reset does, step by step, as it is printed and as it is done. Pure.
+"""Derive the steps of a reset. The steps are printed and done in the same order. Pure.
 
-The order: first it is said in the log that a reset has begun, so that nobody starts; then changelogs go, without which
-no old state can go on, wherever it lies; then the group's offsets are set; then repartition topics, markers and results
-go, whose offsets have been set to their beginning; then stores and checkpoints on this machine. At last it is said to
-be done. Whoever finds it interrupted can only complete it (`--resume`), and each step can be done twice.
+1. Write to the log that a reset has begun. No process starts from now on.
+2. Delete changelogs. No old state can continue without them.
+3. Set the group's offsets.
+4. Delete repartition topics, markers and results. Their offsets are 0 already.
+5. Delete stores and checkpoints on this machine.
+6. Write to the log that the reset is done.
+
+An interrupted reset can only be completed (`--resume`). Each step can run twice.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _SHOWN_PARTITIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` and `notes` are for people: what is done, and what besides has to be known."""
+    """`steps` and `notes` are for people: what a reset does, and what else they have to know."""
 
     work: ResetWork
     steps: tuple[str, ...]
@@ -34,8 +38,8 @@ class Plan:
 
 
 def plan_of(topology: Topology, asked: Asked, found: ResetFacts) -> Plan:
-    """What follows from what is asked and what there is. Raises as `scope_of` and `check_scope`, and
-    `DoesNotExistError` for internal topics that are not there, or not the application's."""
+    """Return the plan. Raises like `scope_of` and `check_scope`, and `DoesNotExistError` for internal topics that do
+    not exist or are not the application's."""
     scope = scope_of(topology, asked)
     application_id = topology.application_id
     changelogs = [name for name in _changelogs(topology, scope) if name in found.topics]
@@ -66,7 +70,7 @@ def plan_of(topology: Topology, asked: Asked, found: ResetFacts) -> Plan:
 
 
 def _changelogs(topology: Topology, scope: Scope) -> list[str]:
-    """Of stores that count. What a table is kept of is the user's, as is a changelog that somebody reads."""
+    """Changelogs of stores that count. A table's topic is the user's, and so is a changelog that somebody reads."""
     read = topology.topics_read().keys()
     names = [store.changelog(topology.application_id) for store in scope.stores if store.source is None]
     return [name for name in names if name is not None and name not in read]
@@ -84,7 +88,7 @@ def _known(topology: Topology) -> set[str]:
 
 
 def _offsets(scope: Scope, to: WhereTo, found: ResetFacts, deleted: set[str]) -> dict[TopicPartition, int]:
-    """Where the group goes on: of what is deleted at 0; of what is written again, and processed, behind what was."""
+    """The group's next offsets: 0 for deleted topics, the end for topics that are written again and processed."""
     offsets: dict[TopicPartition, int] = {}
     for subtopology in scope.replayed:
         for topic in subtopology.sources:

@@ -1,4 +1,4 @@
-"""`stateline reset`, put together: look, plan, say, ask, do."""
+"""`stateline reset`, put together: look, plan, print, ask, do."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Say = Callable[[str], object]
 def reset(
     app: App, config: Config, asked: Asked, *, dry_run: bool, agreed: Callable[[], bool], say: Say, warn: Say
 ) -> bool:
-    """Start over what is asked for, after `agreed`; whether that was done. With `dry_run` it is only said.
+    """Plan the reset, print it, and do it after `agreed`. Returns whether it was done. `dry_run` only prints.
 
     Raises `RetryLaterError` while anything of the application runs, what `plan_of` and `Execution.run` raise, and
-    `DoesNotExistError` where there is no log.
+    `DoesNotExistError` if there is no log.
     """
     if not log_exists(config):
         raise DoesNotExistError(
@@ -50,7 +50,7 @@ def reset(
 
 
 def resume(app: App, config: Config, *, say: Say, warn: Say) -> None:
-    """Complete the reset that was interrupted. Raises as `Execution.resume`."""
+    """Complete the interrupted reset. Raises like `Execution.resume`."""
     with closing(configured_log(config)) as log:
         work = Execution(config, app.topology(), log, warn).resume()
     parts = [*(f"store {name}" for name in work.stores), *(f"pipeline {name}" for name in work.pipelines)]

@@ -1,4 +1,4 @@
-"""What runs of an application, as far as can be seen from here: a reset is refused while anything does."""
+"""Find processes of an application, as far as this machine can see them. A reset is refused while any runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK_INTERVAL_S = 0.25
 
 
 def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
-    """What runs on this machine, for people; by locks and sockets, which end with their processes."""
+    """Processes on this machine, for people, by locks and sockets that end with their processes."""
     directory = StateDirectory(config.state_dir, config.application_id)
     found = []
     if not holds_run_lock and lock_holder(directory.application / ".run-lock")[0]:
@@ -43,8 +43,7 @@ def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
 
 
 def is_served_here(config: Config) -> bool:
-    """Whether a server of this application runs with this state directory, or `stateline run`, which starts it. Makes
-    no file."""
+    """Whether a server, or `stateline run`, runs with this state directory. Makes no file."""
     application = config.state_dir / config.application_id
     return application.is_dir() and (lock_holder(application / ".run-lock")[0] is not False or _any_server(application))
 
@@ -54,8 +53,8 @@ def _any_server(application: Path) -> bool:
 
 
 def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin) -> list[str]:
-    """What runs on other machines, for people: in groups, and as it says itself. A pipeline's driver that may live is
-    listened to for half a minute. Raises what the log raises."""
+    """Processes on other machines, for people: members of groups, nodes, and drivers. Listens half a minute for a
+    driver that may live. Raises what the log raises."""
     found = [_as_member(m) for m in admin.members(config.application_id)]
     for pipeline in topology.pipelines:
         found += [
@@ -77,8 +76,8 @@ def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin
 
 
 def stopped_members(config: Config, admin: Admin) -> list[str]:
-    """Those of the group that are of this state directory, as `running_elsewhere` names them, where nothing runs here:
-    their sessions are not over. Raises what the log raises."""
+    """Members of the group from this state directory, as `running_elsewhere` names them. Nothing runs here: only their
+    sessions are left. Raises what the log raises."""
     directory = StateDirectory(config.state_dir, config.application_id)
     if not directory.application.is_dir():
         return []
@@ -88,7 +87,7 @@ def stopped_members(config: Config, admin: Admin) -> list[str]:
 
 
 def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
-    """The topics of the application's own that a transaction is open in. Raises what the log raises."""
+    """The application's own topics with an open transaction. Raises what the log raises."""
     names = [*work.changelogs, *work.internal]
     places = [place for info in admin.topics(names).values() for place in info.places]
     if not places:
@@ -98,9 +97,8 @@ def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
 
 
 def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]) -> None:
-    """Wait until the sessions of members are over that were stopped or killed on this machine: the group shows them
-    until then, or until the log lets go of them at once. Returns at once where others are in it. Nothing runs here, and
-    nothing can begin to. Raises what the log raises."""
+    """Wait for the end of sessions of members that were stopped or killed on this machine. Returns at once if other
+    members are in the group. Nothing runs here, and nothing can start. Raises what the log raises."""
     admin.remove_members(config.application_id, _own_names(config))
     until_s = time.monotonic() + config.session_timeout_ms / 1000 + 1
     is_said = False
@@ -119,7 +117,7 @@ def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]
 
 
 def _own_names(config: Config) -> list[str]:
-    """The members that workers of this state directory are, or were."""
+    """Names in the group of this state directory's workers, past ones included."""
     locks = instances_directory(StateDirectory(config.state_dir, config.application_id).application).glob("*.lock")
     return [config.member_name(lock.stem) for lock in locks]
 
@@ -133,7 +131,7 @@ def _name(instance_id: str | None, member_id: str) -> str:
 
 
 def _jvm_holds(path: Path) -> bool:
-    """Java locks by `fcntl`, which is another kind than `flock`."""
+    """Java locks with `fcntl`, not with `flock`."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -151,7 +149,6 @@ def _jvm_holds(path: Path) -> bool:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server listens at this socket."""
     try:
         return is_served(path)
     except OSError:
@@ -159,7 +156,7 @@ def _answers(path: Path) -> bool:
 
 
 def _living_drivers(log: Log, config: Config) -> dict[str, str]:
-    """Pipeline → node, of drivers with other directories that say again how far they are while this listens."""
+    """Pipeline → node of drivers with other directories that report again while this listens."""
     own = str(StateDirectory(config.state_dir, config.application_id).process_id())
     newest: dict[str, PipelineReport | None] = {}
     heard: dict[str, str] = {}

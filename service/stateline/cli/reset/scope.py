@@ -1,17 +1,17 @@
-"""What starts over together: what is asked for, and whether that can be without counting something twice. Pure.
+"""Decide which parts start over together, so that nothing is counted twice. Pure.
 
-A store of a topic is a table of it: whatever is read again, it ends as the same. Any other store counts records, so
-what is read again by one is read again by all that the same subtopology keeps. What a subtopology writes it writes
-again, so what reads that counts it twice unless it starts over too:
+A table has the same content whenever its topic is read again. Any other store counts records. So if one store reads
+input again, all stores of its subtopology do. A subtopology writes its output again, so readers of the output would
+count it twice, unless they start over too:
 
 | in scope                        | and not in scope                       | then                                   |
 |---------------------------------|----------------------------------------|----------------------------------------|
 | a store that counts             | another one of the same subtopology    | refused                                |
-| who writes a repartition topic, | another one who writes or reads it     | refused: it is deleted, or its records |
-| or reads it                     |                                        | went when they were processed          |
-| who writes another topic        | a processor or pipeline that reads it  | refused                                |
-| who writes another topic,       |                                        | processors go on at the topic's end;   |
-| and who reads it                |                                        | a pipeline is refused, which cannot    |
+| a writer or reader of a         | another writer or reader of it         | refused: the topic is deleted, or its  |
+| repartition topic               |                                        | records went when they were processed  |
+| a writer of another topic       | a processor or pipeline that reads it  | refused                                |
+| a writer of another topic, and  |                                        | processors continue at the topic's     |
+| its reader                      |                                        | end; a pipeline cannot and is refused  |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stateline_store import DoesNotExistError, InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line names; the whole application when it names nothing."""
+    """The options of the command. Without a named part it means the whole application."""
 
     to: WhereTo = field(default_factory=WhereTo)
     subtopologies: tuple[int, ...] = ()
@@ -40,13 +40,12 @@ class Asked:
 
     @property
     def everything(self) -> bool:
-        """Whether it names no part."""
         return not (self.subtopologies or self.stores or self.pipelines)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`replayed` read their input again, `stores` are emptied (all of theirs, and tables asked for), `pipelines` start
+    """`replayed` read their input again. `stores` are emptied: all of theirs, and requested tables. `pipelines` start
     over."""
 
     everything: bool
@@ -55,7 +54,7 @@ class Scope:
     pipelines: tuple[Pipeline, ...]
 
     def writers(self, topic: str) -> list[str]:
-        """Who of it writes this topic again, for people."""
+        """Parts in scope that write this topic again, for people."""
         return [
             *(f"subtopology {s.ordinal}" for s in self.replayed if topic in written_by(s)),
             *(f"pipeline {p.name}" for p in self.pipelines if topic in results_of(p)),
@@ -63,14 +62,12 @@ class Scope:
 
 
 def results_of(pipeline: Pipeline) -> set[str]:
-    """The topics that it writes."""
     return {topic.name for topic in pipeline.results}
 
 
 def scope_of(topology: Topology, asked: Asked) -> Scope:
-    """What is asked for. Raises `DoesNotExistError` for a name or number that the application does not have,
-    `InvalidArgumentError` for a store that cannot be alone, and for pipelines or tables that are not to begin at the
-    beginning."""
+    """The parts that start over. Raises `DoesNotExistError` for an unknown name or number, and `InvalidArgumentError`
+    for a store that cannot start over alone, or pipelines or tables that are not to begin at the beginning."""
     stores = {**topology.stores, **topology.global_tables}
     if asked.everything:
         pipelines = tuple(topology.pipelines.values())
@@ -98,8 +95,8 @@ def scope_of(topology: Topology, asked: Asked) -> Scope:
 
 
 def check_scope(topology: Topology, scope: Scope, *, deleted: Collection[str], with_records: Collection[str]) -> None:
-    """Raise `InvalidArgumentError` where something would be counted twice; the message has the way out. `deleted` are
-    the topics that go, `with_records` those that have any."""
+    """Raise `InvalidArgumentError` with a way out if something would be counted twice. `deleted` are the topics to
+    delete, `with_records` those with records."""
     _refuse_parted_repartitions(topology, scope)
     kept = {topic for s in scope.replayed for topic in written_by(s)} - repartition_topics(topology)
     for topic in sorted(kept | {topic for p in scope.pipelines for topic in results_of(p)}):

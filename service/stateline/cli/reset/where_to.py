@@ -1,4 +1,4 @@
-"""Where the input is to be read again from: the options of Kafka Streams' application reset tool. Pure."""
+"""Read the options for the place to read again from, as in Kafka Streams' application reset tool. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class WhereTo:
-    """`value` is an offset, a time in ms since the epoch, or by how much to shift; 0 of the others."""
+    """`value` is an offset, milliseconds since the epoch, or a number to shift by. Otherwise it is 0."""
 
     kind: Kind = "earliest"
     value: int = 0
 
     def of(self, first: int, end: int, committed: int | None, at_time: int) -> int:
-        """The next offset of a partition with these bounds, as Kafka's tool has it: within them, whatever was asked.
-        `committed` is the group's, None of none: the first; `at_time` the first offset of at least that time."""
+        """The next offset of a partition, always within these bounds, as in Kafka's tool. `committed` None means the
+        first offset. `at_time` is the first offset of at least that time."""
         wanted = {
             "earliest": first,
             "latest": end,
@@ -48,8 +48,8 @@ def where_to(
     shift_by: int | None,
     now_ms: int,
 ) -> WhereTo:
-    """What these options say, the beginning when there is none. Raises `InvalidArgumentError` for several at once, and
-    for a time or a duration that is none."""
+    """Read the options; the default is the beginning. Raises `InvalidArgumentError` for several at once, and for an
+    invalid time or duration."""
     given = {
         "--to-earliest": to_earliest,
         "--to-latest": to_latest,

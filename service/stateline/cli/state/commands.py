@@ -1,4 +1,4 @@
-"""The commands that show settings and stores."""
+"""Declare the commands that show stores, settings and progress."""
 
 from __future__ import annotations
 

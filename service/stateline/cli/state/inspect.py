@@ -1,5 +1,4 @@
-"""`stateline inspect`: what a state directory holds. `stateline_store.inspection.inspection` reads, `inspect_view`
-renders."""
+"""`stateline inspect`: show the content of a state directory."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _LIMIT = 100  # of entries
 
 
 class InspectRequest(NamedTuple):
-    """What is asked for: a listing of everything or of one store or task; with a key or a range, entries of a store."""
+    """The options of the command. With a key or a range it lists entries of a store, otherwise stores."""
 
     store: str | None = None
     task: str | None = None
@@ -40,9 +39,9 @@ class InspectRequest(NamedTuple):
 
 
 def inspect(directory: Path, request: InspectRequest, *, as_json: bool) -> tuple[str, int]:
-    """The text to print, and the exit status: 1 when something is damaged or cannot be read.
+    """Return the text to print and the exit code: 1 if something is damaged or unreadable.
 
-    Raises `CallerError` for a directory that is none of Stateline's, and for names, keys and types that do not fit.
+    Raises `CallerError` if the directory is not Stateline's, or names, keys or types do not fit.
     """
     keys, values = notation("--key-type", request.key_type), notation("--value-type", request.value_type)
     bounds = key_bounds(request, keys)
@@ -58,8 +57,7 @@ def inspect(directory: Path, request: InspectRequest, *, as_json: bool) -> tuple
 
 
 def key_bounds(request: InspectRequest, keys: Notation) -> tuple[bytes | None, bytes | None] | None:
-    """The keys asked for, both ends included; None for a listing. Raises `InvalidArgumentError` for what contradicts
-    itself."""
+    """The range of keys, both ends included; None for a listing. Raises `InvalidArgumentError` for contradictions."""
     if request.key == request.lower == request.upper is None:
         _refuse_options_of_entries(request)
         return None
@@ -87,9 +85,9 @@ def _refuse_options_of_entries(request: InspectRequest) -> None:
 
 
 def narrowed(report: DirectoryReport, request: InspectRequest) -> DirectoryReport:
-    """The report on the task and the store asked for. A store is named as the application does, or by its directory.
+    """Reduce the report to the task and the store. A store is named as in the application, or by its directory.
 
-    Raises `DoesNotExistError` naming those that there are.
+    Raises `DoesNotExistError` with the existing names.
     """
     if request.task is not None:
         names = [task.task_id for _, task in report.tasks]
@@ -118,7 +116,6 @@ def _chosen(application: ApplicationReport, request: InspectRequest) -> Applicat
 
 
 def _about(task: TaskReport, stores: list[StoreReport]) -> TaskReport:
-    """The task, with what concerns these stores alone."""
     positions = {name: task.positions[name] for store in stores for name in _names(store) if name in task.positions}
     return replace(
         task, stores=tuple(stores), offset_checkpoint=None, positions=positions, topics=None, others=(), problems=()
@@ -136,7 +133,7 @@ def _listed(names: Iterable[str]) -> str:
 def _found(
     report: DirectoryReport, lower: bytes | None, upper: bytes | None, problems: list[UnreadablePart]
 ) -> Iterator[LocatedEntry]:
-    """The entries of every store in the report, task by task; a store that cannot be read is one more problem."""
+    """Yield the entries of every store, task by task. A store that cannot be read becomes a problem."""
     for application, task in report.tasks:
         for store in task.stores:
             try:

@@ -1,4 +1,4 @@
-"""How `stateline inspect` reads keys and shows entries of stores. Pure."""
+"""Read keys and show entries of stores for `stateline inspect`. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ _SERDES: dict[str, Serde] = {
 
 
 class LocatedEntry(NamedTuple):
-    """An entry, and where it stands."""
-
     application_id: str
     task_id: str
     store: StoreReport
@@ -42,13 +40,13 @@ class LocatedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How keys or values are written: as the type of an option says, or, without one, as `plain_text` does."""
+    """How keys or values are written: by the type of an option, or without one like `plain_text`."""
 
     option: str
     serde: Serde | None
 
     def parsed(self, option: str, text: str) -> bytes:
-        """The bytes of a key given with this option. Raises `InvalidArgumentError` when the type has no such value."""
+        """The bytes of a key given with this option. Raises `InvalidArgumentError` if the type has no such value."""
         try:
             if self.serde is not None:
                 return key_of_text(self.serde, text)
@@ -58,7 +56,7 @@ class Notation:
             raise InvalidArgumentError(f"{option} {shown(text)} cannot be read: {why}") from error
 
     def to_json(self, data: bytes) -> object:
-        """The value for a JSON document. Raises `InvalidArgumentError` for bytes that are not of the type."""
+        """The value for JSON. Raises `InvalidArgumentError` if the bytes do not fit the type."""
         if self.serde is None:
             return plain_text(data)
         try:
@@ -67,26 +65,25 @@ class Notation:
             raise InvalidArgumentError(f"{error} Give another {self.option}, or none.") from error
 
     def to_text(self, data: bytes) -> str:
-        """The value for a table; raises as `to_json` does."""
         value = self.to_json(data)
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def key_members(self, data: bytes) -> dict[str, object]:
-        """`key`, and `key_text` where only that can be given again; raises as `to_json` does."""
+        """`key`, and `key_text` if only that can be given again."""
         text = None if self.serde is None else key_text(self.serde, data)
         return {"key": self.to_json(data)} if text is None else {"key": self.to_json(data), "key_text": text}
 
 
 def notation(option: str, name: str | None) -> Notation:
-    """What `--key-type` or `--value-type` says. Raises `InvalidArgumentError` for a type that there is not."""
+    """Read `--key-type` or `--value-type`. Raises `InvalidArgumentError` for an unknown type."""
     if name is not None and name not in _SERDES:
         raise InvalidArgumentError(f"{option} {name!r}: {', '.join(_SERDES)} are accepted.")
     return Notation(option, None if name is None else _SERDES[name])
 
 
 def plain_text(data: bytes) -> str:
-    """Printable UTF-8 as it is, anything else as 0x and hexadecimal digits. So is text that begins with 0x: what is
-    shown can be given again."""
+    """Printable UTF-8 unchanged, anything else as 0x and hexadecimal digits. Text that begins with 0x is encoded too,
+    so that it can be given again."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -97,7 +94,7 @@ def plain_text(data: bytes) -> str:
 def entries_as_json(
     found: Sequence[LocatedEntry], problems: Sequence[UnreadablePart], keys: Notation, values: Notation, *, more: bool
 ) -> str:
-    """An object of `entries`, `more` (whether the limit cut them off) and `problems`."""
+    """An object of `entries`, `more` (the limit cut them off) and `problems`."""
     rows = [
         _where(one) | _times(one.entry) | keys.key_members(one.entry.key) | {"value": _value(one, values.to_json)}
         for one in found
@@ -108,7 +105,7 @@ def entries_as_json(
 def entries_as_table(
     found: Sequence[LocatedEntry], problems: Sequence[UnreadablePart], keys: Notation, values: Notation, *, more: bool
 ) -> str:
-    """A line per entry, without the columns that are empty throughout."""
+    """A line per entry, without empty columns."""
     rows: list[dict[str, object]] = [
         {"application": one.application_id, "task": one.task_id, "store": one.store.path.name}
         | {"key": keys.key_members(one.entry.key).get("key_text") or keys.to_text(one.entry.key)}

@@ -1,4 +1,4 @@
-"""How `stateline inspect` lists what a directory holds: aligned columns for people, JSON for programs. Pure."""
+"""Show the report of `stateline inspect`: columns for people, JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stateline_store.inspection.inspection_report import (
 
 
 def report_as_json(report: DirectoryReport) -> str:
-    """The whole report; docs/operations/inspect.md lists its members."""
+    """The whole report. docs/operations/inspect.md lists its members."""
     return dumped(
         {
             "path": str(report.path),
@@ -77,7 +77,7 @@ def _store_json(store: StoreReport) -> dict[str, object]:
 
 
 def report_as_table(report: DirectoryReport) -> str:
-    """A line per store (or per task without any), then what else there is, then what is wrong."""
+    """A line per store, or per task without stores, then other files, then problems."""
     rows = [
         {"application": application.application_id, "task": task.task_id, "owner": _owner(task), **_store_row(store)}
         for application, task in report.tasks
@@ -105,7 +105,6 @@ def _store_row(store: StoreReport | None) -> dict[str, object]:
 
 
 def _beside(application: ApplicationReport) -> Iterator[str]:
-    """A line for each file beside the stores."""
     for task in application.tasks:
         where = f"{application.application_id}/{task.task_id}"
         if task.offset_checkpoint is not None:
@@ -124,7 +123,7 @@ def _beside(application: ApplicationReport) -> Iterator[str]:
 
 
 def moment(ms: int | None) -> str | None:
-    """Milliseconds since the epoch as a time in UTC; the number itself when no calendar has it, None for none."""
+    """Milliseconds since the epoch as UTC text. None for None and negative values."""
     return None if ms is None or ms < 0 else utc_text(ms)
 
 

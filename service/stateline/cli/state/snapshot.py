@@ -1,12 +1,11 @@
-"""`stateline snapshot`: stores of a running server as files, all of one moment.
+"""`stateline snapshot`: export stores of a running server to files, all of one moment.
 
     DIR/<store>/part-00000.parquet    a file per partition: written as .part-….tmp, renamed when it is whole
     DIR/snapshot.json                 {"id", "created_at", "position", "stores": {store: rows}}
     DIR/_SUCCESS                      empty; written last: without it something is missing
 
-Columns and types are those of the server's Arrow streams; times are `timestamp[ms, UTC]` in Parquet as in Arrow files,
-so that whoever reads them sees times. A connection that is lost is taken up again where it was. pyarrow is imported
-when the first rows come.
+Columns and types are those of the server's Arrow streams. Times become `timestamp[ms, UTC]`. A lost connection is
+resumed. pyarrow is imported with the first rows.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TIMES = ("timestamp", "start", "end", "valid_to")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is written, and where to. `bounds` are as the contract names them: `prefix`, `as_of`, …"""
+    """What to write, and where. `bounds` have the contract's names: `prefix`, `as_of`."""
 
     stores: tuple[str, ...]
     format: Format
@@ -48,14 +47,14 @@ class Export:
 
 
 def url_of(config: Config) -> str:
-    """Where the server of an application is, by its settings, asked from this machine."""
+    """The URL of the application's server for this machine, from its settings."""
     host = config.server_host if config.server_host not in ("0.0.0.0", "::") else "127.0.0.1"
     scheme = "http" if config.server_tls_certificate_file is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.server_port}"
 
 
 def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) -> LeanClient:
-    """Whom to ask, on this machine unless told. Raises `InvalidArgumentError` for an address that is none."""
+    """A client of this server, by default of this machine's. Raises `InvalidArgumentError` for an invalid URL."""
     options = {"url": url or "http://127.0.0.1:8000"}
     options |= {name: str(path.resolve()) for name, path in (("token_file", token_file), ("ca_file", ca_file)) if path}
     return read_server(options, os.environ)
@@ -71,7 +70,7 @@ def export_of(
     as_of: str | None,
     ttl_s: int,
 ) -> Export:
-    """What the command line asks for. Raises `InvalidArgumentError` for a format that is none."""
+    """Read the options. Raises `InvalidArgumentError` for an unknown format."""
     form = word_of("--to", format_, _FORMATS)
     bounds = {"prefix": prefix, "as_of": as_of}
     return Export(
@@ -85,9 +84,10 @@ def export_of(
 
 
 def export(server: LeanClient, chosen: Export) -> dict[str, int]:
-    """Write the files; the rows of each store. Raises `InvalidArgumentError` for a directory that has something in it,
-    what the server refuses, and `CursorExpiredError` when the snapshot goes meanwhile. It is released at the end,
-    however that comes.
+    """Write the files. Returns the rows of each store. Releases the snapshot in any case.
+
+    Raises `InvalidArgumentError` if the directory is not empty, what the server refuses, and `CursorExpiredError` if
+    the snapshot expires meanwhile.
     """
     _check_directory(chosen.directory)
     described = {
@@ -117,7 +117,6 @@ def _check_directory(directory: Path) -> None:
 
 
 def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
-    """What a store's files have: the columns wanted, times as times."""
     import pyarrow as pa
 
     kinds = {
@@ -155,7 +154,7 @@ def _write_store(server: LeanClient, chosen: Export, store: str, parts: Mapping[
 
 
 def _write(path: Path, format_: Format, found: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
-    """One file of these rows, though there be none: whole, or not there."""
+    """Write one file of these rows, also without rows. It appears whole or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

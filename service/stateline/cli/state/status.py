@@ -1,7 +1,7 @@
-"""`stateline status`: how far an application is behind its input, as its commits show it.
+"""`stateline status`: show the lag of an application, from its committed offsets.
 
-Of a topic it is what comes behind the group's committed offsets. Where a transaction ends there is an offset without a
-record, up to which nobody commits: so what looks like a few records is read, once, to see whether there are any.
+The lag of a topic counts the offsets beyond the group's committed ones. The end of a transaction takes an offset
+without a record, and nobody commits beyond it. So a small lag is read once, to see whether it has records.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _LOOK_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`ends` are where input ends, `committed` up to where it was processed; `members` are workers in the group,
-    `wanted` whether there is anything for them; `missing` are topics that they make at their start. `pipelines` are
-    those of the application with their lags: None where that is not known on this machine. `steps` are those of this
-    machine's workers, since their start."""
+    """`ends` are the ends of the input and `committed` the processed offsets. `members` counts workers in the group,
+    `wanted` says whether there is work for them. `missing` are topics that workers create at their start. `pipelines`
+    have their lags, None if unknown on this machine. `steps` are those of this machine's workers since their start."""
 
     ends: Mapping[TopicPartition, int]
     committed: Mapping[TopicPartition, int]
@@ -45,7 +44,7 @@ class Status:
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """What has not come to these ends, for people; empty when all has, and runs."""
+        """What has not reached these ends, for people. Empty if everything has, and runs."""
         unmade = [f"topic {name}, which no worker has made yet" for name in self.missing]
         if self.wanted and not self.members:
             return ["no worker is in the group", *unmade]
@@ -56,18 +55,17 @@ class Status:
         return found + [f"pipeline {name}, of which nothing is known here" for name in unknown]
 
     def lag(self, topic: str) -> int:
-        """How many offsets of this topic come behind what was committed."""
         return sum(max(0, end - self.committed.get(e, 0)) for e, end in self.ends.items() if e.topic == topic)
 
     def rows(self) -> list[Row]:
-        """One for each topic and pipeline. The lag of a topic that is not there yet is None."""
+        """A row per topic and pipeline. A missing topic has the lag None."""
         topics = dict.fromkeys(each.topic for each in self.ends)
         found: list[Row] = [{"what": "topic", "name": topic, "lag": self.lag(topic)} for topic in topics]
         found += [{"what": "topic", "name": name, "lag": None} for name in self.missing]
         return found + [{"what": "pipeline", "name": name, "lag": lag} for name, lag in self.pipelines.items()]
 
     def dropped_rows(self) -> list[Row]:
-        """Make a row for each step and reason for which it dropped records."""
+        """A row per step and reason with its dropped records."""
         return [
             {"what": "step", "name": name, "reason": reason, "dropped": count, "records": step.taken}
             for name, step in sorted(self.steps.items())
@@ -76,7 +74,7 @@ class Status:
 
 
 def status(app: App, config: Config) -> Status:
-    """How far it is now. Raises `DoesNotExistError` where there is no log, or no topic of the user's, and what the log
+    """The lag now. Raises `DoesNotExistError` if there is no log or a topic of the user's is missing, and what the log
     raises."""
     _refuse_without_log(config)
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
@@ -84,11 +82,11 @@ def status(app: App, config: Config) -> Status:
 
 
 def wait_until_caught_up(app: App, config: Config, timeout_s: float, say: Callable[[str], object]) -> bool:
-    """Wait until everything is processed that is there now; what comes meanwhile is not waited for. False when it is
-    not in this time; `say` is told what is behind. Raises as `status`; a log that is away is waited for.
+    """Wait until all present input is processed. Returns False at the timeout. Says with `say` what is behind. Raises
+    like `status`, but waits while the log is away.
 
-    What is read may be written again, to a topic that is read further on: where the topics end is looked at anew each
-    time that all has come to where they ended before, once for each step that a record can go through.
+    A processed record may produce one for another topic that the application reads. So the ends are taken again after
+    each round, once per step that a record can go through.
     """
     _refuse_without_log(config)
     until_s, told_s = time.monotonic() + timeout_s, 0.0

@@ -1,4 +1,4 @@
-"""`stateline stores`: an application's stores, and what the state directory of this machine holds of them."""
+"""`stateline stores`: list an application's stores, with their state on this machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from stateline_store.task_id import TaskId
 
 
 class StoreOnDisk(NamedTuple):
-    """What is on disk, as committed, of one store's partition, or of a global table of one worker: its number, or the
-    worker's name."""
+    """The committed state of one partition of a store, or of one worker's global table. `part` is the partition's
+    number, or the worker's name."""
 
     part: str
     approximate_entries: int
@@ -28,14 +28,14 @@ class StoreOnDisk(NamedTuple):
 
 
 def stores(app: App, config: Config, *, as_json: bool) -> str:
-    """The listing as text. Reads beside running workers, and neither makes nor writes a file in the state directory."""
+    """The listing. It reads beside running workers and makes no file."""
     topology = app.topology()
     on_disk = {name: _on_disk(config, topology, definition) for name, definition in topology.all_stores.items()}
     return as_text(store_rows(topology, on_disk, as_json=as_json), as_json=as_json)
 
 
 def leftover_stores(app: App, config: Config) -> str | None:
-    """What to tell the caller of stores on disk that the application does not declare; None when there are none."""
+    """A warning of undeclared stores on disk; None if there are none."""
     if nothing_there(config):
         return None
     topology = app.topology()
@@ -44,8 +44,7 @@ def leftover_stores(app: App, config: Config) -> str | None:
 
 
 def delete(app: App, config: Config, name: str) -> str:
-    """Delete what the state directory has of a store that the application does not declare; what to say of it. Raises
-    as `delete_leftover`."""
+    """Delete the files of an undeclared store. Returns what to tell the caller. Raises like `delete_leftover`."""
     if (nothing := nothing_there(config)) is not None:
         raise DoesNotExistError(nothing)
     topology = app.topology()
@@ -58,7 +57,7 @@ def delete(app: App, config: Config, name: str) -> str:
 
 
 def nothing_there(config: Config) -> str | None:
-    """What to tell the caller when there is no state directory of this application; None when there is."""
+    """What to tell the caller if this application has no state directory; None if it has one."""
     application = config.state_dir / config.application_id
     if application.is_dir():
         return None
@@ -66,8 +65,8 @@ def nothing_there(config: Config) -> str | None:
 
 
 def store_rows(topology: Topology, on_disk: Mapping[str, Sequence[StoreOnDisk]], *, as_json: bool) -> list[Row]:
-    """One row per store, with its partitions on disk summed up for people, listed for programs. Global tables are in no
-    subtopology, and each worker has all of them: people are shown the one that has most."""
+    """A row per store: its partitions on disk summed up for people, listed for programs. For a global table, which each
+    worker has, people see the largest one."""
     rows: list[Row] = []
     for name, definition in topology.all_stores.items():
         is_global = name in topology.global_tables
@@ -127,7 +126,7 @@ def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) ->
 
 
 def _read(directory: StateDirectory, task: str, part: str, definition: StoreDefinition) -> StoreOnDisk | None:
-    """None when no owner ever opened the store there."""
+    """None if no worker ever opened the store there."""
     database = directory.store(task, definition.name, timestamped=definition.timestamped)
     if not holds_database(database):
         return None

@@ -1,4 +1,4 @@
-"""The commands that list an application's topics, write to them and read them."""
+"""Declare the commands `topics`, `produce` and `consume`."""
 
 from __future__ import annotations
 

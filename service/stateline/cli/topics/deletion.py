@@ -1,4 +1,4 @@
-"""`stateline topics --delete`: topics of an application that go with all their records."""
+"""`stateline topics --delete`: delete topics of an application with all their records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from stateline_store import DoesNotExistError
 def delete_topics(
     app: App, config: Config, names: Sequence[str], *, agreed: Callable[[], bool], warn: Callable[[str], object]
 ) -> bool:
-    """Delete these topics, after `agreed`; whether that was done. Says before with `warn` which topics these are.
+    """Say with `warn` which topics these are, ask `agreed`, and delete them. Returns whether they were deleted.
 
-    Raises `DoesNotExistError` for a topic that is not there or not the application's, and `RetryLaterError` while
+    Raises `DoesNotExistError` if a topic does not exist or is not the application's, and `RetryLaterError` while
     anything of the application runs. Nothing is deleted then.
     """
     topology = app.topology()
@@ -50,8 +50,8 @@ def delete_topics(
 def deletable(
     topology: Topology, config: Config, existing: Mapping[str, TopicInfo], names: Sequence[str]
 ) -> dict[str, str]:
-    """Topic → what it is for, of those that can be deleted: the application's, and topics with the names of its
-    changelogs and repartition topics that the code does not declare. Raises `DoesNotExistError` for another one."""
+    """Topic → role of the topics that can be deleted: the application's, and undeclared ones with names of its
+    changelogs and repartition topics. Raises `DoesNotExistError` for any other name."""
     roles = topic_roles(topology, config.dead_letter_topic)
     known = roles.keys() | topology.topics_read().keys()
     own = {name: role for name, role in roles.items() if role != "external"}

@@ -1,4 +1,4 @@
-"""`stateline topics`: what an application's topics are for, and which of them are missing."""
+"""`stateline topics`: list an application's topics with their roles, and the missing ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def topics(
     count: bool = False,
     as_json: bool,
 ) -> str:
-    """The listing as text, after creating missing source topics, if that is wanted. With `count` each topic is read
-    from its beginning to its end.
+    """Create missing source topics if `create`, then return the listing. `count` reads each topic completely.
 
-    Raises `InvalidArgumentError`, and creates nothing, when one that exists has other than the wanted `partitions`;
-    `LogUnavailableError` when what is counted does not come.
+    Raises `InvalidArgumentError` before it creates anything if an existing topic has another number of `partitions`,
+    and `LogUnavailableError` if records to count do not arrive.
     """
     topology, configured = app.topology(), ConfiguredTopics.of(config)
     roles = topic_roles(topology, config.dead_letter_topic)
@@ -62,8 +61,8 @@ USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of 
 
 
 def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, str]:
-    """Topic → what it is for: source, output, dead letter (the user's), result, repartition, changelog; external, the
-    changelog of a Kafka Streams application."""
+    """Topic → its role: source, output or dead letter (the user's); result, repartition or changelog (Stateline's);
+    external (the changelog of a Kafka Streams application)."""
     changelogs = {store.changelog(topology.application_id) for store in topology.stores.values()}
     results = {topic.name for p in topology.pipelines.values() for topic in p.results}
     read = topology.topics_read().keys()
@@ -78,12 +77,11 @@ def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, 
 
 
 def missing_of_the_users(roles: Mapping[str, str], existing: Mapping[str, TopicInfo]) -> list[str]:
-    """The topics that the user has to create and has not."""
     return [name for name, role in roles.items() if role in USERS_ROLES and name not in existing]
 
 
 def create_missing(topology: Topology, admin: Admin, names: Sequence[str], partitions: int) -> None:
-    """Create these topics: those that are tables keep what a table needs. What keeps all records for ever is said."""
+    """Create these topics, with the settings that tables need. Log those that keep all records for ever."""
     settings = table_settings(topology)
     admin.create_topics(NewTopic(name, partitions, settings.get(name, {})) for name in names)
     for name in kept_for_ever(topology):
@@ -94,7 +92,6 @@ def create_missing(topology: Topology, admin: Admin, names: Sequence[str], parti
 
 
 def refuse_other_counts(roles: Mapping[str, str], existing: Mapping[str, TopicInfo], partitions: int) -> None:
-    """Raise for topics of the user's that exist with other than this many partitions."""
     counts = {name: existing[name].partitions for name in roles if roles[name] in USERS_ROLES and name in existing}
     others = [f"{name} has {count}" for name, count in counts.items() if count != partitions]
     if others:
@@ -111,7 +108,7 @@ def topic_rows(
     counts: Mapping[str, int] | None = None,
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType({}),
 ) -> list[Row]:
-    """One row per topic; of a missing one partitions, offsets and records are None. Without `counts` no row has
+    """One row per topic. A missing topic has None for partitions, offsets and records. Without `counts` no row has
     records. `differ`: topic → setting → (found, wanted)."""
     return [
         {
@@ -136,14 +133,13 @@ def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]]) -> s
 
 
 def offset_bounds(admin: Admin, topic: TopicInfo) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
-    """Of each partition the first offset kept and the one after the last: between them are the records, and what
-    compaction, markers of transactions and aborted records left there."""
+    """Yield the first offset and the end of each partition. Between them are records, and gaps that compaction and
+    transactions leave."""
     for place in topic.places:
         yield place, admin.watermarks(place)
 
 
 def _records(log: Log, marks: Mapping[TopicPartition, tuple[int, int]]) -> int:
-    """How many committed records there are: nothing but reading tells."""
     bounds = {place: (first, end) for place, (first, end) in marks.items() if first < end}
     found = records_between(log, bounds, "count again when the log answers")
     return sum(record.offset < bounds[TopicPartition(record.topic, record.partition)][1] for record in found)
