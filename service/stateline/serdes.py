@@ -97,10 +97,7 @@ def avro(
 
 
 def protobuf(
-    message: type[Message],
-    *,
-    registry: str | Mapping[str, object] | None = None,
-    conf: Mapping[str, Any] | None = None,
+    message: type[Message], *, registry: str | Mapping[str, object] | None = None, conf: Mapping[str, Any] | None = None
 ) -> ProtobufSerde:
     """Protobuf in Confluent's wire format: messages of this class, which protoc generated. The rest as for `avro`.
 

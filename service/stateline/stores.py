@@ -27,13 +27,7 @@ def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, l
 
 @says_where
 def timestamped_key_value(
-    name: str,
-    *,
-    key: Serde,
-    value: Serde,
-    ttl: timedelta | None = None,
-    persistent: bool = True,
-    logged: bool = True,
+    name: str, *, key: Serde, value: Serde, ttl: timedelta | None = None, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
     """A value by key, with the timestamp of the record that wrote it (KIP-258). An entry whose timestamp is older than
     the newest one put less `ttl` is deleted."""

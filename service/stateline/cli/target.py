@@ -24,8 +24,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as commit.interval.ms=100. Repeatable."),
 ]
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml."),
+    Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

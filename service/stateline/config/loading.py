@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from stateline.config.embedded import embedded_path
 from stateline.config.secrets import HIDDEN, is_secret
@@ -81,12 +79,7 @@ def read_config(
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{chosen} cannot be read as TOML: {error}") from error
     return load_config(
-        application_id,
-        file=tree,
-        file_name=str(chosen),
-        environment=os.environ,
-        overrides=overrides,
-        defaults=defaults,
+        application_id, file=tree, file_name=str(chosen), environment=os.environ, overrides=overrides, defaults=defaults
     )
 
 

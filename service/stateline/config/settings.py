@@ -15,13 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from stateline.config.embedded import EMBEDDED, embedded_path
 from stateline.config.secrets import HIDDEN, is_secret

@@ -143,9 +143,7 @@ Handler = Annotated[
 ]
 ProductionHandler = Annotated[Literal["fail", "skip"], BeforeValidator(_lower), Allowed("fail or skip")]
 Guarantee = Annotated[
-    Literal["at_least_once", "exactly_once_v2"],
-    BeforeValidator(_lower),
-    Allowed("at_least_once or exactly_once_v2"),
+    Literal["at_least_once", "exactly_once_v2"], BeforeValidator(_lower), Allowed("at_least_once or exactly_once_v2")
 ]
 Isolation = Annotated[IsolationLevel, BeforeValidator(_lower), Allowed("READ_UNCOMMITTED or READ_COMMITTED")]
 Servers = Annotated[

@@ -158,11 +158,7 @@ _DOES_NOT_FIT = (
 
 
 def report_other_settings(
-    topology: Topology,
-    admin: Admin,
-    *,
-    of: Container[str] | None = None,
-    configured: ConfiguredTopics = UNCONFIGURED,
+    topology: Topology, admin: Admin, *, of: Container[str] | None = None, configured: ConfiguredTopics = UNCONFIGURED
 ) -> None:
     """Log `setting_warnings`, each once; of these topics alone, if they are given. Somebody may have meant it so:
     nothing is altered. A login that may not ask gets no warnings."""
@@ -174,11 +170,7 @@ def report_other_settings(
 
 
 def setting_warnings(
-    topology: Topology,
-    admin: Admin,
-    *,
-    of: Container[str] | None = None,
-    configured: ConfiguredTopics = UNCONFIGURED,
+    topology: Topology, admin: Admin, *, of: Container[str] | None = None, configured: ConfiguredTopics = UNCONFIGURED
 ) -> list[str]:
     """What to say of each of Stateline's own topics whose settings are not those it would be created with, of each
     topic of the user's that deletes what a table of it needs, and of each changelog of a Kafka Streams application

@@ -7,12 +7,7 @@ import typer
 from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 
 
-def check(
-    target: Target,
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
-) -> int:
+def check(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> int:
     """Check a start of the application without starting it.
 
     It shows the topology. It lists missing topics, topics with other settings or partitions, changed stores, and the

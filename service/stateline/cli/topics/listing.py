@@ -25,13 +25,7 @@ DEFAULT_PARTITIONS = 4
 
 
 def topics(
-    app: App,
-    config: Config,
-    *,
-    create: bool,
-    partitions: int | None,
-    count: bool = False,
-    as_json: bool,
+    app: App, config: Config, *, create: bool, partitions: int | None, count: bool = False, as_json: bool
 ) -> str:
     """Create missing source topics if `create`, then return the listing. `count` reads each topic completely.
 
