@@ -29,7 +29,7 @@ from stateline.model.windows import (
     Windows,
     retention_of,
 )
-from stateline.processing.given_rows import several
+from stateline.processing.function_results import refuse_unrun, several, written
 from stateline.processing.operators import (
     Count,
     EmitFinal,
@@ -54,7 +54,6 @@ from stateline.processing.operators import (
     WindowFold,
 )
 from stateline.processing.operators.folding import Aggregating, Counting, Folding, reducing
-from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde, check_serde, shown
 from stateline_store import InvalidArgumentError, TopologyError
 

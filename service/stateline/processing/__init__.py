@@ -1,1 +1,1 @@
-"""Records through processors and operators: what both the worker and Spark's pipelines do with them."""
+"""Records through processors and operators, for the worker and for Spark's pipelines."""

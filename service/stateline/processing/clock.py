@@ -1,7 +1,6 @@
-"""The time that a worker's functions and records go by: the machine's, or one that somebody moves by hand.
+"""The clock of a worker's functions and records: the machine's, or a test's.
 
-Nothing else goes by it: how often the group is asked, how long a query waits, and what a commit writes beside rows are
-always of the machine's clocks.
+How often the group is asked, and how long a query waits, always go by the machine's clocks.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from stateline_store.clock import now_ms
 
 
 class Clock(Protocol):
-    """What punctuations, `max.timestamp.ahead.ms` and changelog records without a time of their own go by."""
+    """Punctuations, `max.timestamp.ahead.ms` and changelog records without a time of their own go by it."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch; may jump."""
@@ -23,8 +22,6 @@ class Clock(Protocol):
 
 
 class MachineClock:
-    """This machine's clocks. Thread-safe."""
-
     def now_ms(self) -> int:
         return now_ms()
 

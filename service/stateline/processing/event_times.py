@@ -1,16 +1,16 @@
-"""Event time: the timestamp that a topic's `timestamp=` tells of a record, in place of the one that the log has.
+"""Event time: a topic's `timestamp=` tells a record's time, in place of the log's.
 
-As Kafka Streams' `RecordQueue`: it is asked once the record was read, before records of several partitions are put in
-order of time, with the partition's time, which is the largest of the records that went before. A field's number is
-milliseconds; text is ISO 8601 with a zone. A time is valid from 0 to `MAX_TIMESTAMP_MS`. For one that is not:
+As in Kafka Streams' `RecordQueue`, it is asked once after the record was read, before records of several partitions are
+ordered by time. It gets the partition's time: the largest of the records before. A field's number is milliseconds. Text
+is ISO 8601 with a zone. A time is valid from 0 to `MAX_TIMESTAMP_MS`. If it is not:
 
-| policy           | what becomes of the record                                                                   |
-|------------------|----------------------------------------------------------------------------------------------|
-| `fail`           | ``deserialization.exception.handler`` has it, as a record that cannot be read                 |
-| `skip`           | it is left out, counted among those that operators drop                                       |
-| `partition_time` | it has the partition's time; before the first valid one it goes the way of `fail`             |
+| policy           | the record                                                                                    |
+|------------------|-----------------------------------------------------------------------------------------------|
+| `fail`           | meets ``deserialization.exception.handler``, like an unreadable record                        |
+| `skip`           | is left out, and counted among those that operators drop                                      |
+| `partition_time` | gets the partition's time; before the first valid one it is handled as under `fail`           |
 
-A function that raises goes the way of `fail` under each policy; Kafka Streams ends then.
+A function that raises is handled as under `fail` with each policy. Kafka Streams ends then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stateline.model.event_time import EventTime
 from stateline.model.topic import Topic
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler, Raised, reading_of
-from stateline.processing.reading import typed
+from stateline.processing.reading import SOURCE, typed
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError, TopicPartition
@@ -39,16 +39,13 @@ UNKNOWN_MS = -1
 PARTITION_TIME = TopicPartition("$partition-time", 0)
 """Under which a table's store has the time of its partition beside its offset. On disk: never change."""
 
-_SOURCE = operator.itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
 _ABSENT = object()
 
 
 class EventTimes:
-    """Of the partitions that one task, or one restore, reads. One thread's.
-
-    A record is `stamped` once, in the order of its partition, and later `admitted`. `partition_times` are those of what
-    was admitted, by partition, without those of which nothing is known: what a commit keeps for who goes on.
-    """
+    """The times of the partitions that one task, or one restore, reads. For one thread. A record is `stamped` once, in
+    the order of its partition, and later `admitted`. `partition_times` are those of admitted records, for the next
+    commit."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class EventTimes:
         partition_times: Mapping[TopicPartition, int] = MappingProxyType({}),
         clock: Clock = MACHINE_CLOCK,
     ) -> None:
-        """`max_ahead_ms`: as `reading.timely`; what that will refuse says nothing of a partition's time."""
+        """`max_ahead_ms`: see `reading.timely`. Records beyond it do not change a partition's time."""
         self._topics = {topic.name: topic for topic in topics if topic.event_time is not None}
         self._max_ahead_ms, self._clock = max_ahead_ms, clock
         known = partition_times.items()
@@ -66,27 +63,26 @@ class EventTimes:
         self._refused: dict[TopicPartition, dict[int, tuple[Record, Raised | None]]] = {}
 
     def concern(self, topic: str) -> bool:
-        """Whether this topic's records have another time than the log's."""
         return topic in self._topics
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
-        """These, which follow in their partitions, with their event time. One without a valid time has -1, so that it
-        holds nobody back, and is kept for `admitted`."""
+        """Return the next records of their partitions with their event times. A record without a valid time gets -1, so
+        that it holds nobody back, and `admitted` decides."""
         if not self._topics or not records:
             return records
         latest_ms, found = self._latest_ms(), list[Record]()
-        for name, run in itertools.groupby(records, _SOURCE):
+        for name, run in itertools.groupby(records, SOURCE):
             these = list(run)
             found += self._stamp(TopicPartition(*name), these, latest_ms) if name[0] in self._topics else these
         return found
 
     def admitted(self, records: Sequence[Record], failures: FailureHandler | None) -> Sequence[Record]:
-        """Of these stamped records, those that are to be processed; each other one meets its policy now, or goes
-        nowhere without `failures`, because it met it before. Raises `RecordError` under the policy fail."""
+        """Return the stamped records to process. Every other record meets its policy, or is dropped without `failures`,
+        because it met its policy before. Raises `RecordError` under the policy fail."""
         if not self._topics:
             return records
         latest_ms, found = self._latest_ms(), list[Record]()
-        for name, run in itertools.groupby(records, _SOURCE):
+        for name, run in itertools.groupby(records, SOURCE):
             if name[0] not in self._topics:
                 found += run
                 continue
@@ -99,7 +95,7 @@ class EventTimes:
         return found
 
     def forget(self, source: TopicPartition) -> None:
-        """What was stamped of this partition and not admitted is going to be stamped again, or by others."""
+        """Forget stamped records of this partition that were not admitted: they are stamped again."""
         self._ahead.pop(source, None)
         self._refused.pop(source, None)
 
@@ -142,8 +138,7 @@ class EventTimes:
 
 
 def event_time_of(topic: Topic, record: Record, partition_time_ms: int) -> int | Raised | None:
-    """The record's time by the topic's `event_time`; why it cannot be processed; or None where it is to be left out.
-    Raises nothing."""
+    """Return the record's time by the topic's `event_time`, or the error of its failure, or None to leave it out."""
     event_time = topic.event_time
     assert event_time is not None, "who asks has looked"
     try:
@@ -167,7 +162,7 @@ def event_time_of(topic: Topic, record: Record, partition_time_ms: int) -> int |
 def _asked(
     event_time: EventTime, topic: Topic, record: Record, partition_time_ms: int
 ) -> tuple[int, str] | tuple[None, str]:
-    """The time that it says; or None, and what is wrong with it. Raises what serdes and the function raise."""
+    """Return the time that it tells, or None and why there is none. Raises what serdes and the function raise."""
     if event_time.path is None:
         assert callable(event_time.source), "what is no field is a function"
         said = event_time.source(typed(topic, record), partition_time_ms)

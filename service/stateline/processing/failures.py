@@ -1,4 +1,4 @@
-"""What becomes of a record that cannot be read, or whose processor raises.
+"""Handles records that cannot be read, or whose processor raises.
 
 The settings `deserialization.exception.handler` and `processing.exception.handler` each name one policy:
 
@@ -6,10 +6,10 @@ The settings `deserialization.exception.handler` and `processing.exception.handl
 - skip: the record is left out and counted.
 - dead-letter: the same, and it is sent to the topic `errors.dead.letter.queue.topic.name`.
 
-`production.exception.handler` is fail or skip, for a record that was forwarded and that the log refuses.
+`production.exception.handler` is fail or skip, for a forwarded record that the log refuses.
 
-Dead letters carry the record's own key, value and headers, and Kafka Streams' headers of KIP-1034. Where the log would
-not take the record's timestamp, a dead letter has the time when it was made, and the record's own in a header.
+A dead letter has the record's own key, value and headers, and Kafka Streams' headers of KIP-1034. If the log would not
+take the record's timestamp, the dead letter gets the time now, and the record's own in a header.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -49,8 +49,7 @@ _WHY: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class StepCounts:
-    """Count the records that a step was given, and those of them that it dropped. A late record counts once for each
-    window that it misses."""
+    """Records that a step was given, and dropped. A late record counts once for each window that it misses."""
 
     taken: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -66,7 +65,7 @@ Raised = Exception | SystemExit
 
 
 def failure(record: Record, what: str, error: Raised) -> str:
-    """Where the record stands, what went wrong, and where in the code: one line, whatever the error's message is."""
+    """Describe in one line where the record stands, what went wrong, and where in the code."""
     return (
         f"{what} failed on {record.topic}-{record.partition} offset {record.offset} key {shown(record.key)}: "
         f"{_one_line(error)}."
@@ -80,7 +79,6 @@ def _one_line(error: Raised) -> str:
 
 
 def _raised_at(error: Raised) -> str:
-    """Of a user's error the line that raised it; ours say themselves what is wrong."""
     if isinstance(error, StatelineError) or error.__traceback__ is None:
         return ""
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -88,7 +86,8 @@ def _raised_at(error: Raised) -> str:
 
 
 class FailureHandler:
-    """Applies the policies, counts what was left out, and collects dead letters. One worker's, one thread's."""
+    """Applies the policies, counts records that are left out, and collects dead letters. One worker's, for one
+    thread."""
 
     def __init__(
         self,
@@ -103,13 +102,12 @@ class FailureHandler:
         self.skipped = 0
         self.dead_lettered = 0
         self.dropped = 0
-        self.steps: dict[str, StepCounts] = {}
+        self.steps = defaultdict[str, StepCounts](StepCounts)
         self._step = ""
         self._logged_s: dict[tuple[str, Reason], float] = {}
 
     @classmethod
     def of(cls, config: Config) -> FailureHandler:
-        """With the policies that are configured."""
         return cls(
             config.deserialization_exception_handler,
             config.processing_exception_handler,
@@ -119,12 +117,11 @@ class FailureHandler:
 
     @property
     def undoes_writes(self) -> bool:
-        """Whether the worker goes on after a processor has failed, so that its writes must be undone."""
+        """Whether the worker continues after a processor has failed, so that its writes must be undone."""
         return self._processing != "fail"
 
     @property
     def reading_fails(self) -> bool:
-        """Whether the worker ends at a record that cannot be read."""
         return self._reading == "fail"
 
     @property
@@ -134,59 +131,58 @@ class FailureHandler:
 
     @property
     def leaves_out_refused(self) -> bool:
-        """Whether a forwarded record that the log refuses is left out."""
         return self._production == "skip"
 
     def give(self, step: str, records: int) -> None:
-        """Count records that a step is given. It drops what is dropped until the next call."""
+        """Count records that a step is given. `drop` counts for this step until the next call."""
         self._step = step
-        self._counts(step).taken += records
+        self.steps[step].taken += records
 
     def cannot_read(
         self, record: Record, error: Raised, at_ms: int | None = None, reason: Reason | None = None
     ) -> None:
-        """Handle a key or value that its serde refuses, or a timestamp that is not valid. `at_ms` is the time of its
-        dead letter, if it is not the record's. Without a `reason` the policy is counted as the reason. Raises
-        `RecordError` under the policy fail."""
+        """Handle an unreadable key or value, or an invalid timestamp. `at_ms` is the time of its dead letter, if it is
+        not the record's. Without a `reason` the policy counts as the reason. Raises `RecordError` under the policy
+        fail."""
         setting, step = "deserialization.exception.handler", reading_of(record.topic)
         policy = self._handle(setting, self._reading, record, "Reading", error, at_ms)
-        self._counts(step).dropped[reason or policy] += 1
+        self.steps[step].dropped[reason or policy] += 1
 
     def cannot_process(self, record: Record, processor: str, error: Raised) -> None:
         """Handle what a processor raised. Raises `RecordError` under the policy fail."""
         setting, step = "processing.exception.handler", processor if processor in self.steps else self._step
         policy = self._handle(setting, self._processing, record, f"Processor {processor!r}", error)
-        self._counts(step).dropped[policy] += 1
+        self.steps[step].dropped[policy] += 1
 
     def cannot_punctuate(self, name: str, timestamp_ms: int, error: Raised) -> None:
-        """A punctuation raised, which has no record: under the policies skip and dead-letter it is counted as skipped.
-        Raises `RecordError` under the policy fail."""
+        """Handle what a punctuation raised. It has no record, so skip and dead-letter both count as skipped. Raises
+        `RecordError` under the policy fail."""
         described = f"Punctuation {name!r} failed at {timestamp_ms}: {_one_line(error)}."
         self._skip("processing.exception.handler", self._processing, described, error)
-        self._counts(name).dropped["skipped"] += 1
+        self.steps[name].dropped["skipped"] += 1
 
     def cannot_produce(self, topic: str, key: bytes | None, error: Raised) -> None:
-        """The log refuses a record that was forwarded. Raises `RecordError` under the policy fail, and always for a
+        """Handle a forwarded record that the log refuses. Raises `RecordError` under the policy fail, and always for a
         dead letter: it is all that is left of a record."""
         described = f"The log refuses a record for {topic!r} of key {shown(key)}: {_one_line(error)}."
         if topic == self._topic:
             raise RecordError(f"{described} It is a dead letter, which no policy leaves out.") from error
         self._skip("production.exception.handler", self._production, described, error)
-        self._counts(f"to {topic}").dropped["skipped"] += 1
+        self.steps[f"to {topic}"].dropped["skipped"] += 1
 
     def drop(self, records: int, reason: Reason, step: str | None = None) -> None:
-        """Count records that a step leaves out by Kafka Streams' rules, under every policy. The step is the one that
-        was given records last, unless `step` names another. Logs once a minute for each step and reason."""
+        """Count records that a step leaves out by Kafka Streams' rules, under every policy. The step is the last one of
+        `give`, unless `step` names another. Logs once a minute for each step and reason."""
         if records:
             self.dropped += records
             self._note_dropped(records, reason, self._step if step is None else step)
 
     def drop_late_puts(self, puts: int, step: str) -> None:
-        """Count puts of a processor that were too late for its stores. The stores count them, too."""
+        """Count a processor's puts that were too late for its stores. The stores count them, too."""
         self._note_dropped(puts, "late", step)
 
     def _note_dropped(self, records: int, reason: Reason, step: str) -> None:
-        counts, now_s = self._counts(step), time.monotonic()
+        counts, now_s = self.steps[step], time.monotonic()
         counts.dropped[reason] += records
         if now_s - self._logged_s.get((step, reason), -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
             self._logged_s[step, reason] = now_s
@@ -195,18 +191,11 @@ class FailureHandler:
                 "Step %r drops records that %s: %d so far, of %d records", step, _WHY[reason], dropped, counts.taken
             )
 
-    def _counts(self, step: str) -> StepCounts:
-        if (found := self.steps.get(step)) is None:
-            found = self.steps[step] = StepCounts()
-        return found
-
     def take_dead_letters(self) -> list[OutputRecord]:
-        """Dead letters that have not been taken yet."""
         taken, self._dead_letters = self._dead_letters, []
         return taken
 
     def _skip(self, setting: str, policy: Policy, described: str, error: Raised) -> None:
-        """What no dead letter can be made of."""
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip.") from error
         self.skipped += 1
@@ -215,7 +204,6 @@ class FailureHandler:
     def _handle(
         self, setting: str, policy: Policy, record: Record, what: str, error: Raised, at_ms: int | None = None
     ) -> Reason:
-        """Returns what became of the record."""
         described = failure(record, what, error)
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
@@ -231,8 +219,8 @@ class FailureHandler:
 
 
 def dead_letter(topic: str, record: Record, error: Raised, at_ms: int | None = None) -> OutputRecord:
-    """The record for the dead-letter topic: as it is, and what went wrong in Kafka Streams' headers. Its timestamp is
-    `at_ms`, else the record's, or the time now for one before 1970, which no log takes."""
+    """Make the record for the dead-letter topic. Its timestamp is `at_ms`, else the record's, or the time now for one
+    before 1970, which no log takes."""
     if at_ms is None:
         at_ms = record.timestamp_ms if record.timestamp_ms >= 0 else now_ms()
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
@@ -251,7 +239,7 @@ def dead_letter(topic: str, record: Record, error: Raised, at_ms: int | None = N
 
 
 def dead_letter_of(record: Record) -> dict[str, Any] | None:
-    """Where a dead letter comes from and why, by the headers that it has; None of other records."""
+    """Return where a dead letter comes from and why, by its headers; None for other records."""
     headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     found: dict[str, Any] = {
         name.removeprefix(DEAD_LETTER): value for name, value in headers.items() if name.startswith(DEAD_LETTER)

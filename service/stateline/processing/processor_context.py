@@ -1,7 +1,4 @@
-"""What a function of the user's may ask of its task, and for: Kafka Streams' `ProcessorContext`.
-
-A function gets one that names it: ``def add_up(order, totals, *, context)``.
-"""
+"""Kafka Streams' `ProcessorContext`, for a function that names it: ``def add_up(order, totals, *, context)``."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from stateline_store.task_id import TaskId
 
 @dataclass(slots=True)
 class TaskContext:
-    """What the functions of one task have in common. `stream_time_ms` is that of the records before those that are
-    being processed, -1 before the first; `commit_requested`: since the last commit. `is_used`: by any function."""
+    """What the functions of one task share. `stream_time_ms` is that of the records before the current ones, -1 before
+    the first. `commit_requested`: since the last commit. `is_used`: by any function."""
 
     application_id: str
     task_id: TaskId
@@ -25,7 +22,7 @@ class TaskContext:
 
 
 class ProcessorContext:
-    """One function's, in one task. Used on the worker's thread only, while the function runs."""
+    """One function's, in one task. Use it on the worker's thread, while the function runs."""
 
     def __init__(self, task: TaskContext) -> None:
         task.is_used = True
@@ -34,12 +31,12 @@ class ProcessorContext:
 
     @property
     def application_id(self) -> str:
-        """The application's."""
+        """The application's id."""
         return self._task.application_id
 
     @property
     def task_id(self) -> str:
-        """The task's, as ``0_3``: subtopology and partition."""
+        """The task's id, such as ``0_3``: subtopology and partition."""
         return str(self._task.task_id)
 
     @property
@@ -48,20 +45,20 @@ class ProcessorContext:
         return self._task.task_id.partition
 
     def commit(self) -> None:
-        """Ask for a commit as soon as possible: when the slice of records is processed that this one is in, some
-        milliseconds long. The worker commits all that it has processed by then. Where micro-batches of a pipeline are
-        to be seen whole, it comes with their end."""
+        """Ask for a commit after the current slice of records, some milliseconds long. The worker commits everything
+        that it has processed by then. If micro-batches of a pipeline are read whole, the commit comes with their
+        end."""
         self._task.commit_requested = True
 
     def current_stream_time_ms(self) -> int:
-        """The largest timestamp of the task's records so far, this one included, since the task began to run; -1
-        before the first. Milliseconds since the epoch."""
+        """Return the largest timestamp of the task's records so far, this one included; -1 before the first.
+        Milliseconds since the epoch."""
         return max(self._stream_time_ms, self._task.stream_time_ms)
 
     def current_system_time_ms(self) -> int:
-        """The worker's clock, in milliseconds since the epoch; in tests the driver's."""
+        """Return the worker's clock, in milliseconds since the epoch. In tests it is the driver's."""
         return self._task.clock.now_ms()
 
     def record_starts(self, timestamp_ms: int) -> None:
-        """The runtime calls this before each record: stream time goes on, and never back."""
+        """Advance stream time. The runtime calls this before each record."""
         self._stream_time_ms = max(self._stream_time_ms, timestamp_ms)

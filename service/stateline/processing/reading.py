@@ -1,7 +1,8 @@
-"""Whether a topic's records can be read by its serdes, and what they are as typed values."""
+"""Checks whether a topic's serdes can read its records, and deserializes them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -10,20 +11,36 @@ from stateline.model.topic import Topic
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline.processing.records import InputRecord
-from stateline_store import InvalidArgumentError
+from stateline_store import InvalidArgumentError, TopicPartition
 
 NO_KEY = "A table's record needs a key, and this one has none."
-
-
 TIMESTAMP_MS = itemgetter(Record._fields.index("timestamp_ms"))
+SOURCE = itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
+_KEY, _VALUE = (itemgetter(Record._fields.index(name)) for name in ("key", "value"))
+# What staging adds to a record's own bytes (`stateline_store.rows.transaction_buffer`), rounded up.
+_OVERHEAD_BYTES = 200
+
+
+def size_of(records: Sequence[Record]) -> int:
+    """Return about how many bytes these records take when they are staged."""
+    keys, values = filter(None, map(_KEY, records)), filter(None, map(_VALUE, records))
+    return sum(map(len, keys)) + sum(map(len, values)) + _OVERHEAD_BYTES * len(records)
+
+
+def by_partition(records: Sequence[Record]) -> dict[TopicPartition, list[Record]]:
+    """Group records by partition. Their order stays."""
+    groups: dict[TopicPartition, list[Record]] = {}
+    # Records come in runs of one partition: run by run this takes a fifth of the time.
+    for source, run in itertools.groupby(records, SOURCE):
+        groups.setdefault(TopicPartition(*source), []).extend(run)
+    return groups
 
 
 def timely(
     records: Sequence[Record], max_ahead_ms: int, failures: FailureHandler | None, clock: Clock = MACHINE_CLOCK
 ) -> Sequence[Record]:
-    """The records whose timestamp is at most so far ahead of the clock (-1: however far); each other one goes to the
-    policy, or nowhere if it met its policy before. Costs 0.04 microseconds a record, and nothing without a limit.
-    """
+    """Return the records whose timestamp is at most `max_ahead_ms` ahead of the clock (-1: no limit). The others meet
+    the policy, or are dropped without `failures`, because they met it before. Costs 0.04 microseconds a record."""
     if max_ahead_ms < 0 or not records:
         return records
     now = clock.now_ms()
@@ -46,8 +63,7 @@ def _too_far_ahead(record: Record, now: int, max_ahead_ms: int) -> InvalidArgume
 def since_1970(
     records: Sequence[Record], failures: FailureHandler | None, clock: Clock = MACHINE_CLOCK
 ) -> Sequence[Record]:
-    """The records whose timestamp in the log is valid, which a negative one is not; each other one goes to the policy,
-    or nowhere if it met its policy before. Costs 0.04 microseconds a record."""
+    """Return the records whose timestamp in the log is not negative. The others: see `timely`."""
     if not records or min(map(TIMESTAMP_MS, records)) >= 0:
         return records
     for record in records:
@@ -64,7 +80,7 @@ def _before_1970(record: Record) -> InvalidArgumentError:
 
 
 def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:
-    """Raise `InvalidArgumentError` unless every key and value can be read; a table's record needs a key."""
+    """Raise `InvalidArgumentError` unless every key and value can be read, and has a key if `key_required`."""
     check_key, check_value = topic.key.check, topic.value.check
     for record in records:
         if record.key is not None:
@@ -78,7 +94,7 @@ def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> Non
 def readable(
     topic: Topic, records: Sequence[Record], failures: FailureHandler | None, *, key_required: bool
 ) -> Sequence[Record]:
-    """The records that can be read; each other one goes to the policy, or nowhere if it met its policy before."""
+    """Return the records that can be read. The others: see `timely`."""
     try:
         check(topic, records, key_required=key_required)
         return records
@@ -99,7 +115,7 @@ def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, 
 
 
 def typed(topic: Topic, record: Record) -> InputRecord:
-    """The record's key and value as its topic's serdes read them. Raises `InvalidArgumentError`."""
+    """Deserialize a record's key and value. Raises `InvalidArgumentError`."""
     name, partition, offset, timestamp_ms, key, value, headers = record
     typed_key = None if key is None else topic.key.deserialize(key)
     typed_value = None if value is None else topic.value.deserialize(value)

@@ -1,6 +1,6 @@
-"""A record's key, value and headers as people are shown them, in JSON. Pure.
+"""A record's key, value and headers in JSON, to show them to people. Pure.
 
-What is no text of its type is in `key_base64`, `value_base64`, as it is. So is a JSON value that is null itself.
+Bytes that are no text of their type are in `key_base64` or `value_base64`. So is a JSON value that is null itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stateline_store import InvalidArgumentError
 
 
 def members_of(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:
-    """A key or value as a member of the object. `serde` None: of unknown type, text if it is UTF-8."""
+    """Return a key or value as a member of the object. `serde` None: of unknown type, text if it is UTF-8."""
     if data is None:
         return {name: None}
     try:
@@ -31,7 +31,7 @@ def members_of(data: bytes | None, name: str, serde: Serde | None) -> dict[str, 
 
 
 def headers_of(headers: Headers) -> list[list[Any]]:
-    """Names and values, each a text, null, or an object with its base64."""
+    """Return names and values. A value is text, null, or an object with its base64."""
     return [[name, None if value is None else _text(value)] for name, value in headers]
 
 

@@ -1,4 +1,4 @@
-"""What a processor is handed: the record as typed values, and the topics it may write to."""
+"""A processor's input record, and the topics that it may write to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InputRecord(NamedTuple):
 
 
 class OutputRecord(NamedTuple):
-    """A record that a processor forwarded, as bytes."""
+    """A record that a processor forwarded, as bytes. `partition_key` decides the partition; None: the key does."""
 
     topic: str
     key: bytes | None
@@ -34,7 +34,6 @@ class OutputRecord(NamedTuple):
     timestamp_ms: int
     headers: Headers = ()
     partition_key: bytes | None = None
-    """By which the partition is found; None: by the key."""
 
 
 def _check_headers(given: Any) -> None:
@@ -46,7 +45,7 @@ def _check_headers(given: Any) -> None:
 
 
 class Output:
-    """A topic that a processor writes to. Records leave when the function has returned without an error."""
+    """A topic that a processor writes to. Records are sent when the function has returned without an error."""
 
     def __init__(self, topic: Topic, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
         self._topic = topic
@@ -55,17 +54,15 @@ class Output:
         self._record_timestamp_ms = 0
 
     def record_starts(self, timestamp_ms: int) -> None:
-        """The runtime calls this before each record: what `forward` stamps its records with."""
+        """Set the timestamp for `forward`. The runtime calls this before each record."""
         self._record_timestamp_ms = timestamp_ms
         self._pending.clear()
 
     def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
-        """Write a record under this key (None: any partition; a window's or a session's: the inner key's partition),
-        with the input's timestamp unless one is given.
-
-        Raises `InvalidArgumentError` for a key or value that the topic's serdes cannot write, or that is too large, a
-        timestamp that is no whole number of milliseconds, and headers that are no (text, bytes or None).
-        """
+        """Write a record with the input's timestamp unless one is given. A key of None goes to any partition, a
+        window's or a session's to that of the inner key. Raises `InvalidArgumentError` for a key or value that the
+        topic's serdes cannot write, or that is too large, for a timestamp that is no whole number of milliseconds, and
+        for headers other than (text, bytes or None)."""
         raw_key = None if key is None else self._topic.key.serialize(key)
         raw_value = None if value is None else self._topic.value.serialize(value)
         refuse_too_large(raw_key, raw_value, self._max_record_bytes)
@@ -76,6 +73,6 @@ class Output:
         self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 
     def take(self) -> list[OutputRecord]:
-        """What was forwarded since the record started; the runtime calls this after the function."""
+        """Return the records since `record_starts`. The runtime calls this after the function."""
         taken, self._pending = self._pending, []
         return taken

@@ -1,15 +1,14 @@
-"""What a processor gets of a store: typed values, for one task, on the worker's thread only.
+"""Stores as a processor gets them: typed values, for one task, on the worker's thread.
 
 Reads see what this task has written, committed or not. A key or value that the store's serdes cannot write raises
-`InvalidArgumentError`. The store of a table is read-only: its topic alone writes it. Times are milliseconds since the
-epoch. An iterator is a snapshot made at the call: what is written while it is used does not show. It can be closed
-(`with`), ends early only by an error, and shows a window or session until its retention is over.
+`InvalidArgumentError`. A table's store is read-only. Times are milliseconds since the epoch. An iterator is a snapshot
+made at the call. It can be closed (`with`), and shows a window or session until its retention is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.store_definition import StoreDefinition
@@ -29,6 +28,7 @@ from stateline_store import (
     WindowStore,
 )
 
+_Store = TypeVar("_Store", bound=StateStore)
 _Stored = TypeVar("_Stored")
 _Typed = TypeVar("_Typed")
 
@@ -49,7 +49,7 @@ class Version(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A key, a window of it, and the value: of a session the end is its last record's timestamp."""
+    """A key, a window of it, and the value. A session ends at its last record's timestamp."""
 
     key: Any
     start_ms: int
@@ -57,12 +57,12 @@ class Window(NamedTuple):
     value: Any
 
 
-class _View:
-    """What the views have in common: the serdes, the size limit, the timestamp of the record that is processed."""
+class _View(Generic[_Store]):
+    """The serdes, the size limit, and the timestamp of the record that is processed."""
 
-    def __init__(self, definition: StoreDefinition, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
-        """`max_record_bytes` is the most that key and value may have together in a store with a changelog."""
-        self._definition = definition
+    def __init__(self, definition: StoreDefinition, store: _Store, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        """`max_record_bytes` limits key and value together in a store with a changelog."""
+        self._definition, self._store = definition, store
         self._max_record_bytes = max_record_bytes
         self._key, self._value = definition.key, definition.value
         self._record_timestamp_ms = -1
@@ -74,11 +74,11 @@ class _View:
         return self._definition.name
 
     def record_starts(self, timestamp_ms: int) -> None:
-        """The runtime calls this before each record: what a write is stamped with."""
+        """Set the timestamp for writes. The runtime calls this before each record."""
         self._record_timestamp_ms = timestamp_ms
 
     def _writable(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """Key and value as bytes. Refuses what is too large for the changelog, and writes to a table."""
+        """Return key and value as bytes. Refuses writes to a table, and values too large for the changelog."""
         if not self._is_written_here:
             raise self._written_elsewhere()
         data = None if value is None else self._value.serialize(value)
@@ -118,22 +118,21 @@ class _View:
         return Window(self._key.deserialize(key), start_ms, end_ms, self._value.deserialize(data))
 
 
-class StoreView(_View):
+class StoreView(_View[KeyValueStore]):
     """A key-value store, with timestamps or without."""
 
     def __init__(
         self, definition: StoreDefinition, store: KeyValueStore, *, max_record_bytes: int = MAX_RECORD_BYTES
     ) -> None:
-        super().__init__(definition, max_record_bytes=max_record_bytes)
-        self._store = store
+        super().__init__(definition, store, max_record_bytes=max_record_bytes)
         self._stamped = store if isinstance(store, TimestampedKeyValueStore) else None
 
     def get(self, key: Any) -> Any:
-        """The value, or None when the key is absent."""
+        """Return the value, or None if the key is absent."""
         return self._read(self._store.get(self._key.serialize(key)))
 
     def get_with_timestamp(self, key: Any) -> Timestamped | None:
-        """Value and timestamp, or None when the key is absent. Only for a timestamped store."""
+        """Return value and timestamp, or None if the key is absent. Only for a timestamped store."""
         if self._stamped is None:
             raise _no_timestamps(self.name, "stores.timestamped_key_value")
         return self._read_stamped(self._stamped.get_with_timestamp(self._key.serialize(key)))
@@ -147,33 +146,27 @@ class StoreView(_View):
             self._store.put(raw_key, data)
 
     def delete(self, key: Any) -> None:
-        """Stage the removal of a key; an absent key is fine."""
+        """Stage the removal of a key. The key may be absent."""
         self.put(key, None)
 
     def put_if_absent(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> Any:
-        """Stage the value if the key is absent, as `put` does; the value found, None when there was none."""
+        """Stage the value if the key is absent. Returns the value found, None if there was none."""
         found = self.get(key)
         if found is None:
             self.put(key, value, timestamp_ms=timestamp_ms)
         return found
 
     def range(self, lower: Any = None, upper: Any = None, *, reverse: bool = False) -> Scan[tuple[Any, Any]]:
-        """(key, value) from `lower` to `upper`, both inclusive, None open, in the order of serialized keys."""
+        """Return (key, value) from `lower` to `upper`, both inclusive, None open, in the order of serialized keys."""
         rows = self._store.range(self._optional_key(lower), self._optional_key(upper), reverse=reverse)
         return _each(rows, self._entry)
 
 
-class WindowView(_View):
+class WindowView(_View[WindowStore]):
     """A window store, with timestamps or without."""
 
-    def __init__(
-        self, definition: StoreDefinition, store: WindowStore, *, max_record_bytes: int = MAX_RECORD_BYTES
-    ) -> None:
-        super().__init__(definition, max_record_bytes=max_record_bytes)
-        self._store = store
-
     def put(self, key: Any, value: Any, window_start_ms: int, *, timestamp_ms: int | None = None) -> None:
-        """Stage the value of a window (None deletes); one that is older than the retention is dropped and counted."""
+        """Stage the value of a window (None deletes). If it is older than the retention, it is dropped and counted."""
         raw_key, data = self._writable(key, value)
         if isinstance(self._store, TimestampedWindowStore):
             self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms), window_start_ms)
@@ -181,32 +174,33 @@ class WindowView(_View):
             self._store.put(raw_key, data, window_start_ms)
 
     def get(self, key: Any, window_start_ms: int) -> Any:
-        """The value of one window, or None."""
+        """Return the value of one window, or None."""
         return self._read(self._store.fetch_one(self._key.serialize(key), window_start_ms))
 
     def get_with_timestamp(self, key: Any, window_start_ms: int) -> Timestamped | None:
-        """Value and timestamp of one window, or None. Only for a timestamped store."""
+        """Return value and timestamp of one window, or None. Only for a timestamped store."""
         return self._read_stamped(self._stamped().fetch_one_with_timestamp(self._key.serialize(key), window_start_ms))
 
     def fetch(self, key: Any, time_from: int, time_to: int, *, reverse: bool = False) -> Scan[tuple[int, Any]]:
-        """(start, value) of the key's windows that start from `time_from` to `time_to`, both inclusive, by time."""
+        """Return (start, value) of the key's windows that start from `time_from` to `time_to`, both inclusive, by
+        time."""
         rows = self._store.fetch(self._key.serialize(key), time_from, time_to, reverse=reverse)
         return _each(rows, lambda row: (row[0], self._value.deserialize(row[1])))
 
     def fetch_with_timestamp(
         self, key: Any, time_from: int, time_to: int, *, reverse: bool = False
     ) -> Scan[tuple[int, Timestamped]]:
-        """As `fetch`, with (start, (value, timestamp)). Only for a timestamped store."""
+        """Return (start, (value, timestamp)) of the windows of `fetch`. Only for a timestamped store."""
         rows = self._stamped().fetch_with_timestamp(self._key.serialize(key), time_from, time_to, reverse=reverse)
         return _each(rows, lambda row: (row[0], Timestamped(self._value.deserialize(row[1].value), row[1].timestamp)))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> Scan[Window]:
-        """The windows of every key that start from `time_from` to `time_to`, both inclusive; roughly by time: segment
-        by segment of the store, in the order of serialized keys within one."""
+        """Return every key's windows that start from `time_from` to `time_to`, both inclusive, segment by segment of
+        the store: roughly by time. Within a segment they are in the order of serialized keys."""
         return _each(self._store.fetch_all(time_from, time_to, reverse=reverse), self._window)
 
     def all(self, *, reverse: bool = False) -> Scan[Window]:
-        """Every window of every key, in the order of `fetch_all`."""
+        """Return every window of every key, in the order of `fetch_all`."""
         return _each(self._store.all(reverse=reverse), self._window)
 
     def _stamped(self) -> TimestampedWindowStore:
@@ -215,17 +209,11 @@ class WindowView(_View):
         return self._store
 
 
-class SessionView(_View):
+class SessionView(_View[SessionStore]):
     """A session store, with timestamps or without."""
 
-    def __init__(
-        self, definition: StoreDefinition, store: SessionStore, *, max_record_bytes: int = MAX_RECORD_BYTES
-    ) -> None:
-        super().__init__(definition, max_record_bytes=max_record_bytes)
-        self._store = store
-
     def put(self, key: Any, start_ms: int, end_ms: int, value: Any, *, timestamp_ms: int | None = None) -> None:
-        """Stage the aggregate of a session (None removes it); one that ended before the retention is dropped and
+        """Stage the aggregate of a session (None removes it). If it ended before the retention, it is dropped and
         counted."""
         raw_key, data = self._writable(key, value)
         session = Windowed(raw_key, start_ms, end_ms)
@@ -235,16 +223,16 @@ class SessionView(_View):
             self._store.put(session, data)
 
     def remove(self, key: Any, start_ms: int, end_ms: int) -> None:
-        """Stage the removal of a session; an absent one is fine, and one that is too old is not counted as dropped."""
+        """Stage the removal of a session. It may be absent, and if it is too old it is not counted as dropped."""
         raw_key, _ = self._writable(key, None)
         self._store.remove(Windowed(raw_key, start_ms, end_ms))
 
     def get(self, key: Any, start_ms: int, end_ms: int) -> Any:
-        """The aggregate of one session, or None."""
+        """Return the aggregate of one session, or None."""
         return self._read(self._store.fetch_session(self._key.serialize(key), start_ms, end_ms))
 
     def get_with_timestamp(self, key: Any, start_ms: int, end_ms: int) -> Timestamped | None:
-        """Aggregate and timestamp of one session, or None. Only for a timestamped store."""
+        """Return aggregate and timestamp of one session, or None. Only for a timestamped store."""
         if not isinstance(self._store, TimestampedSessionStore):
             raise _no_timestamps(self.name, "stores.session(…, timestamped=True)")
         return self._read_stamped(self._store.fetch_session_with_timestamp(self._key.serialize(key), start_ms, end_ms))
@@ -252,44 +240,36 @@ class SessionView(_View):
     def find_sessions(
         self, key: Any, earliest_end_ms: int, latest_start_ms: int, *, reverse: bool = False
     ) -> Scan[Window]:
-        """The key's sessions that end at `earliest_end_ms` or later and start at `latest_start_ms` or earlier, by end:
-        those to merge with a record, when these are its timestamp less the gap and its timestamp plus the gap."""
+        """Return the key's sessions that end at `earliest_end_ms` or later and start at `latest_start_ms` or earlier,
+        by end. To find those to merge with a record, give its timestamp less and plus the gap."""
         found = self._store.find_sessions(self._key.serialize(key), earliest_end_ms, latest_start_ms, reverse=reverse)
         return _each(found, self._window)
 
     def fetch(self, key: Any, *, reverse: bool = False) -> Scan[Window]:
-        """All sessions of a key, by end."""
+        """Return all sessions of a key, by end."""
         return _each(self._store.fetch(self._key.serialize(key), reverse=reverse), self._window)
 
     def all(self, *, reverse: bool = False) -> Scan[Window]:
-        """Every session of every key; roughly by end: segment by segment, in the order of serialized keys within
-        one."""
+        """Return every session of every key, segment by segment: roughly by end. Within a segment they are in the order
+        of serialized keys."""
         return _each(self._store.all(reverse=reverse), self._window)
 
 
-class VersionedView(_View):
+class VersionedView(_View[VersionedStore]):
     """A versioned store."""
 
-    def __init__(
-        self, definition: StoreDefinition, store: VersionedStore, *, max_record_bytes: int = MAX_RECORD_BYTES
-    ) -> None:
-        super().__init__(definition, max_record_bytes=max_record_bytes)
-        self._store = store
-
     def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> None:
-        """Stage a version (None: no value from then on), valid from the record's timestamp unless another is given.
-
-        One that is older than the history is dropped and counted.
-        """
+        """Stage a version (None: no value from then on), valid from the record's timestamp unless another is given. If
+        it is older than the history, it is dropped and counted."""
         raw_key, data = self._writable(key, value)
         self._store.put(raw_key, data, self._stamp(timestamp_ms))
 
     def delete(self, key: Any, *, timestamp_ms: int | None = None) -> None:
-        """Stage the end of a key's validity: `put` of None."""
+        """Stage the end of a key's validity."""
         self.put(key, None, timestamp_ms=timestamp_ms)
 
     def get(self, key: Any, *, as_of: int | None = None) -> Version | None:
-        """The newest version, or the one that was valid at `as_of`; None when there was no value."""
+        """Return the newest version, or the one that was valid at `as_of`; None if there was no value."""
         raw_key = self._key.serialize(key)
         found = self._store.get(raw_key) if as_of is None else self._store.get_as_of(raw_key, as_of)
         return None if found is None else self._version(found)
@@ -297,7 +277,8 @@ class VersionedView(_View):
     def versions(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, ascending: bool = False
     ) -> Scan[Version]:
-        """The versions that were valid at some time from `time_from` to `time_to`, the newest first by default."""
+        """Return the versions that were valid at some time from `time_from` to `time_to`, by default the newest
+        first."""
         found = self._store.get_versions(self._key.serialize(key), time_from, time_to, ascending=ascending)
         return _each(found, self._version)
 
@@ -309,7 +290,7 @@ AnyView: TypeAlias = StoreView | WindowView | SessionView | VersionedView
 
 
 def view_of(definition: StoreDefinition, store: StateStore, max_record_bytes: int) -> AnyView | None:
-    """The view of a store of Stateline's own kinds; None of a user's own, which processors get as it is."""
+    """Return the view of a store. None for an application's own store, which processors get as it is."""
     if definition.factory is not None:
         return None
     match store:
@@ -329,11 +310,11 @@ def _no_timestamps(name: str, declare: str) -> TopologyError:
 
 
 def _each(rows: Scan[_Stored], typed: Callable[[_Stored], _Typed]) -> Scan[_Typed]:
-    """A scan of these rows, typed; closing it closes theirs."""
-    return Scan(_typed_rows(rows, typed))
+    """Return a scan of these rows, typed. Closing it closes `rows`."""
 
+    def typed_rows() -> Generator[_Typed, None, None]:
+        with rows:
+            for row in rows:
+                yield typed(row)
 
-def _typed_rows(rows: Scan[_Stored], typed: Callable[[_Stored], _Typed]) -> Generator[_Typed, None, None]:
-    with rows:
-        for row in rows:
-            yield typed(row)
+    return Scan(typed_rows())

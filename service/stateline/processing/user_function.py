@@ -1,5 +1,4 @@
-"""Calls a function of the user's with the stores, outputs and context that it was declared with, and undoes its writes
-when it fails and the worker goes on."""
+"""Calls an application's function with its declared stores, outputs and context. Undoes its writes if it fails."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from stateline.model.function_checks import takes_context
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.processing.failures import FailureHandler
+from stateline.processing.function_results import refuse_unrun
 from stateline.processing.processor_context import ProcessorContext, TaskContext
 from stateline.processing.records import Output, OutputRecord
 from stateline.processing.store_views import AnyView, view_of
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class UserFunction:
-    """One function in one task. Used on the worker's thread only."""
+    """One function in one task, on the worker's thread."""
 
     def __init__(
         self,
@@ -43,14 +43,20 @@ class UserFunction:
         self._named = {"context": ProcessorContext(task)} if takes_context(function) else {}
         self._failures = failures
 
+    def forwarded(self, given: object, timestamp_ms: int, record: Record | None) -> list[OutputRecord]:
+        """Call the function with a record, or with a time. Returns what it forwarded: nothing if it failed. Otherwise
+        as `call`."""
+        called = self.call(given, timestamp_ms, record, refuse_unrun)
+        return [] if called is None else called[1]
+
     def call(
         self, given: object, timestamp_ms: int, record: Record | None, take: Callable[[Any], T]
     ) -> tuple[T, list[OutputRecord]] | None:
-        """What `take` makes of its result, and what it forwarded; None when one of both has failed and the policy goes
-        on: its writes are undone then. `record` is what a failure is told of, None of a punctuation.
+        """Return what `take` makes of the result, and what the function forwarded. If one of both fails, its writes are
+        undone, `record` meets the policy, and None is returned. A punctuation has no `record`.
 
-        What a store could not do, because of its disk, is not the record's fault and passes through. A store of the
-        user's own is given to the function as it is, and keeps what a failed record wrote.
+        Errors of a store's disk are raised: they are not the record's fault. An application's own store keeps what a
+        failed record wrote.
         """
         self._start(timestamp_ms, record)
         try:

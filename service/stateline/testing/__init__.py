@@ -1,4 +1,4 @@
-"""What an application's own tests run it with: no broker, no waiting, the code that a worker runs.
+"""Runs an application in its own tests, with a worker's code: no broker, no waiting.
 
     from stateline.testing import TestDriver
 
@@ -6,15 +6,7 @@
         driver.pipe("orders", "alice", {"amount": 30}, timestamp_ms=0)
         assert driver.store("totals").get("alice") == 30
 
-| to find                            | look into                            |
-|------------------------------------|--------------------------------------|
-| what a test calls                  | `driver`                             |
-| a worker, round by round           | `stepped`                            |
-| the folder, the log and its topics | `place`                              |
-| records in and out                 | `records`; of whole epochs, `epochs` |
-| stores                             | `stores`, `store_partitions`         |
-| the server's answers               | `http_client`                        |
-| pipelines                          | `pipelines`                          |
+`docs/testing.md` is the guide.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first asked for: only who runs pipelines loads PySpark."""
+    """Load a name when it is first asked for, so that only `run_pipeline` loads PySpark."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

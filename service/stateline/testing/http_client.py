@@ -1,7 +1,7 @@
-"""The server in the test's own process: the ASGI application, asked without a socket.
+"""The server in the test's own process: its ASGI application, called without a socket.
 
-It runs on a thread of its own, which waits in asyncio; the test's thread has the stores, so while it waits for an
-answer it answers what the server asks the worker.
+It runs on a thread of its own. The test's thread has the stores. While that thread waits for an answer, it serves the
+server's queries to the worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOKS = 2_000  # at a server that starts: it is ready at one of the first
 
 
 class ServedClient:
-    """The server of one driver, started when it is first asked, and its client. One thread uses it."""
+    """One driver's client, and its server, which the first request starts. One thread uses it."""
 
     def __init__(self, app: App, place: DriverFolder, worker: Callable[[], Worker]) -> None:
         self._app, self._place, self._worker = app, place, worker
@@ -37,41 +37,29 @@ class ServedClient:
 
     @property
     def client(self) -> httpx.Client:
-        """The client, of whichever server there is: after `stop` the next request starts another one."""
+        """The client. After `stop` the next request starts another server."""
         if self._client is None:
-            self._client = httpx.Client(transport=_Transport(self), base_url=_BASE_URL, timeout=_TIMEOUT_S)
+            transport = httpx.MockTransport(self.answer)
+            self._client = httpx.Client(transport=transport, base_url=_BASE_URL, timeout=_TIMEOUT_S)
         return self._client
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        """What the server answers."""
         if self._server is None:
             self._server = _Server(self._app, self._place, self._worker)
         return self._server.answer(request)
 
     def stop(self) -> None:
-        """Stop the server, if there is one."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
 
     def close(self) -> None:
-        """`stop`; the client cannot be used any more."""
         if self._client is not None:
             self._client.close()
         self.stop()
 
 
-class _Transport(httpx.BaseTransport):
-    def __init__(self, served: ServedClient) -> None:
-        self._served = served
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._served.answer(request)
-
-
 class _Server:
-    """One server from its start to its end, ready."""
-
     def __init__(self, app: App, place: DriverFolder, worker: Callable[[], Worker]) -> None:
         self._worker = worker
         with ExitStack() as resources:
@@ -92,7 +80,7 @@ class _Server:
         raise NotReadyError(f"The server does not become ready: {answer.text}")
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        """Raises `httpx.ReadTimeout` when the answer does not end in the time that the client allows for a read."""
+        """Raises `httpx.ReadTimeout` if the answer does not end within the request's read timeout."""
         request.read()
         asked = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
         future: Future[httpx.Response] = self._portal.start_task_soon(self._ask, asked)

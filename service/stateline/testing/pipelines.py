@@ -1,4 +1,4 @@
-"""A pipeline run once, on rows: the real sources, function and sink, on Spark, over an embedded log of its own."""
+"""Runs a pipeline once, on given rows: the real sources, function and sink, on Spark, over an embedded log."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ def run_pipeline(
     config: Mapping[str, Any] | None = None,
     session: SparkSession | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows that this pipeline writes when its topics hold these records, in the order in which they are written.
-    A row has the members of its record's value, `_key` and `_timestamp` (milliseconds since the epoch); of a tombstone
-    `_deleted` is True, and with `branches` `_topic` says where it went.
+    """Return the rows that this pipeline writes for these records, in the order of writing. A row has its value's
+    members, `_key` and `_timestamp` (milliseconds since the epoch). A tombstone has `_deleted` True. With `branches`,
+    `_topic` is the row's topic.
 
-    `rows` are by topic; one that is not named is empty. A record without a timestamp has the time of now. All that is
-    given is read, in one micro-batch unless there is more than ``pipeline.max.offsets.per.trigger``. `session` is the
-    one to run in, which stays; without it that of this process, which is started if there is none, and then takes some
-    seconds. `config` are settings over those of the `App`.
+    `rows` are by topic. Unnamed topics are empty. A record without a timestamp gets the time now. All records are read,
+    in one micro-batch unless they exceed ``pipeline.max.offsets.per.trigger``. `session` is used and stays. Without it,
+    this process's session is used, or started within seconds. `config` has settings over those of the `App`.
 
-    Raises `ConfigurationError` where Spark is not installed, `DoesNotExistError` for a pipeline that there is not, or a
-    topic that it does not read, `InvalidArgumentError` for a record that is not of its topic's types, and whatever ends
-    the pipeline.
+    Raises `ConfigurationError` if Spark is not installed, `DoesNotExistError` for an unknown pipeline or a topic that
+    it does not read, `InvalidArgumentError` for a record of other types than its topic's, and errors that end the
+    pipeline.
     """
     need_extra("spark", "Pipelines")
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
-"""Where a driver keeps what an application writes: a folder with an embedded log and the state directory in it.
+"""A driver's folder, with an embedded log and the state directory.
 
-It is in memory where the machine has a file system there (``/dev/shm``), else among the temporary files. The bytes are
-those that a worker writes to disks, by the same code.
+It is in memory if the machine has ``/dev/shm``, otherwise among the temporary files. Its bytes are those that a worker
+writes to disks, by the same code.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ def _are_counts(given: int | Mapping[str, int]) -> bool:
 
 
 class DriverFolder:
-    """The folder of one driver, deleted by `close`."""
-
     def __init__(self, app: App, given: Mapping[str, Any]) -> None:
-        """`given` are settings beside those of the `App`; neither environment nor files are read. Raises
-        `InvalidArgumentError` for those that are the driver's own, `ConfigurationError` for what is no setting."""
+        """`given` has settings over those of the `App`. Environment and files are ignored. Raises
+        `InvalidArgumentError` for settings that the driver makes, `ConfigurationError` for unknown ones."""
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"config={shown(given)}: give a dict of settings.")
         if own := sorted(given.keys() & {*_OWN}):
@@ -80,8 +78,8 @@ class DriverFolder:
         return found.model_copy(update=own_terms)
 
     def create_topics(self, topology: Topology, partitions: int | Mapping[str, int]) -> None:
-        """Those that users create themselves, as `stateline topics --create` does, and those of pipelines' markers.
-        Raises `InvalidArgumentError` for a count of a topic that is not among them, and for what is no count."""
+        """Create the topics that users create (`stateline topics --create`), and those of pipelines' markers. Raises
+        `InvalidArgumentError` for a count of another topic, and for a wrong count."""
         if not _are_counts(partitions):
             raise InvalidArgumentError(
                 f"partitions={shown(partitions)}: give a number, or a dict of topics' names and numbers."
@@ -102,17 +100,16 @@ class DriverFolder:
         return [] if self.config.dead_letter_topic is None else [self.config.dead_letter_topic]
 
     def copied(self) -> Path:
-        """A copy of everything as it stands: what a process that is killed now would leave."""
+        """Copy all files, as a process that is killed now would leave them."""
         self._lives += 1
         copy = self._root / str(self._lives)
         shutil.copytree(self.folder, copy, ignore=shutil.ignore_patterns("*.sock"))
         return copy
 
     def move(self, copy: Path) -> None:
-        """Go on in that copy. Nothing of the folder before may be open."""
+        """Continue in that copy. No file of the folder before may be open."""
         shutil.rmtree(self.folder)
         self._open(copy)
 
     def close(self) -> None:
-        """Delete everything."""
         shutil.rmtree(self._root, ignore_errors=True)

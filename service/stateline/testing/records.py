@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from stateline import serdes
+from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.log import interface
-from stateline.log.interface import Headers, Log
+from stateline.log.interface import Headers, Log, Producer
 from stateline.log.timestamps import checked_timestamp
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline.processing.failures import DEAD_LETTER
 from stateline.processing.records import Output, OutputRecord
 from stateline.serde.plain import shown
-from stateline.testing.epochs import EpochWriter, Row, produce_rows
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+from stateline_store.clock import now_ms as machine_now_ms
 
 _AT_A_TIME = 1_000
+_WRITER = "test-driver"
+
+_Row: TypeAlias = tuple[OutputRecord, int | None]
+"""A record as bytes, and the partition that it names, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of a topic. `timestamp_ms` is milliseconds since the epoch; `value` None deletes the key. Of one that is
-    written, None is: of the timestamp the driver's wall clock, of the partition that of the key. Records of different
-    partitions can be equal."""
+    """A record of a topic. `timestamp_ms` is milliseconds since the epoch; `value` None deletes the key. When you write
+    a record, `timestamp_ms=None` means the driver's clock, and `partition=None` the key's partition. Records of
+    different partitions can be equal."""
 
     key: Any
     value: Any
@@ -42,8 +47,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was left out and set aside: its own bytes, where it stood, and why (`error` is the exception's
-    type, `message` its text)."""
+    """A dead letter: the record's own bytes, its place, and why it was set aside (`error` is the exception's type,
+    `message` its text). `headers` has the record's own, then those of the dead letter."""
 
     topic: str
     partition: int
@@ -54,20 +59,18 @@ class DeadLetter:
     error: str
     message: str
     headers: Headers = field(default=(), compare=False)
-    """All that it has, the record's own before those that say what stands here."""
 
 
 def write(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_copy: bool = False) -> None:
-    """Write them, all or none; those without a timestamp have this one. `is_copy`: as `Producer.produce`. Raises
-    `InvalidArgumentError` for a key, a value or a partition that cannot be."""
+    """Write all these records or none. `now_ms` is the time of those without a timestamp. `is_copy`: as
+    `Producer.produce`. Raises `InvalidArgumentError` for a wrong key, value or partition."""
     rows = _rows(log, topic, records, now_ms, is_copy=is_copy)
     with closing(log.producer()) as producer:
-        produce_rows(producer, rows, is_copy=is_copy)
+        _produce(producer, rows, is_copy=is_copy)
         producer.flush()
 
 
-def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_copy: bool = False) -> list[Row]:
-    """As bytes, each with the partition that it names."""
+def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_copy: bool = False) -> list[_Row]:
     if isinstance(records, Record) or not isinstance(records, Iterable):
         raise InvalidArgumentError(f"{shown(records)} are no records: give a list of Record(key, value).")
     rows = [(_encoded(topic, record, now_ms, is_copy=is_copy), record.partition) for record in records]
@@ -80,7 +83,6 @@ def _rows(log: Log, topic: Topic, records: Iterable[Record], now_ms: int, *, is_
 
 
 def _encoded(topic: Topic, record: Record, now_ms: int, *, is_copy: bool) -> OutputRecord:
-    """As bytes, by the code that processors forward with."""
     if not isinstance(record, Record):
         raise InvalidArgumentError(f"{shown(record)} is no Record: give Record(key, value).")
     output, at = Output(topic), now_ms if record.timestamp_ms is None else record.timestamp_ms
@@ -93,6 +95,40 @@ def _encoded(topic: Topic, record: Record, now_ms: int, *, is_copy: bool) -> Out
     return output.take()[0]
 
 
+def _produce(producer: Producer, rows: Iterable[_Row], *, is_copy: bool = False) -> None:
+    for (name, key, value, timestamp_ms, headers, where), number in rows:
+        producer.produce(
+            name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where,
+            is_copy=is_copy,
+        )  # fmt: skip
+
+
+class _EpochWriter:
+    """Writes rows of pipelines with whole epochs, as a sink does: each write is one micro-batch, with its marker."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._epochs_of = {topic: epochs for epochs, results in topology.whole_epochs().items() for topic in results}
+        self._ends: dict[str, dict[str, dict[str, int]]] = {}  # topic of markers → result → partition → last offset
+        self._batches = 0
+
+    def writes(self, topic: str) -> bool:
+        return topic in self._epochs_of
+
+    def write(self, log: Log, topic: str, rows: Sequence[_Row]) -> None:
+        """Write these rows, and the micro-batch's ends, in one transaction."""
+        epochs = self._epochs_of[topic]
+        ends = self._ends.setdefault(epochs, {}).setdefault(topic, {})
+        with closing(log.producer(_WRITER)) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            _produce(producer, rows)
+            ends |= {str(place.partition): offset for place, offset in producer.flush().items()}
+            marker = EpochMarker(_WRITER, self._batches, (), len(rows), {}, self._ends[epochs])
+            producer.produce(epochs, _WRITER.encode(), marker.encode(), timestamp_ms=machine_now_ms())
+            producer.commit_transaction()
+        self._batches += 1
+
+
 class TopicWriter:
     """Writes to the topics that a worker of this application reads. One thread uses it."""
 
@@ -101,13 +137,13 @@ class TopicWriter:
         read += [each.source for each in topology.global_tables.values() if each.source is not None]
         self._topics = {topic.name: topic for topic in read}
         self._of_pipelines = {topic.name: p.name for p in topology.pipelines.values() for topic in p.inputs}
-        self._epochs = EpochWriter(topology)
+        self._epochs = _EpochWriter(topology)
 
     def write(
         self, log: Log, topic: str | Topic, records: Iterable[Record], now_ms: int, *, as_bytes: bool = False
     ) -> None:
-        """As `write`; with `as_bytes` keys and values are bytes that are written as they are. Raises
-        `DoesNotExistError` for a topic that no worker reads, too."""
+        """`write` to a topic that a worker reads. `as_bytes`: keys and values are written as they are. Raises
+        `DoesNotExistError` for other topics, too."""
         to = self._topic(_name("pipe", topic))
         to = replace(to, key=serdes.bytes, value=serdes.bytes) if as_bytes else to
         if self._epochs.writes(to.name):
@@ -134,7 +170,7 @@ class TopicReader:
         self._next: dict[TopicPartition, int] = {}
 
     def read(self, log: Log, topic: str | Topic) -> list[Record]:
-        """What was committed to it since the last call: partition by partition, in the order of their offsets. Raises
+        """Return the records that were committed since the last call, by partition and offset. Raises
         `DoesNotExistError` for a topic that the application does not have."""
         name = _name("read", topic)
         if name not in self._topics:
@@ -142,7 +178,7 @@ class TopicReader:
         return [_typed(self._topics[name], record) for record in self._raw(log, name)]
 
     def dead_letters(self, log: Log, topic: str) -> list[DeadLetter]:
-        """As `read`, of the topic of dead letters."""
+        """`read` the dead-letter topic."""
         return [_dead_letter(record) for record in self._raw(log, topic)]
 
     def _raw(self, log: Log, topic: str) -> list[interface.Record]:

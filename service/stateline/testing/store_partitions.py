@@ -1,4 +1,4 @@
-"""Asks all partitions of a store that a worker has, by the engine that answers in workers and servers."""
+"""Queries all partitions of a store that a worker has, with the engine of workers and servers."""
 
 from __future__ import annotations
 
@@ -13,28 +13,19 @@ from stateline.query.kinds import descends, is_scan, sort_key
 from stateline.query.open_scan import OpenScan
 from stateline.query.values import HostedPartition, PartitionAnswer, Terms
 from stateline.worker.loop.worker import Worker
-from stateline_store import (
-    DoesNotExistError,
-    IsolationLevel,
-    Query,
-    StateStore,
-    StoreState,
-    TransactionalStore,
-)
+from stateline_store import DoesNotExistError, IsolationLevel, Query, StateStore, StoreState, TransactionalStore
 
 _MANY = 10_000  # entries of a scan at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where the partitions of a store are."""
-
     definition: StoreDefinition
     partitions: Mapping[int, StateStore]
 
     @classmethod
     def of(cls, worker: Worker, definitions: Mapping[str, StoreDefinition], name: str) -> Hosts:
-        """This worker's. Raises `DoesNotExistError` for a store that there is not."""
+        """Return this worker's partitions of a store. Raises `DoesNotExistError` for an unknown store."""
         if name not in definitions:
             raise DoesNotExistError(
                 f"This application has no store {name!r}; it has {', '.join(sorted(definitions)) or 'none'}."
@@ -46,7 +37,8 @@ class Hosts:
         return cls(definitions[name], dict(sorted(found.items())))
 
     def entries(self, query: Query[Any], level: IsolationLevel) -> list[tuple[Any, Any]]:
-        """Those of all partitions, in the order that one has (`stateline.query.values`). Raises what a query raises."""
+        """Return the entries of all partitions, in the order that one has (`stateline.query.values`). Raises as a
+        query."""
         terms = Terms(self.definition.name, level, limit=_MANY)
         answers = [_answer(number, store, query, terms) for number, store in self.partitions.items()]
         found = [entry for answer in answers for entry in _all_entries(answer)]

@@ -1,7 +1,4 @@
-"""A store as a test sees it: what queries of the server find, as Python objects.
-
-What is stored becomes keys and values by the store's serdes.
-"""
+"""A store as a test sees it: queries as the server makes them, with Python objects through the store's serdes."""
 
 from __future__ import annotations
 
@@ -15,22 +12,9 @@ from stateline.serde.plain import Serde, shown
 from stateline.serde.windowed import WindowedSerde
 from stateline.testing.store_partitions import Hosts
 from stateline.worker.loop.worker import Worker
-from stateline_store import (
-    DoesNotExistError,
-    InvalidArgumentError,
-    IsolationLevel,
-    KeyQuery,
-    MultiVersionedKeyQuery,
-    Order,
-    Position,
-    Query,
-    StateStore,
-    TransactionalStore,
-    UnknownQueryTypeError,
-    VersionedKeyQuery,
-    VersionedRecord,
-    Windowed,
-)
+from stateline_store import IsolationLevel, Position, StateStore, TransactionalStore, VersionedRecord, Windowed
+from stateline_store.errors import DoesNotExistError, InvalidArgumentError, UnknownQueryTypeError
+from stateline_store.reads.query_types import KeyQuery, MultiVersionedKeyQuery, Order, Query, VersionedKeyQuery
 from stateline_store.rows.timestamped_rows import split
 
 Level = Literal["read_committed", "read_uncommitted"] | IsolationLevel | None
@@ -45,32 +29,31 @@ _KINDS = {
 
 
 class TestedStore:
-    """One store of the application, all partitions of it, as it is at each call.
+    """One store of the application, all its partitions, as it is at each call.
 
-    Every read takes `isolation_level`: "read_committed" sees the last commit, "read_uncommitted" what was processed
-    since as well; without one it is the level of the server's queries that name none. Keys and values are Python
-    objects, times are milliseconds since the epoch. Reads raise `InvalidArgumentError` for a key that is none of the
-    store's type, and `UnknownQueryTypeError` where this kind of store has no such read. One thread uses it.
+    Every read takes `isolation_level`: "read_committed" sees the last commit, "read_uncommitted" also what was
+    processed since. The default is the level of the server's queries. Times are milliseconds since the epoch. Reads
+    raise `InvalidArgumentError` for a key of another type than the store's, and `UnknownQueryTypeError` if this kind of
+    store has no such read. One thread uses it.
     """
 
     __test__ = False  # pytest takes it for no test
 
     def __init__(self, look: Callable[[], Hosts], default_level: IsolationLevel) -> None:
-        """`look` says where the store's partitions are now."""
         self._look = look
         self._default_level = default_level
 
     def get(self, key: Any, *, as_of: int | None = None, isolation_level: Level = None) -> Any:
-        """The value of this key, None without one; of a versioned store that of this time."""
+        """Return the value of this key, None without one; for a versioned store the value at `as_of`."""
         found = self._entry("get", key, as_of, isolation_level)
         return None if found is None else found.value
 
     def entry(self, key: Any, *, as_of: int | None = None, isolation_level: Level = None) -> Entry | None:
-        """As `get`, with the timestamp, where the store keeps one, and of a versioned store the end of its time."""
+        """Return the value with its timestamp, if the store keeps one; for a versioned store with its end, too."""
         return self._entry("entry", key, as_of, isolation_level)
 
     def all(self, *, as_of: int | None = None, isolation_level: Level = None) -> list[Entry]:
-        """Every entry, in the order of the keys' bytes."""
+        """Return every entry, in the order of the keys' bytes."""
         return self.range(as_of=as_of, isolation_level=isolation_level)
 
     def range(
@@ -83,7 +66,8 @@ class TestedStore:
         as_of: int | None = None,
         isolation_level: Level = None,
     ) -> list[Entry]:
-        """The entries from `lower` to `upper`, both included, None open; or those whose key begins with `prefix`."""
+        """Return the entries from `lower` to `upper`, both included, None open; or those whose key begins with
+        `prefix`."""
         if prefix is not None and (lower is not None or upper is not None):
             raise InvalidArgumentError("Give a prefix, or bounds: not both.")
         definition, towards = self._checked("range"), _order(order)
@@ -95,8 +79,8 @@ class TestedStore:
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
     ) -> list[Window]:
-        """The windows of this key that start in this time, both ends included, None open; of a session store the
-        sessions that touch it. In the order of time."""
+        """Return the windows of this key that start in this time, both ends included, None open; for a session store
+        the sessions that overlap it. They are in the order of time."""
         definition = self._checked("fetch")
         asked = _bytes(_inner(definition), key)
         return [
@@ -107,7 +91,7 @@ class TestedStore:
     def fetch_all(
         self, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
     ) -> list[KeyedWindow]:
-        """As `fetch`, of all keys; of sessions those that end in this time."""
+        """Return the windows of all keys that start in this time; for a session store the sessions that end in it."""
         definition = self._checked("fetch_all")
         serde = _inner(definition)
         return [
@@ -120,7 +104,7 @@ class TestedStore:
     def versions(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, isolation_level: Level = None
     ) -> list[Version]:
-        """The values of this key that were valid in this time, both ends included, None open; oldest first."""
+        """Return the values of this key that were valid in this time, both ends included, None open; oldest first."""
         definition = self._checked("versions")
         query = MultiVersionedKeyQuery(_bytes(definition.key, key), time_from, time_to, Order.ASCENDING)
         found = self._ask(query, isolation_level)
@@ -130,7 +114,7 @@ class TestedStore:
         ]
 
     def position(self, *, isolation_level: Level = None) -> Position:
-        """The input that the store reflects: topic, partition, offset."""
+        """Return the input that the store reflects: topic, partition, offset."""
         level, position = self._level(isolation_level), Position()
         for store in self._look().partitions.values():
             if isinstance(store, TransactionalStore):
@@ -138,8 +122,8 @@ class TestedStore:
         return position
 
     def of_partition(self, partition: int = 0) -> StateStore:
-        """The store itself, of one partition, as the worker has it: for a store of your own class. Only to be read.
-        Raises `DoesNotExistError` for a partition that there is not."""
+        """Return the worker's own store object of one partition, to read a store of your own class. Raises
+        `DoesNotExistError` for an unknown partition."""
         partitions = self._look().partitions
         if partition not in partitions:
             raise DoesNotExistError(f"There is no partition {partition}: {_listed(partitions)} are there.")
@@ -229,6 +213,6 @@ def _listed(partitions: Collection[int]) -> str:
 def tested_store(
     worker: Callable[[], Worker], definitions: Mapping[str, StoreDefinition], name: str, default: IsolationLevel
 ) -> TestedStore:
-    """The store of this name, of whichever worker the driver has. Raises as `Hosts.of`."""
+    """Return the store of this name, of the driver's current worker. Raises as `Hosts.of`."""
     Hosts.of(worker(), definitions, name)
     return TestedStore(lambda: Hosts.of(worker(), definitions, name), default)

@@ -18,7 +18,7 @@ from stateline_store import StateDirectory
 
 
 class QueryDoor(Protocol):
-    """The worker's query socket (`queries.query_socket`), for parts that work while servers wait for answers."""
+    """The query socket (`queries.query_socket`), for parts that work while servers wait for answers."""
 
     @property
     def has_clients(self) -> bool: ...
@@ -50,5 +50,4 @@ class WorkerContext:
 
     @property
     def group(self) -> str:
-        """The consumer group: the application's id."""
         return self.topology.application_id

@@ -1,7 +1,7 @@
 """Kafka Streams' operators: each takes a slice of records, or of changes of a table, at once.
 
-What `stateline.dsl` imports from here, to declare an operator, is loaded when it is called: a task loads the
-operators that it makes, and a server, which makes none, neither them nor the stores that they write.
+`stateline.dsl` declares operators with these names. A module is loaded when a task makes its operator, so a server,
+which makes none, loads neither operators nor the stores that they write.
 """
 
 from __future__ import annotations

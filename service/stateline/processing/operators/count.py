@@ -1,7 +1,7 @@
-"""count: how many records a key has had. The store's rows: ``timestamp:i64 ‖ count:i64``, both big-endian.
+"""count: counts the records of each key. The store's rows: ``timestamp:i64 ‖ count:i64``, both big-endian.
 
-As Kafka Streams' `KStreamAggregate` with a count: records without a key or without a value are left out, and the
-timestamp is the largest of those that were counted.
+As in Kafka Streams' `KStreamAggregate`, records without a key or without a value are left out, and the timestamp is the
+largest of the counted records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ Counted = TypeVar("Counted", bound=Hashable)
 
 
 class Count:
-    """Rows in, changes of the table of counts out."""
-
     def __init__(self, store: str, context: OperatorContext) -> None:
         self._store = context.stores[store]
         self._failures = context.failures
@@ -40,7 +38,7 @@ class Count:
 
 
 def counted(what: Sequence[Counted], timestamps: Sequence[int]) -> tuple[Mapping[Counted, int], Mapping[Counted, int]]:
-    """How often each is there, in the order of their coming, and the largest timestamp of each."""
+    """Count each one, in the order of their coming, and find the largest timestamp of each."""
     newest = dict(zip(what, timestamps, strict=True))
     if timestamps != sorted(timestamps):
         for each, at_ms in zip(what, timestamps, strict=True):
@@ -52,7 +50,7 @@ def counted(what: Sequence[Counted], timestamps: Sequence[int]) -> tuple[Mapping
 def added(
     counts: Mapping[Counted, int], newest: Mapping[Counted, int], old: Iterable[bytes | None]
 ) -> tuple[list[bytes | None], list[int]]:
-    """The stored rows after these counts, and their timestamps; `old` are those before, in the same order."""
+    """Return the stored rows after these counts, and their timestamps. `old` are those before, in the same order."""
     new: list[bytes | None] = []
     stamps = []
     for (each, count), row in zip(counts.items(), old, strict=True):

@@ -1,9 +1,8 @@
 """Final results: each window or session once, when it has closed.
 
-As Kafka Streams' windowed aggregations with ``EmitStrategy.onWindowClose`` (KIP-825), and for those who read the result
-as ``suppress(untilWindowCloses)``: the windows are looked up in the store of the aggregation, there is no second one.
-How far they were given on is kept with that store, in the same commit as the windows and the results
-(`window_times.begin` says what holds after a crash).
+This is Kafka Streams' ``EmitStrategy.onWindowClose`` (KIP-825), and ``suppress(untilWindowCloses)``. It looks windows
+up in the aggregation's store. That store also keeps how far results were emitted, in the same commit as the windows and
+the results (`window_times.begin` says what holds after a crash).
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ _KEYS = 50_000  # of windows that close next; of one store and partition
 
 
 class EmitFinal:
-    """Takes the changes of windows as a sign that time goes on; gives the final values, by time, then by key.
-
-    The keys of open windows are in memory, as long as they are not too many; then only those that close next are, and
-    the store is looked through for more when these have closed.
-    """
+    """Takes changes of windows as a sign that time passes. Gives final values by time, then by key. It keeps the keys
+    of open windows in memory. If they are too many, it keeps those that close next, and looks through the store for
+    more when these have closed."""
 
     def __init__(self, store: str, windows: AnyWindows, context: OperatorContext) -> None:
         opened = context.stores[store]
@@ -56,8 +53,8 @@ class EmitFinal:
         return self._close(last_ms, changes.records[-1])
 
     def _remember(self, keys: Iterable[bytes], last_ms: int, from_ms: int = 0) -> None:
-        """Those of these keys whose time is this or later; if they are too many, not those of the latest times. What
-        closes up to `last_ms` is needed now."""
+        """Remember keys of this time or later; if they are too many, not those of the latest times. All that close up
+        to `last_ms` are needed now."""
         unpack, width, waiting, most = self._suffix.unpack_from, self._suffix.size, self._waiting, _KEYS
         for key in keys:
             time_ms = unpack(key, len(key) - width)[0]

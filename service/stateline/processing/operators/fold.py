@@ -1,7 +1,7 @@
-"""reduce and aggregate: one value of each key, made of its records by a user's functions.
+"""reduce and aggregate: an application's functions make one value of each key's records.
 
-As Kafka Streams' `KStreamReduce` and `KStreamAggregate`: records without a key or without a value are left out, the
-timestamp is the largest of the records that went in, and an aggregate of None deletes.
+As in Kafka Streams' `KStreamReduce` and `KStreamAggregate`, records without a key or without a value are left out, the
+timestamp is the largest of the used records, and an aggregate of None deletes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class Fold:
-    """Rows in, changes of the table of aggregates out. A record for which a function fails changes nothing."""
+    """Takes rows, gives changes of the table of aggregates. A record for which a function fails changes nothing."""
 
     def __init__(self, name: str, store: str, folding: Folding, context: OperatorContext) -> None:
         self._name, self._context, self._folding = name, context, folding

@@ -1,17 +1,18 @@
-"""What an aggregation does with values: from the bytes of an aggregate to those of the next one.
+"""Makes the next aggregate of the last one, both as bytes.
 
-Bytes, because a user's function may change the aggregate that it is given: one that raises afterwards must leave no
-trace, and windows that began with the same aggregate must not share it. Kafka Streams reads and writes it as often.
+A function may change the aggregate that it is given. If it raises afterwards, nothing must remain, and windows that
+began with the same aggregate must not share it. Kafka Streams serializes as often.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from stateline.model.record_size import refuse_too_large
-from stateline.processing.unrun import refuse_unrun, written
+from stateline.processing.function_results import refuse_unrun, written
 from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
@@ -19,24 +20,20 @@ _COUNT = struct.Struct(">q")  # what `serdes.int64` writes. On disk: never chang
 
 
 class Folding(Protocol):
-    """How an aggregate grows. None as bytes is no aggregate; a result of None deletes it.
+    """How an aggregate grows. None as bytes is no aggregate; a result of None deletes it. `typed`: whether the
+    functions take keys and values as their serdes read them, and not bytes in their place."""
 
-    `typed`: whether the functions want keys and values as their serdes read them, and not None in their place.
-    """
-
-    typed: bool
+    typed: ClassVar[bool]
 
     def add(self, key: Any, value: Any, aggregate: bytes | None) -> bytes | None:
-        """The aggregate with one more row, the first one if there is none yet."""
+        """Return the aggregate with one more row. `aggregate` is None for the first row."""
 
     def join(self, key: Any, value: Any, aggregates: Sequence[bytes]) -> bytes | None:
-        """Those of several sessions, in their order, with the row that joins them."""
+        """Return the aggregate of several sessions, in their order, with the row that joins them."""
 
 
 class Counting:
-    """How many rows."""
-
-    typed = False
+    typed: ClassVar[bool] = False
 
     def add(self, key: Any, value: Any, aggregate: bytes | None) -> bytes:
         del key, value
@@ -50,42 +47,35 @@ class Counting:
         return _COUNT.pack(count)
 
 
+@dataclass(frozen=True, slots=True)
 class Aggregating:
-    """A user's functions: ``initial()``, ``adder(key, value, aggregate)``, ``merger(key, one, other)``."""
+    """A user's functions: ``initial()``, ``adder(key, value, aggregate)``, ``merger(key, one, other)``. `serde` is the
+    aggregate's."""
 
-    typed = True
-
-    def __init__(
-        self,
-        serde: Serde,
-        initial: Callable[[], Any],
-        adder: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any] | None = None,
-    ) -> None:
-        """`serde` is the aggregate's."""
-        self._serde = serde
-        self._initial = initial
-        self._adder = adder
-        self._merger = merger
+    serde: Serde
+    initial: Callable[[], Any]
+    adder: Callable[[Any, Any, Any], Any]
+    merger: Callable[[Any, Any, Any], Any] | None = None
+    typed: ClassVar[bool] = True
 
     def add(self, key: Any, value: Any, aggregate: bytes | None) -> bytes | None:
-        old = refuse_unrun(self._initial()) if aggregate is None else self._serde.deserialize(aggregate)
-        return written(self._serde, self._adder(key, value, old))
+        old = refuse_unrun(self.initial()) if aggregate is None else self.serde.deserialize(aggregate)
+        return written(self.serde, self.adder(key, value, old))
 
     def join(self, key: Any, value: Any, aggregates: Sequence[bytes]) -> bytes | None:
-        joined = refuse_unrun(self._initial())
+        joined = refuse_unrun(self.initial())
         for aggregate in aggregates:
-            if self._merger is None:
+            if self.merger is None:
                 raise AssertionError("Sessions are aggregated without a merger.")
-            joined = refuse_unrun(self._merger(key, joined, self._serde.deserialize(aggregate)))
-        return written(self._serde, self._adder(key, value, joined))
+            joined = refuse_unrun(self.merger(key, joined, self.serde.deserialize(aggregate)))
+        return written(self.serde, self.adder(key, value, joined))
 
 
 def next_row(
     folding: Folding, row: bytes | None, key: bytes, typed_key: Any, value: Any, at_ms: int, max_record_bytes: int
 ) -> bytes | None:
-    """A timestamped store's row after one more record; the timestamp is the larger one. Raises `InvalidArgumentError`
-    for one that a changelog does not take."""
+    """Return a timestamped store's row after one more record, with the larger timestamp. Raises `InvalidArgumentError`
+    for a row that is too large for a changelog."""
     if row is not None:
         at_ms = max(at_ms, TIMESTAMP.unpack_from(row)[0])
     aggregate = folding.add(typed_key, value, None if row is None else row[TIMESTAMP.size :])
@@ -94,7 +84,7 @@ def next_row(
 
 
 def reducing(serde: Serde, reducer: Callable[[Any, Any], Any]) -> Aggregating:
-    """Of a user's ``reducer(one, other)``: the first value is taken as it is."""
+    """Fold with ``reducer(one, other)``. The first value is taken as it is."""
 
     def one_more(key: Any, value: Any, reduced: Any) -> Any:
         del key

@@ -1,8 +1,8 @@
-"""The operators of one task: made of what the application declared, and run slice by slice."""
+"""The operators of one task, made from the declarations and run slice by slice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from stateline.log.interface import Record
 from stateline.model.nodes import (
@@ -16,17 +16,15 @@ from stateline.model.nodes import (
 from stateline.model.topology import Subtopology
 from stateline.processing.operators.interface import Operator, OperatorContext, RecordSource
 from stateline.processing.operators.rows import Changes, Rows
-from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.records import OutputRecord
-from stateline_store import TopicPartition
 
 
 class OperatorGraph:
-    """One task's, one thread's. A node that several others lead to, as a join's two sides do, is made once."""
+    """One task's, for one thread. A node with several parents, such as a join's, is made once. Stores are open and
+    restored."""
 
     def __init__(self, subtopology: Subtopology, context: OperatorContext) -> None:
-        """The stores are open and restored."""
-        self._context = context
+        self._context, self.times = context, context.times
         self._made: dict[int, Operator] = {}
         self._sources: dict[str, list[tuple[RecordSource, Sequence[OperatorNode]]]] = {}
         self._one_by_one: set[str] = set()
@@ -47,33 +45,23 @@ class OperatorGraph:
                     self._operator(node)
 
     def takes(self, topic: str) -> bool:
-        """Whether any operator takes the records of this topic."""
         return topic in self._sources
 
     def takes_one_by_one(self, topic: str) -> bool:
-        """Whether each record of this topic must go through all operators before the next."""
+        """Return whether each record of this topic must go through all operators before the next."""
         return topic in self._one_by_one
 
     def before_tables(self, topic: str, records: Sequence[Record]) -> None:
-        """Records that can be read, before the tables of the topic take them."""
+        """Show the operators readable records before the topic's tables take them."""
         for source, _ in self._sources.get(topic, ()):
             source.before(records)
 
     def process(self, topic: str, records: Sequence[Record]) -> list[OutputRecord]:
-        """The same records afterwards; what is to be written out."""
+        """Process the same records afterwards. Returns the output."""
         for source, children in self._sources.get(topic, ()):
             self._hand_on(source.read(records), children)
         outputs, self._context.outputs = self._context.outputs, []
         return outputs
-
-    @property
-    def times(self) -> StreamTimes:
-        """How far in time the task's operators and punctuations have come."""
-        return self._context.times
-
-    def marks(self, store: str) -> Mapping[TopicPartition, int]:
-        """What this store's next commit has to write with its offsets."""
-        return self._context.times.marks(store)
 
     def _hand_on(self, batch: Rows | Changes | None, children: Sequence[OperatorNode]) -> None:
         if batch is None or not batch.records:
@@ -89,6 +77,6 @@ class OperatorGraph:
 
 
 def _step(node: OperatorNode) -> str:
-    """Name the step that a node is: lookups have their table in it, because there may be several of one kind."""
+    """Name a node's step. A lookup's has its table, because there may be several of one kind."""
     table = node.looks_up or node.global_table
     return node.name if table is None else f"{node.name} {table.name}"

@@ -1,4 +1,4 @@
-"""Which rows of a stream are aggregated or joined; the others are dropped and counted, as Kafka Streams does."""
+"""Picks the rows of a stream that are aggregated or joined. Drops and counts the others, as Kafka Streams does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from stateline.processing.operators.rows import Rows
 
 
 def picked(rows: Rows, places: Sequence[int], failures: FailureHandler, reason: Reason) -> Rows:
-    """Return the rows at these places, and drop the others for this reason."""
+    """Return the rows at these places, and count the others as dropped for this reason."""
     failures.drop(len(rows.records) - len(places), reason)
     return rows.pick(places)
 
 
 def with_key_and_value(rows: Rows, failures: FailureHandler) -> Rows:
-    """The rows that have both."""
     if None not in rows.keys.raw and None not in rows.values.raw:
         return rows
     pairs = zip(rows.keys.raw, rows.values.raw, strict=True)
@@ -27,7 +26,6 @@ def with_key_and_value(rows: Rows, failures: FailureHandler) -> Rows:
 
 
 def with_value(rows: Rows, failures: FailureHandler) -> Rows:
-    """The rows that have a value."""
     if None not in rows.values.raw:
         return rows
     places = [place for place, value in enumerate(rows.values.raw) if value is not None]
@@ -35,7 +33,6 @@ def with_value(rows: Rows, failures: FailureHandler) -> Rows:
 
 
 def with_key(rows: Rows, failures: FailureHandler) -> Rows:
-    """The rows that have a key."""
     if None not in rows.keys.raw:
         return rows
     places = [place for place, key in enumerate(rows.keys.raw) if key is not None]

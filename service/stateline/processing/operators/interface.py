@@ -1,4 +1,4 @@
-"""What an operator is, and what it is given to work with."""
+"""The operators' interface, and the context that they share."""
 
 from __future__ import annotations
 
@@ -18,32 +18,28 @@ Given = TypeVar("Given")
 
 
 class Operator(Protocol):
-    """One operator of one task, used on the worker's thread only."""
+    """One operator of one task, on the worker's thread."""
 
     def process(self, batch: Any) -> Rows | Changes | None:
-        """Take a slice, of rows or of changes as its node was declared for, and give what follows from it, if anything.
-
-        What it stages in stores, and writes with `OperatorContext.outputs`, is part of the task's next commit.
-        """
+        """Take a slice of rows or changes, as the node was declared, and return what follows from it. Staged rows and
+        `OperatorContext.outputs` are part of the task's next commit."""
 
 
 class RecordSource(Protocol):
     """Where a topic's records come in."""
 
     def before(self, records: Sequence[Record]) -> None:
-        """Called before the tables of the topic take these records."""
+        """Look at records before the topic's tables take them."""
 
     def read(self, records: Sequence[Record]) -> Rows | Changes:
-        """Called after it: the records as what follows takes them."""
+        """Return the same records afterwards, as rows or changes."""
 
 
 @dataclass(slots=True)
 class OperatorContext:
-    """What operators of one task share. `outputs` collects what they write to topics; `every_store` has besides
-    `stores` those that users have written.
-
-    `exactly_once`: what a store's changelog holds was committed with all that was written for the same input.
-    """
+    """What operators of one task share. `outputs` collects what they write to topics. `every_store` adds the
+    application's own stores to `stores`. `exactly_once`: a store's changelog was committed with all output of the same
+    input."""
 
     stores: Mapping[str, TransactionalStore]
     every_store: Mapping[str, StateStore]
@@ -57,11 +53,9 @@ class OperatorContext:
     def each(
         self, name: str, records: Iterable[Record], rows: Iterable[Given], function: Callable[[Given], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Call a user's function for each row: the row's place and what came back, without those that failed.
-
-        What it raises is handled by ``processing.exception.handler``; what a store's disk or the log could not do is
-        not the record's fault, and passes through.
-        """
+        """Call a function for each row. Yields the place and the result of each row that did not fail.
+        ``processing.exception.handler`` handles errors. Errors of a store's disk or the log are raised: they are not
+        the record's fault."""
         for place, (record, row) in enumerate(zip(records, rows, strict=True)):
             try:
                 result = function(row)

@@ -1,7 +1,7 @@
-"""A user's function with stores in the middle of a stream: Kafka Streams' `KStream.process` and `processValues`.
+"""A function with stores in the middle of a stream: Kafka Streams' `KStream.process` and `processValues`.
 
-It is called for each row in the order of the partition, and sees what it wrote for the rows before. A row for which it
-fails is handled by ``processing.exception.handler``, its writes undone.
+It is called for each row in the order of the partition, and sees its own writes for earlier rows. If it fails for a
+row, its writes are undone and ``processing.exception.handler`` decides.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 from stateline.log.timestamps import checked_timestamp
 from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.given_rows import key_and_value, several
+from stateline.processing.function_results import key_and_value, several, written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import LazyColumn, Rows
 from stateline.processing.records import InputRecord
-from stateline.processing.unrun import written
 from stateline.processing.user_function import UserFunction
 from stateline.serde.plain import Serde
 
@@ -24,8 +23,8 @@ _Row = tuple[bytes | None, bytes | None, int, Any, Any]  # as bytes, the timesta
 
 
 class ProcessRows:
-    """For each row those that the function gives: (key, value), or a record with the timestamp that it is to have. With
-    `values_only` it gives values, and keys and timestamps stay."""
+    """Gives the rows that the function returns: (key, value), or a record with its timestamp. With `values_only` it
+    returns values, and keys and timestamps stay."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class ProcessRows:
         )
 
     def _taken(self, result: Iterable[Any] | None, given: InputRecord, raw_key: bytes | None) -> list[_Row]:
-        """All that it gave; a generator runs to its end here."""
+        """Return all rows of a result. A generator runs to its end here."""
         if result is None:
             return []
         several(result, self._function.function)

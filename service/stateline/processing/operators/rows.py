@@ -1,4 +1,4 @@
-"""What goes from operator to operator: the rows of a stream, or the changes of a table, a slice of them at once.
+"""Batches between operators: rows of a stream, or changes of a table.
 
 Both are kept by columns, because a slice has up to thousands of rows and most operators need few of the columns.
 """
@@ -14,34 +14,31 @@ from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class LazyColumn:
-    """Keys or values, as bytes (`raw`) and as what their serde reads (`typed`), which is read when it is first asked
-    for. None is None in both. Do not change either list."""
+    """Keys or values, as bytes (`raw`) and as objects (`typed`), deserialized on first use. None is None in both. Do
+    not change either list. The serde has written or checked `raw`, so reading it cannot fail."""
 
     __slots__ = ("_typed", "raw", "serde")
 
     def __init__(self, serde: Serde, raw: list[bytes | None], typed: list[Any] | None = None) -> None:
-        """`raw` was written or checked by the serde, so that reading it cannot fail."""
         self.serde = serde
         self.raw = raw
         self._typed = typed
 
     @property
     def typed(self) -> list[Any]:
-        """As objects."""
         if self._typed is None:
             read = self.serde.deserialize
             self._typed = [None if data is None else read(data) for data in self.raw]
         return self._typed
 
     def pick(self, places: Iterable[int]) -> LazyColumn:
-        """The rows at these places."""
         places = list(places)
         typed = None if self._typed is None else [self._typed[place] for place in places]
         return LazyColumn(self.serde, [self.raw[place] for place in places], typed)
 
 
 class Rows(NamedTuple):
-    """Rows of a stream, in order. `records` are those that they were made of: what a failure is told of."""
+    """Rows of a stream, in order. `records` are their origins, for failures."""
 
     keys: LazyColumn
     values: LazyColumn
@@ -50,16 +47,13 @@ class Rows(NamedTuple):
 
     @property
     def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """Key and value of each row, as their serdes read them."""
         return zip(self.keys.typed, self.values.typed, strict=True)
 
     @property
     def known_keys(self) -> list[bytes]:
-        """The keys of rows of which each has one."""
         return self.keys.raw  # type: ignore[return-value]  # as it says
 
     def pick(self, places: Sequence[int]) -> Rows:
-        """The rows at these places, in this order."""
         if len(places) == len(self.records):
             return self
         return Rows(
@@ -71,11 +65,9 @@ class Rows(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of a table: each key once, with the value before the slice and the one after it, None for none.
-
-    Keys and values are bytes as the table's changelog has them: those of windows and sessions with their times.
-    `timestamps` are those of the new values, of a deletion the record's. `records` made the changes.
-    """
+    """Changes of a table: each key once, with its value before and after the slice, None for none. Keys and values are
+    bytes as in the table's changelog: those of windows and sessions with their times. `timestamps` are those of the new
+    values, or of the deleting record. `records` made the changes."""
 
     keys: Sequence[bytes]
     old: Sequence[bytes | None]
@@ -85,5 +77,5 @@ class Changes(NamedTuple):
 
 
 def plain(rows: Iterable[bytes | None]) -> list[bytes | None]:
-    """The values of a timestamped store's rows, without their timestamps; None for none."""
+    """Return the values of a timestamped store's rows, without their timestamps."""
     return [None if row is None else row[TIMESTAMP.size :] for row in rows]

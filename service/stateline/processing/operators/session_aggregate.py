@@ -1,9 +1,9 @@
-"""Aggregations over sessions. A row of the store, a timestamped session store, is
-``segment ‖ key ‖ end:i64 ‖ start:i64`` → ``timestamp:i64 ‖ aggregate``.
+"""Aggregations over sessions. A row of the store, a timestamped session store, is ``segment ‖ key ‖ end:i64 ‖
+start:i64`` → ``timestamp:i64 ‖ aggregate``.
 
-As Kafka Streams' `KStreamSessionWindowAggregate`: records without a key are left out, those without a value are counted
-and given to functions. A record and the sessions that lie within the gap of it become one, unless that had ended too
-long ago. The stored timestamp is that of the record that came last, the one of the change the session's end.
+As in Kafka Streams' `KStreamSessionWindowAggregate`, records without a key are left out, and those without a value are
+aggregated. A record and the sessions within its gap become one, unless that session would have closed already. The
+stored timestamp is the last record's, the change's timestamp is the session's end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _Changed: TypeAlias = tuple[bytes, int, CachedSession | None, CachedSession | No
 
 
 class SessionAggregate:
-    """Rows in, changes of the table of sessions out. A record for which a function fails changes nothing, and does not
-    move time. Sessions that begin and are joined to others within a slice leave no trace."""
+    """Takes rows, gives changes of the table of sessions. A record for which a function fails changes nothing, and does
+    not move time. Sessions that begin and are joined within a slice leave no trace."""
 
     def __init__(
         self, name: str, store: str, windows: SessionWindows, folding: Folding, context: OperatorContext
@@ -85,7 +85,6 @@ class SessionAggregate:
         return self._put(changed, store_time)
 
     def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes:
-        """Into the store, and on to what follows."""
         row_keys = [key for key, _, _, _, _ in changed]
         new = [now for _, _, _, now, _ in changed]
         stored = zip(self._store.with_segments(row_keys), new, strict=True)
@@ -99,7 +98,6 @@ class SessionAggregate:
         )
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int]) -> dict[bytes, Sessions]:
-        """The sessions of these keys that the records can be joined to."""
         oldest: dict[bytes, int] = {}
         for key, at_ms in zip(keys, times, strict=True):
             if at_ms <= oldest.get(key, MAX_TIMESTAMP_MS):
@@ -110,8 +108,8 @@ class SessionAggregate:
     def _joined(
         self, sessions: Sessions, store_time: int, observed: int, key: bytes, typed_key: Any, value: Any, at_ms: int
     ) -> Sessions | None:
-        """The sessions of a key with one more record; None for one that comes too late. Those that the store's
-        retention hides are not joined."""
+        """Return a key's sessions with one more record; None if it is too late. Sessions that the retention hides are
+        not joined."""
         least_end = max(at_ms - self._gap, store_time - self._retention + 1)
         first = behind = len(sessions)
         start_ms = end_ms = at_ms
@@ -135,7 +133,7 @@ class SessionAggregate:
 def _differences(
     key: bytes, before: Sessions, after: Sessions
 ) -> Iterable[tuple[bytes, int, CachedSession | None, CachedSession | None]]:
-    """What of a key's sessions is other than before: the changelog's key, the end, what was there, and what is."""
+    """Return a key's changed sessions: the changelog's key, the end, the session before, and the session now."""
     if after and before == after[:-1]:  # one more, behind all others
         (end_ms, start_ms, _, _) = now = after[-1]
         return ((session_key(key, start_ms, end_ms), end_ms, None, now),)

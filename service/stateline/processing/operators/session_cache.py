@@ -1,6 +1,6 @@
-"""The sessions of the keys that an operator has met lately: a read of a store of sessions takes longer than all else.
+"""The sessions of recently used keys, because reading a store of sessions costs more than everything else.
 
-Only that operator writes the store, and it begins anew after a rollback, so what is here is what the store holds.
+Only the operator writes the store, and after a rollback it starts with an empty cache. So the cache equals the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BYTES = 32 * 1024 * 1024  # of aggregates, of all keys
 
 
 class CachedSession(NamedTuple):
-    """From its first record to its last one, with the timestamp of the record that it was made of last."""
+    """From the first record to the last one, with the timestamp of the newest record."""
 
     end_ms: int
     start_ms: int
@@ -27,7 +27,6 @@ class CachedSession(NamedTuple):
 
     @property
     def row(self) -> bytes:
-        """The stored bytes."""
         return TIMESTAMP.pack(self.timestamp_ms) + self.aggregate
 
 
@@ -35,11 +34,8 @@ Sessions = tuple[CachedSession, ...]  # by end, then start
 
 
 class SessionCache:
-    """Sessions by key, for each those that end at some time or later.
-
-    Keys that are forgotten, long after their last record, seldom have sessions that matter: what is not here ended
-    before `_complete_from`, and most records ask for later ones.
-    """
+    """Sessions by key, for each those that end at some time or later. Forgotten keys seldom have sessions that matter:
+    these ended before `_complete_from`, and most records ask for later ones."""
 
     def __init__(self, store: TimestampedSessionStore) -> None:
         self._store = store
@@ -50,7 +46,7 @@ class SessionCache:
         self._complete_from = 0 if store.is_empty() else store.stream_time_ms + 1
 
     def get(self, key: bytes, earliest_end: int) -> Sessions:
-        """The sessions of a key that end at this time or later, and perhaps older ones."""
+        """Return a key's sessions that end at this time or later, and perhaps older ones."""
         known = self._known.get(key)
         if known is not None and known[0] <= earliest_end:
             return known[1]
@@ -63,7 +59,6 @@ class SessionCache:
         return sessions
 
     def put(self, key: bytes, sessions: Sessions) -> None:
-        """What a key has now of the sessions of which `get` has told last."""
         earliest_end, _, size = self._known[key]
         if len(sessions) > _SESSIONS:
             earliest_end = max(earliest_end, sessions[-_SESSIONS - 1].end_ms + 1)
@@ -79,8 +74,7 @@ class SessionCache:
         self._bytes += size - size_before
 
     def trim(self) -> None:
-        """Forget the keys that are too many, or take too much. Between slices: within one, keys are expected that `get`
-        has met."""
+        """Forget keys beyond the limits. Call it between slices: within a slice, keys of `get` must stay."""
         while len(self._known) > _KEYS or self._bytes > _BYTES:
             _, (_, sessions, size) = self._known.popitem(last=False)
             self._bytes -= size

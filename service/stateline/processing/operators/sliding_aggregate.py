@@ -1,9 +1,8 @@
 """Aggregations over sliding windows. Rows of the store are those of `window_aggregate`.
 
-As Kafka Streams' `KStreamSlidingWindowAggregate`, whose steps these are: records without a key or a value are left out.
-A record makes the window that ends with it, and the one that begins right after it as soon as that has a record; it
-goes into every window that it lies in and that is still open. Records younger than one difference since 1970 share the
-window that begins there.
+The steps are those of Kafka Streams' `KStreamSlidingWindowAggregate`: records without a key or a value are left out. A
+record makes the window that ends with it, and the window right after it as soon as that has a record. It goes into
+every open window around it. Records younger than one difference since 1970 share the window that begins there.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from stateline_store.rows.windowed_keys import window_key
 
 
 class _Value(NamedTuple):
-    """An aggregate, and the largest timestamp of its records. None: not the first one yet."""
+    """An aggregate (None before the first record), and the largest timestamp of its records."""
 
     aggregate: bytes | None
     timestamp_ms: int
 
 
 class _KeyWindows:
-    """The windows of one key, by their starts: as the store has them, with what a slice has changed."""
+    """One key's windows by their starts: as stored (`before`), and with a slice's changes (`values`)."""
 
     def __init__(self, found: dict[int, _Value]) -> None:
         self.before = found
@@ -40,11 +39,10 @@ class _KeyWindows:
         self.starts = sorted(found)
 
     def between(self, first_ms: int, last_ms: int) -> list[int]:
-        """The starts in this span, both included, in order."""
         return self.starts[bisect_left(self.starts, first_ms) : bisect_right(self.starts, last_ms)]
 
     def put(self, start_ms: int, value: _Value) -> None:
-        """An aggregate of None is none."""
+        """Set a window. An aggregate of None deletes it."""
         known = start_ms in self.values
         if value.aggregate is None:
             if known:
@@ -57,8 +55,8 @@ class _KeyWindows:
 
 
 class SlidingAggregate:
-    """Rows in, changes of the table of aggregates out. A record for which a function fails changes nothing, in none of
-    its windows, and does not move time."""
+    """Takes rows, gives changes of the table of aggregates. A record for which a function fails changes nothing, in
+    none of its windows, and does not move time."""
 
     def __init__(
         self, name: str, store: str, windows: SlidingWindows, folding: Folding, context: OperatorContext
@@ -100,7 +98,6 @@ class SlidingAggregate:
         return self._keep(rows, windows_of, last, observed, store_time) if last else None
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[bytes, _KeyWindows]:
-        """The windows of these keys that the records may ask for."""
         spans: dict[bytes, tuple[int, int]] = {}
         in_time = observed - self._grace - self._difference
         for key, at_ms in zip(keys, times, strict=True):
@@ -120,7 +117,6 @@ class SlidingAggregate:
         observed: int,
         store_time: int,
     ) -> Changes:
-        """Stage what was put; what changed."""
         old = [windows_of[key].before.get(start_ms) for key, start_ms in last]
         new = [windows_of[key].values.get(start_ms) for key, start_ms in last]
         stored = zip(self._store.stored_keys(last), new, strict=True)
@@ -143,17 +139,17 @@ def _row(value: _Value | None) -> bytes | None:
 
 
 class _Step:
-    """What one record does to the windows of its key: `puts` are made when no function has failed."""
+    """One record's effect on the windows of its key. `puts` are made if no function fails. Windows that end before
+    `close_time` are closed."""
 
     def __init__(self, folding: Folding, key: Any, value: Any, at_ms: int, difference: int, close_time: int) -> None:
-        """`close_time`: windows that end before are closed."""
         self._folding, self._key, self._value = folding, key, value
         self.at_ms, self._difference, self._close_time = at_ms, difference, close_time
         self.puts: list[tuple[int, _Value]] = []
         self.late = 0
 
     def run(self, windows: _KeyWindows, least_start: int) -> None:
-        """Of the windows those that start before `least_start` are not seen."""
+        """Process the record. Windows that start before `least_start` are not seen."""
         if self.at_ms + self._difference < self._close_time:
             self.late += 1
         elif self.at_ms < self._difference:
@@ -194,7 +190,8 @@ class _Step:
             self.puts.append((at_ms + 1, right))
 
     def _early(self, windows: _KeyWindows, least_start: int) -> None:
-        """KStreamSlidingWindowAggregate.processEarly: windows that would begin before 1970 are one, from there."""
+        """KStreamSlidingWindowAggregate.processEarly: windows that would begin before 1970 are one window, from
+        there."""
         at_ms, values = self.at_ms, windows.values
         combined: _Value | None = None
         right: _Value | None = None
@@ -220,7 +217,6 @@ class _Step:
         self._update(0, combined or _Value(None, at_ms))
 
     def _update(self, start: int, value: _Value) -> None:
-        """Add the record to a window, unless it is closed."""
         if start + self._difference < self._close_time:
             self.late += 1
             return

@@ -1,4 +1,4 @@
-"""Where records come in: as a stream, or as changes of a table that is kept of the topic."""
+"""Where records come in: as a stream, or as changes of a topic's table."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ class StreamSource:
 
 
 class TableSource:
-    """The newest record of each key is a change, also when the value stayed as it was; and each key that has expired.
-
-    A table that is ahead of the records, because the group's offsets were lost, has the newer value before and after.
-    """
+    """The newest record of each key is a change, also with an unchanged value. So is each key that has expired. If the
+    group's offsets were lost, a table is ahead of the records and has the newer value before and after."""
 
     def __init__(self, table: str, context: OperatorContext) -> None:
         self._store = context.stores[table]
@@ -60,8 +58,7 @@ class TableSource:
 
 
 def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record) -> Changes:
-    """These, and as deletions what the table let go of with them, at stream time; `record` is the last one that it
-    took. What was put and has expired since is among these already."""
+    """Add keys that the table let expire, as deletions at stream time. `record` is the last one that it took."""
     expired, changed, at_ms = store.take_expired(), set(changes.keys), store.stream_time_ms
     gone = [key for key in expired if key not in changed]
     each = zip(changes.keys, changes.new, changes.timestamps, strict=True)

@@ -1,23 +1,22 @@
-"""Operators without state: a user's function for each row. A function gets the row's key and value, as their serdes
-read them; a row for which it fails is handled by ``processing.exception.handler``.
-"""
+"""Operators without state. A function gets each row's key and value as their serdes read them. If it fails for a row,
+``processing.exception.handler`` decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from stateline.processing.given_rows import key_and_value, several
+from stateline.processing.function_results import key_and_value, refuse_unrun, several, written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, LazyColumn, Rows
-from stateline.processing.unrun import refuse_unrun, written
 from stateline.serde.plain import Serde
 
 _KeyValue = tuple[Any, Any]
 
 
 class Filter:
-    """Rows for which the function answers `keep`."""
+    """Gives the rows for which the function answers `keep`."""
 
     def __init__(self, name: str, function: Callable[[Any, Any], object], keep: bool, context: OperatorContext) -> None:
         self._name, self._function, self._keep, self._context = name, function, keep, context
@@ -31,7 +30,7 @@ class Filter:
 
 
 class Peek:
-    """All rows, as they are; the function is called for each."""
+    """Gives all rows unchanged, and calls the function for each."""
 
     def __init__(self, name: str, function: Callable[[Any, Any], object], context: OperatorContext) -> None:
         self._name, self._function, self._context = name, function, context
@@ -45,7 +44,7 @@ class Peek:
 
 
 class Merge:
-    """All rows, as they are, of several streams."""
+    """Gives all rows of several streams unchanged."""
 
     def __init__(self, context: OperatorContext) -> None:
         del context
@@ -55,7 +54,7 @@ class Merge:
 
 
 class MapValues:
-    """Each row with the value that the function makes of it."""
+    """Gives each row with the function's value."""
 
     def __init__(self, name: str, function: Callable[[Any, Any], Any], value: Serde, context: OperatorContext) -> None:
         self._name, self._function, self._serde, self._context = name, function, value, context
@@ -71,41 +70,37 @@ class MapValues:
         return kept._replace(values=values)
 
 
+@dataclass(frozen=True, slots=True)
 class FlatMap:
-    """For each row those (key, value) that the function gives, with its timestamp."""
+    """Gives the (key, value) pairs of the function for each row, with the row's timestamp."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Any, Any], Iterable[_KeyValue]],
-        key: Serde,
-        value: Serde,
-        context: OperatorContext,
-    ) -> None:
-        self._name, self._function, self._context = name, function, context
-        self._key, self._value = key, value
+    name: str
+    function: Callable[[Any, Any], Iterable[_KeyValue]]
+    key: Serde
+    value: Serde
+    context: OperatorContext
 
     def process(self, rows: Rows) -> Rows:
         def mapped(pair: _KeyValue) -> list[tuple[bytes | None, bytes | None, _KeyValue]]:
-            given = several(self._function(*pair), self._function)
-            made = [key_and_value(one, self._function) for one in given]
-            return [(written(self._key, key), written(self._value, value), (key, value)) for key, value in made]
+            given = several(self.function(*pair), self.function)
+            made = [key_and_value(one, self.function) for one in given]
+            return [(written(self.key, key), written(self.value, value), (key, value)) for key, value in made]
 
         found = [
             (place, one)
-            for place, several in self._context.each(self._name, rows.records, rows.pairs, mapped)
+            for place, several in self.context.each(self.name, rows.records, rows.pairs, mapped)
             for one in several
         ]
         return Rows(
-            LazyColumn(self._key, [key for _, (key, _, _) in found], [pair[0] for _, (_, _, pair) in found]),
-            LazyColumn(self._value, [value for _, (_, value, _) in found], [pair[1] for _, (_, _, pair) in found]),
+            LazyColumn(self.key, [key for _, (key, _, _) in found], [pair[0] for _, (_, _, pair) in found]),
+            LazyColumn(self.value, [value for _, (_, value, _) in found], [pair[1] for _, (_, _, pair) in found]),
             [rows.timestamps[place] for place, _ in found],
             [rows.records[place] for place, _ in found],
         )
 
 
 class ToStream:
-    """The changes of a table as rows: the new values, None for what was deleted."""
+    """Gives a table's changes as rows: the new values, None for deleted ones."""
 
     def __init__(self, key: Serde, value: Serde, context: OperatorContext) -> None:
         del context

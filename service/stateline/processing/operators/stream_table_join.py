@@ -1,7 +1,7 @@
-"""Joins of a stream with a table: each row with what the table has under its key then.
+"""Joins of a stream with a table: each row with the table's value for its key at that time.
 
-Kafka Streams' rules (`KStreamKTableJoinProcessor`): rows without a value are dropped, and rows without a key, which a
-left join keeps and gives no table value. The result has the row's timestamp.
+By Kafka Streams' rules (`KStreamKTableJoinProcessor`), rows without a value are dropped. Rows without a key are
+dropped, too, except by a left join, which gives them no table value. The result has the row's timestamp.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.function_results import written
 from stateline.processing.operators.grouping import with_key_and_value, with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import LazyColumn, Rows
-from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
 from stateline_store import TransactionalStore, VersionedStore
 
 
 class StreamTableJoin:
-    """Rows in, rows with the joined values out. Without `left` only those that the table has a value for.
-
-    A versioned table is asked for the value that was valid at the row's timestamp. A function `on` says of a row under
-    which key of the table to look; a row for which it gives None is dropped, too, unless `left`.
-    """
+    """Takes rows, gives rows with the joined values; without `left` only those with a table value. A versioned table is
+    asked for the value at the row's timestamp. `on` returns the table's key for a row. If it returns None, the row is
+    dropped unless `left`."""
 
     def __init__(
         self,
@@ -58,7 +56,6 @@ class StreamTableJoin:
         return kept._replace(values=LazyColumn(self._serde, [raw for _, (raw, _) in made], [v for _, (_, v) in made]))
 
     def _with_keys(self, rows: Rows) -> tuple[Rows, Sequence[bytes | None]]:
-        """The rows that are not dropped, and the keys to look under."""
         failures, on = self._context.failures, self._on
         if on is None:
             rows = with_value(rows, failures) if self._left else with_key_and_value(rows, failures)
@@ -74,7 +71,6 @@ class StreamTableJoin:
 
 
 def _values(store: TransactionalStore, keys: Sequence[bytes | None], timestamps: Sequence[int]) -> list[bytes | None]:
-    """What the table has under each key, None without a key."""
     if isinstance(store, VersionedStore):
         pairs = zip(keys, timestamps, strict=True)
         versions = [None if key is None else store.get_as_of(key, at) for key, at in pairs]

@@ -1,7 +1,7 @@
-"""Joins of two tables: each change of one side with the row that the other side has then.
+"""Joins of two tables: each change of one side with the other side's row at that time.
 
-Kafka Streams' rules (`KTableKTableInnerJoin`, `…LeftJoin`, `…RightJoin`, `…OuterJoin`): a result's timestamp is the
-larger one of both sides; where a side is missing that the joiner must have, the result is deleted.
+By Kafka Streams' rules (`KTableKTableInnerJoin`, `…LeftJoin`, `…RightJoin`, `…OuterJoin`), a result has the larger
+timestamp of both sides. If a side is missing that the join needs, the result is deleted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from stateline.model.record_size import refuse_too_large
+from stateline.processing.function_results import written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, plain
 from stateline.processing.operators.table_steps import changed
-from stateline.processing.unrun import written
 from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
@@ -22,15 +22,13 @@ JoinKind: TypeAlias = Literal["inner", "left", "outer"]
 
 
 class Outcome(enum.Enum):
-    """What a change of one side does to the result."""
-
     NOTHING = "nothing"
     DELETED = "deleted"
     JOINED = "joined"
 
 
 def outcome(kind: JoinKind, is_left: bool, old: bytes | None, new: bytes | None, other: bytes | None) -> Outcome:
-    """Of a change of the left side, or of the right one, from `old` to `new`, when the other side has `other`."""
+    """Decide the effect of one side's change from `old` to `new`, while the other side has `other`."""
     may_miss_other = kind == "outer" or (kind == "left" and is_left)
     may_be_missing = kind == "outer" or (kind == "left" and not is_left)
     if other is None and (not may_miss_other or (old is None and new is None)):
@@ -41,8 +39,8 @@ def outcome(kind: JoinKind, is_left: bool, old: bytes | None, new: bytes | None,
 
 
 class Joined(NamedTuple):
-    """What both sides of a join share. `joiner` gets the left value and the right one, None for one that is missing;
-    `left` and `right` are the serdes of these values, `value` that of the result."""
+    """What both sides of a join share. `joiner` gets the left and the right value, None for a missing one. `left` and
+    `right` are the serdes of these values, `value` that of the result."""
 
     name: str
     kind: JoinKind
@@ -54,8 +52,7 @@ class Joined(NamedTuple):
 
 
 class JoinSide:
-    """One side: takes the changes of its table, looks into the store of the other one, and gives changes of the
-    result, to be kept in the result's store."""
+    """One side: takes its table's changes, looks into the other side's store, and gives changes of the result."""
 
     def __init__(self, joined: Joined, is_left: bool, other: str, context: OperatorContext) -> None:
         self._joined, self._is_left, self._context = joined, is_left, context
@@ -94,7 +91,7 @@ class JoinSide:
         return data
 
     def _delete_what_is_left_over(self, changes: Changes, others: list[bytes | None], outcomes: list[Outcome]) -> None:
-        """Both sides of one topic lose a key at once, and an inner join then has neither value beside the other."""
+        """If both sides are of one topic, they lose a key at once: an inner join then sees neither value."""
         gone = [n for n, data in enumerate(changes.new) if data is None and others[n] is None]
         if self._joined.kind == "inner" and gone:
             for n, row in zip(gone, self._result.get_rows([changes.keys[n] for n in gone]), strict=True):

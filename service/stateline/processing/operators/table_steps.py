@@ -1,12 +1,13 @@
-"""Tables of tables: their changes, kept in stores of their own.
+"""Tables made of tables, kept in stores of their own.
 
-A function gets a key and a value, as their serdes read them; a change for which it fails is left out, so that the
-result's key stays as it was.
+A function gets key and value as their serdes read them. If it fails for a change, the change is left out and the
+result's key stays unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from stateline.model.record_size import refuse_too_large
@@ -18,10 +19,8 @@ from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class Keep:
-    """Takes changes, puts their new values into a store, and gives what changed there.
-
-    What is not there and stays away is no change.
-    """
+    """Puts the new values of changes into a store, and gives the changes there. An absent key that stays absent is no
+    change."""
 
     def __init__(self, store: str, context: OperatorContext) -> None:
         self._store = context.stores[store]
@@ -38,8 +37,8 @@ class Keep:
 
 
 class NewestOfEachKey:
-    """The rows of a stream as changes of a table, whose old values are not known yet. Rows without a key are dropped,
-    those without a value delete, as Kafka Streams' `toTable` has it."""
+    """Gives rows as changes of a table; old values are unknown. As in Kafka Streams' `toTable`, rows without a key are
+    dropped, and rows without a value delete."""
 
     def __init__(self, name: str, context: OperatorContext) -> None:
         self._name, self._context = name, context
@@ -53,7 +52,6 @@ class NewestOfEachKey:
 
 
 def _fitting(name: str, rows: Rows, context: OperatorContext) -> Rows:
-    """The rows that a changelog takes; the others have failed."""
     pairs = list(zip(rows.keys.raw, rows.values.raw, strict=True))
     if all(len(key or b"") + len(value or b"") <= context.max_record_bytes for key, value in pairs):
         return rows
@@ -61,36 +59,32 @@ def _fitting(name: str, rows: Rows, context: OperatorContext) -> Rows:
     return rows.pick([place for place, _ in fitting])
 
 
+@dataclass(frozen=True, slots=True)
 class MapTable:
-    """Changes with what the function makes of key, value and the value's bytes; None, and what is deleted, deletes."""
+    """Gives changes with the function's result for key, value and the value's bytes. None deletes. The serdes are those
+    of the incoming changes."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Any, Any, bytes], bytes | None],
-        key: Serde,
-        value: Serde,
-        context: OperatorContext,
-    ) -> None:
-        """The serdes are those of the changes that come in."""
-        self._name, self._function, self._context = name, function, context
-        self._key, self._value = key, value
+    name: str
+    function: Callable[[Any, Any, bytes], bytes | None]
+    key: Serde
+    value: Serde
+    context: OperatorContext
 
     def process(self, changes: Changes) -> Changes:
         def mapped(pair: tuple[bytes, bytes | None]) -> bytes | None:
             key, data = pair
             if data is None:
                 return None
-            made = self._function(self._key.deserialize(key), self._value.deserialize(data), data)
-            refuse_too_large(key, made, self._context.max_record_bytes)
+            made = self.function(self.key.deserialize(key), self.value.deserialize(data), data)
+            refuse_too_large(key, made, self.context.max_record_bytes)
             return made
 
         pairs = zip(changes.keys, changes.new, strict=True)
-        return changed(changes, self._context.each(self._name, changes.records, pairs, mapped))
+        return changed(changes, self.context.each(self.name, changes.records, pairs, mapped))
 
 
 def changed(changes: Changes, made: Iterable[tuple[int, bytes | None]]) -> Changes:
-    """The changes at these places, with new values; the old ones are not known yet."""
+    """Return the changes at these places with new values; old values are unknown."""
     places, new = [], []
     for place, data in made:
         places.append(place)

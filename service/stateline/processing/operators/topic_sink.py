@@ -1,24 +1,20 @@
-"""Rows that leave to a topic: part of the task's next commit."""
+"""Writes rows to a topic, as part of the task's next commit."""
 
 from __future__ import annotations
 
 from stateline.model.record_size import refuse_too_large
 from stateline.model.topic import Topic
+from stateline.processing.function_results import written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
 from stateline.processing.records import OutputRecord
-from stateline.processing.unrun import written
 from stateline.serde.binding import writes_as
 from stateline.serde.windowed import partition_key
 
 
 class TopicSink:
-    """Writes each row to a topic, with the row's timestamp, and gives nothing on. Rows of windows and sessions go where
-    their inner key belongs.
-
-    Rows that serdes of the same names have written, for this topic where they ask for one, are the topic's bytes;
-    others are written anew.
-    """
+    """Writes each row with its timestamp. Rows of windows and sessions go to their inner key's partition. Bytes that
+    serdes of the same names have written are copied. Others are serialized again."""
 
     def __init__(self, name: str, topic: Topic, context: OperatorContext) -> None:
         self._name, self._topic, self._context = name, topic, context

@@ -1,9 +1,9 @@
-"""Aggregations over tumbling and hopping windows. A row of the store, a timestamped window store, is
-``segment ‖ key ‖ start:i64 ‖ 0:i32`` → ``timestamp:i64 ‖ aggregate``.
+"""Aggregations over tumbling and hopping windows. A row of the store, a timestamped window store, is ``segment ‖ key ‖
+start:i64 ‖ 0:i32`` → ``timestamp:i64 ‖ aggregate``.
 
-As Kafka Streams' `KStreamWindowAggregate`: records without a key are left out, those without a value are counted and
-given to functions. A record goes into those of its windows that are still open, as of the largest timestamp up to it
-and with it. The timestamp of a window is the largest of its records.
+As in Kafka Streams' `KStreamWindowAggregate`, records without a key are left out, and those without a value are
+aggregated. A record goes into those of its windows that are still open at the largest timestamp so far, its own
+included. A window's timestamp is the largest of its records.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _Window = tuple[bytes, int]  # key and start
 
 
 class _WindowOperator:
-    """The store of the windows, and how far its operator has come in time."""
-
     def __init__(self, store: str, windows: TimeWindows, context: OperatorContext) -> None:
         opened = context.stores[store]
         if not isinstance(opened, WindowStore):
@@ -38,7 +36,6 @@ class _WindowOperator:
         begin(opened, windows, context)
 
     def _starts(self, at_ms: int) -> range:
-        """Of the windows that a record of this time belongs to."""
         first = max(0, at_ms - self._size + self._advance) // self._advance * self._advance
         return range(first, at_ms + 1, self._advance)
 
@@ -52,14 +49,14 @@ class _WindowOperator:
         records: Sequence[Record],
         observed_ms: int,
     ) -> Changes:
-        """Stage the new rows of these windows, whose stored keys these are; what changed."""
+        """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
         self._store.put_rows(dict(zip(keys, new, strict=True)), max(start for _, start in windows))
         self._context.times.observe(self._store.name, observed_ms)
         return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
 
 
 class WindowCount(_WindowOperator):
-    """Rows in, changes of the table of counts out."""
+    """Takes rows, gives changes of the table of counts."""
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
@@ -77,7 +74,7 @@ class WindowCount(_WindowOperator):
         return self._keep(counts, keys, old, new, stamps, list(last.values()), observed)
 
     def _open_windows(self, rows: Rows) -> tuple[list[_Window], Sequence[int], Sequence[Record]]:
-        """A window for each record, several when they overlap, with the records' timestamps and the records."""
+        """Return a window for each record (several if they overlap), the records' timestamps, and the records."""
         keys, times, records = rows.known_keys, rows.timestamps, rows.records
         oldest = self._starts(min(times))[0]
         if oldest + self._closed_after > max(self._context.times.observed(self._store.name), max(times)):
@@ -91,7 +88,6 @@ class WindowCount(_WindowOperator):
         return [window for window, _ in found], [times[n] for n in places], [records[n] for n in places]
 
     def _not_late(self, keys: Sequence[bytes], times: Sequence[int]) -> Iterator[tuple[_Window, int]]:
-        """The open windows of each record, with its place."""
         observed, late = self._context.times.observed(self._store.name), 0
         for place, (key, at_ms) in enumerate(zip(keys, times, strict=True)):
             observed = max(observed, at_ms)
@@ -105,8 +101,8 @@ class WindowCount(_WindowOperator):
 
 
 class WindowFold(_WindowOperator):
-    """Rows in, changes of the table of aggregates out. A record for which a function fails changes nothing, in none of
-    its windows, and does not move time."""
+    """Takes rows, gives changes of the table of aggregates. A record for which a function fails changes nothing, in
+    none of its windows, and does not move time."""
 
     def __init__(self, name: str, store: str, windows: TimeWindows, folding: Folding, context: OperatorContext) -> None:
         super().__init__(store, windows, context)
@@ -146,7 +142,6 @@ class WindowFold(_WindowOperator):
         return self._keep(last, self._store.stored_keys(last), old, list(new_rows.values()), stamps, records, observed)
 
     def _stored(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[_Window, bytes | None]:
-        """What is in the windows that these records may go into."""
         wanted = dict.fromkeys(
             (key, start)
             for key, at_ms in zip(keys, times, strict=True)

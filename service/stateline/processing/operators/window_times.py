@@ -1,8 +1,7 @@
-"""Up to where in time a windowed store has come, when its operators begin.
+"""Finds how far in time a windowed store has come when its operator begins.
 
-The largest timestamp that an operator was given is kept with its store. A store that was restored from its changelog,
-because its disk was lost or its process was killed between the log's commit and its own, is further than what it has
-kept.
+The store keeps the largest timestamp that its operator was given. A store that was restored from its changelog may be
+further: its disk was lost, or its process was killed between the log's commit and its own.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from stateline_store.stores.segmented_store import SegmentedStore
 
 
 def begin(store: SegmentedStore, windows: AnyWindows, context: OperatorContext) -> None:
-    """Take up the time that the store's rows speak of.
+    """Take up the time of the store's rows.
 
-    Exactly once, all that was written for the input that these rows are of was one transaction: its time is theirs, and
-    the final results that followed from it have been given on. (Unless an aggregate became None by the newest record:
-    then there is no row of it, and what only that record has closed comes again.) It reads the segments of the newest
-    windows: about a second for a million rows.
+    Exactly once, everything written for these rows' input was one transaction. So the time is theirs, and their final
+    results were emitted. (Except if the newest record made an aggregate None: no row shows it, and windows that only
+    that record has closed are emitted again.) This reads the segments of the newest windows: about a second for a
+    million rows.
 
-    At least once, some rows may be missing, whose input comes again: nothing of it must be too late because of the
-    others, apart from what the retention hides. Final results go on from the store's own last commit, and some windows
-    come again, all that are kept when its disk was lost.
+    At least once, rows may be missing, and their input comes again. It must not be too late because of other rows,
+    except for what the retention hides. Final results continue from the store's last commit. Some windows are emitted
+    again; if the disk was lost, all that are kept.
     """
     newest_ms = store.stream_time_ms
     if newest_ms < 0:
@@ -43,7 +42,7 @@ def begin(store: SegmentedStore, windows: AnyWindows, context: OperatorContext) 
 
 
 def placed_in_time(rows: Rows, context: OperatorContext) -> Rows:
-    """The rows that have a key and a time; the others are dropped and counted."""
+    """Return the rows with a key and a valid time. The others are dropped and counted."""
     rows = with_key(rows, context.failures)
     if not rows.records or min(rows.timestamps) >= 0:
         return rows

@@ -46,24 +46,21 @@ _SLICE_RECORDS = 2_000
 
 
 def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly_once: bool) -> bool:
-    """Whether an application's worker produces anything: changelogs, forwarded records, dead letters, and exactly once
-    the offsets of input that was put into stores, of which a table's own say as much."""
+    """Return whether a worker produces anything: changelogs, forwarded records, dead letters, or, exactly once, input
+    offsets beside stores. A table's own offsets say where it resumes."""
     written = any(d.source is None and (d.logged or exactly_once) for d in topology.stores.values())
     forwards = any(p.forwards for s in topology.subtopologies for p in s.processors)
     return written or forwards or dead_letter_topic is not None
 
 
 def transactional_id(application_id: str, identity: str) -> str:
-    """Of a worker's producer; `identity` is its name among the application's workers."""
+    """Return the producer's id of the worker that is named `identity` among the application's workers."""
     return f"{application_id}-{identity}"
 
 
 class Committer:
-    """Owns the producer and its transaction. One worker's, used on its thread only.
-
-    The worker's member name makes the transactional id: it names the worker in its application, over restarts.
-    A topology of tables alone has no producer: their own offsets say where to resume.
-    """
+    """Owns the producer and its transaction. One worker's, on its thread. The member name, which survives restarts,
+    makes the transactional id. A topology of tables alone has no producer: their own offsets say where to resume."""
 
     def __init__(self, context: WorkerContext) -> None:
         config, topology = context.config, context.topology
@@ -81,10 +78,8 @@ class Committer:
         self._in_transaction = False
 
     def settle(self) -> None:
-        """Make the producer anew: under exactly-once this fences predecessors and settles what they left open.
-
-        Call it before the first record is read and after every failure.
-        """
+        """Make a new producer. Exactly once, this fences predecessors and settles what they left open. Call it before
+        the first record is read and after every failure."""
         self.close()
         if self._needed:
             self._producer = self._log.producer(self._transactional_id)
@@ -94,8 +89,7 @@ class Committer:
                 self._producer.leave_out(self._forwarded, self._failures.cannot_produce)
 
     def send(self, outputs: Iterable[OutputRecord]) -> None:
-        """Queue forwarded records: they are part of the next commit. ``production.exception.handler`` handles records
-        that the log refuses at once."""
+        """Queue forwarded records for the next commit. ``production.exception.handler`` handles refused ones."""
         for record in outputs:
             topic, key, value, timestamp_ms, headers, where = record
             try:
@@ -106,14 +100,13 @@ class Committer:
                 self._failures.cannot_produce(topic, key, error)
 
     def write_out(self) -> None:
-        """At least once, flush the records that were sent: they would reach the log within milliseconds anyway. Exactly
-        once nobody sees them before the commit, so nothing is done. Raises what the log raises."""
+        """At least once, flush sent records. Exactly once nobody sees them before the commit. Raises what the log
+        raises."""
         if self._producer is not None and not self._exactly_once:
             self._producer.flush()
 
     @property
     def is_all_or_nothing(self) -> bool:
-        """Whether tasks can only be committed together."""
         return self._exactly_once and self._needed
 
     def commit(self, tasks: Sequence[Task], consumer: Consumer, epochs: EpochNumbers = NO_EPOCHS) -> None:
@@ -147,7 +140,6 @@ class Committer:
                 reached("commit:task-announced")
 
     def _let_in(self, left_s: float) -> float:
-        """Answer queries for at most so long. Returns the time that is left."""
         if left_s <= 0:
             return 0.0
         began_s = time.monotonic()
@@ -200,8 +192,7 @@ class Committer:
         return offsets
 
     def _answering(self, consumer: Consumer, work: Callable[[], T]) -> T:
-        """Return what this work with the log returns, or raise what it raises. If another thread may do it, queries
-        are answered meanwhile."""
+        """Do this work with the log. If another thread may do it, answer queries meanwhile."""
         if consumer.keeps_to_thread:
             return work()
         patience = self._log.patience
@@ -218,7 +209,6 @@ class Committer:
         return outcome.result()
 
     def close(self) -> None:
-        """Release the producer; an open transaction is aborted."""
         if self._producer is not None:
             self._producer.close()
         self._producer = None
@@ -240,7 +230,7 @@ class Committer:
                     self._queries.let_in()
 
     def _writer(self) -> Producer:
-        """The producer, inside a transaction under exactly-once."""
+        """Return the producer, exactly once inside a transaction."""
         if self._producer is None:
             raise AssertionError("This topology writes nothing to the log, yet something was written.")
         if self._exactly_once and not self._in_transaction:

@@ -7,22 +7,25 @@ In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobo
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stateline.log.interface import Consumer
+from stateline.model.topology import Topology
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.commit.epochs import EpochGate
-from stateline.worker.commit.purge import Purge
 from stateline.worker.commit.work_trace import WorkTrace
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
-from stateline_store import RetryLaterError
+from stateline_store import RetryLaterError, StatelineError, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 # An early commit, which spares readers a longer one, comes after at least so many times the time that a commit waits
 # for disks and the log. The least wait of the last few counts, because longer waits are those for other programs.
@@ -31,8 +34,6 @@ _LAST_FEW = 8
 
 
 class CommitSchedule:
-    """One worker's, on its thread."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -67,7 +68,6 @@ class CommitSchedule:
         return _LEAST_REST * min(self._waited_s, default=0.0)
 
     def _holds_up(self) -> bool:
-        """Return whether the next commit would hold readers up, and a commit now would help."""
         if not (self._queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
             return False
         return any(task.stores.will_stall for task in self._to_commit(self._ended_epochs(), to_free_memory=False))
@@ -90,8 +90,8 @@ class CommitSchedule:
             self._last_commit_s = time.monotonic()
 
     def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
-        """Return whether work since then (`time.monotonic`) has lasted: a commit came a whole interval later, or all
-        input is read and committed. A worker that fails at the same record again and again makes no commit so late."""
+        """Return whether work since then (`time.monotonic`) has lasted: a commit came an interval later, or all input
+        is committed. A worker that fails at the same record again and again makes no commit so late."""
         if self._last_work_s >= began_s + self._interval_s:
             return True
         return not self._tasks.dirty() and all(consumer.lag(source) == 0 for source in self._tasks.by_source)
@@ -110,7 +110,6 @@ class CommitSchedule:
         return self._epochs.numbers() if self._epochs.is_reached(self._tasks.next_offsets()) else None
 
     def _to_commit(self, epochs: EpochNumbers | None, *, to_free_memory: bool) -> Sequence[Task]:
-        """Return the tasks that a commit now has. `epochs` as `_ended_epochs`."""
         if epochs is not None:
             wanted = [t for t in self._tasks.running if t.processing.dirty or not t.marks.is_in_step(epochs)]
             unnoted = [t for t in self._tasks.running if t.processing.is_unnoted and t not in wanted]
@@ -118,3 +117,50 @@ class CommitSchedule:
         if self._committer.is_all_or_nothing:
             return self._tasks.dirty() if to_free_memory else []
         return [task for task in self._tasks.dirty() if to_free_memory or task.marks.is_loading()]
+
+
+def purged_topics(topology: Topology) -> frozenset[str]:
+    """Return the repartition topics that are read only once: they have no table, and no pipeline reads them. Pure."""
+    others = {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
+    others |= {table.source.name for table in topology.global_tables.values() if table.source is not None}
+    return frozenset(
+        topic.name
+        for subtopology in topology.subtopologies
+        for topic in subtopology.sources
+        if topic.internal and not subtopology.tables(topic.name) and topic.name not in others
+    )
+
+
+class Purge:
+    """Deletes processed records of repartition topics, as Kafka Streams does: nobody else reads them. After a failure a
+    later commit deletes them. One worker's, on its thread."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._admin = context.admin
+        self._topics = purged_topics(context.topology)
+        self._interval_s = context.config.repartition_purge_interval_ms / 1000
+        self._due_s = time.monotonic() + self._interval_s
+        self._purged: dict[TopicPartition, int] = {}
+        self._failed = False
+
+    def after_commit(self, tasks: Iterable[Task]) -> None:
+        now_s = time.monotonic()
+        if not self._topics or now_s < self._due_s:
+            return
+        self._due_s = now_s + self._interval_s
+        committed = {
+            partition: offset
+            for task in tasks
+            for partition, offset in task.processing.committed_next_offsets.items()
+            if partition.topic in self._topics and offset > self._purged.get(partition, 0)
+        }
+        try:
+            self._admin.delete_records(committed)
+        except StatelineError as error:
+            if not self._failed:  # once
+                logger.warning("Repartition topics keep what has been processed until this is mended: %s", error)
+            self._failed = True
+            self._purged.clear()  # a topic may have been created again
+            return
+        self._failed = False
+        self._purged.update(committed)

@@ -54,7 +54,6 @@ class Epoch:
     ends: Mapping[TopicPartition, int] | None
 
     def bound(self, partition: TopicPartition) -> int:
-        """Return the first offset behind this epoch."""
         return 0 if self.ends is None else self.ends.get(partition, -1) + 1
 
 
@@ -67,28 +66,23 @@ def epoch_of(record: Record) -> Epoch:
 
 
 class Epochs:
-    """The epochs of one pipeline, as one worker goes through them. Pure.
-
-    Positions are next offsets of the result topics' partitions that the worker has.
-    """
+    """One pipeline's epochs, as one worker goes through them. Positions are next offsets of its result partitions.
+    Pure."""
 
     def __init__(self) -> None:
         self.newest = self.target = Epoch(0, {})  # before the first micro-batch there is nothing
 
     def begin(self) -> None:
-        """All existing markers were read: the newest is the first target."""
         if self.target.number == 0:
             self.target = self.newest
 
     def move_on(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Make the newest epoch the target if all partitions are at the end of the last one, or one is beyond it. Call
-        it after a due commit was made, if that was possible."""
+        """Make the newest epoch the target if the last one is reached or passed. Call it after a due commit."""
         passed = any(at > self.target.bound(partition) for partition, at in positions.items())
         if passed or self.target.ends is None or self.is_reached(positions):
             self.target = self.newest
 
     def is_reached(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Return whether all partitions are at the end of the target."""
         return self.target.ends is not None and all(
             at == self.target.bound(partition) for partition, at in positions.items()
         )
@@ -96,8 +90,6 @@ class Epochs:
 
 @dataclass(slots=True)
 class _Pipeline:
-    """One pipeline: its markers' topic, and the result topics that this application reads."""
-
     epochs_topic: str
     results: frozenset[str]
     epochs: Epochs = field(default_factory=Epochs)
@@ -128,7 +120,6 @@ class EpochGate:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is a pipeline of whole epochs."""
         return bool(self._pipelines)
 
     def look_now(self) -> None:
@@ -178,19 +169,17 @@ class EpochGate:
         return found
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Drop kept records of a partition that went to another worker or is read again. Returns whether it was
+        """Drop kept records of a partition that another worker reads, or that is read again. Returns whether it was
         paused."""
         self._passed.pop(partition, None)
         return self._beyond.pop(partition, None) is not None
 
     def move_on(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Call `Epochs.move_on` for every pipeline, with the next offsets of the worker's tasks."""
         for pipeline in self._pipelines:
             pipeline.epochs.move_on(self._positions(pipeline, next_offsets))
 
     def is_reached(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether all partitions are at the end of their epoch, so that a commit is whole. False until all
-        existing markers are read."""
+        """Return whether all partitions are at the end of their epoch. False until all existing markers are read."""
         if not self.is_needed:
             return True
         return (
@@ -200,7 +189,6 @@ class EpochGate:
         )
 
     def numbers(self) -> EpochNumbers:
-        """Return the numbers of the targets, which stores keep (`Topology.epoch_numbers`)."""
         return {TopicPartition(each.epochs_topic, 0): each.epochs.target.number for each in self._pipelines}
 
     def start_over(self) -> None:
@@ -212,7 +200,6 @@ class EpochGate:
             pipeline.epochs = Epochs()
 
     def close(self) -> None:
-        """Release the consumer."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._assigned, self._unread = None, set(), {}

@@ -1,6 +1,5 @@
-"""The spans of a worker (`processes.tracing`): `work` from the first slice behind a commit to the end of the next one,
-with a span for each slice and for the commit. Without tracing each call is a look at one variable.
-"""
+"""Traces a worker's work (`processes.tracing`): span `work` from the first slice after a commit to the end of the next
+commit, with a span for each slice and for the commit. Without tracing each call looks at one variable."""
 
 from __future__ import annotations
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class WorkTrace:
-    """One worker's, on its thread."""
-
     def __init__(self) -> None:
         self._work: Span | None = None
 
@@ -52,7 +49,7 @@ class WorkTrace:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """The commit of all that was processed, which ends `work`. One that fails is noted on it."""
+        """Trace a commit, which ends `work`. A failure is noted on its span."""
         work, self._work = self._work, None
         making = tracer()
         if work is None or making is None:

@@ -35,15 +35,11 @@ _PROCESS_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class DeploymentFiles:
-    """One worker's, on its thread: those of its `registration`, and the application's ``topology.json``.
-
-    `socket` is the path of its query socket. `global_tables` sets the published state of global tables, and `drained`
-    is set after it has handed over its tasks. `starts` counts failed starts. Raises `LockedError` if a live worker of
-    this name exists.
-    """
+    """One worker's, on its thread: the files of its `registration`, and ``topology.json``. `socket` is the path of its
+    query socket, `global_tables` the state to publish, `level` the default of queries, `starts` counts failed starts.
+    `drained` is set after it has handed over its tasks. Raises `LockedError` if a live worker of this name exists."""
 
     def __init__(self, directory: StateDirectory, instance: str, topology: Topology, level: IsolationLevel) -> None:
-        """`level` is the default of queries."""
         self.registration = Registration(directory.application, instance)
         self.socket = socket_path(directory.application, instance)
         self.starts = FailedStarts(directory.application, instance)
@@ -61,27 +57,23 @@ class DeploymentFiles:
         self._runs = False
 
     def client_id(self, prefix: str | None) -> str:
-        """Return this worker's client id, with its directory's id, as Kafka Streams does. By that id workers of other
-        directories are known. `prefix` is by default the application's id."""
+        """Return this worker's client id, which names its directory. `prefix` is by default the application's id."""
         return f"{prefix or self._topology.application_id}-{self._process_id}-{self.registration.instance}"
 
     def refuse_other_cluster(self, bootstrap_servers: str, admin: Admin) -> None:
-        """Remember the log's cluster. Raises as `cluster_change.refuse_other_cluster`."""
+        """Remember the log's cluster. Raises `ConfigurationError` for another one than before."""
         before, counted, target = read_cluster(self.directory), read_counted(self.directory), self._topology.target
         self._cluster = refuse_other_cluster(self._state_directory, target, bootstrap_servers, before, counted, admin)
 
     def say_taken_over(self, created: Collection[str]) -> None:
-        """Warn of each unnamed store that has another one's rows, by `taken_over`."""
         for warning in taken_over(self._topology, read_made_of(self.directory), created):
             _log.warning("%s", warning)
 
     def is_of_another_directory(self, client_id: str) -> bool:
-        """Return whether this client id is of a worker of another directory."""
         found = _PROCESS_ID.search(client_id)
         return found is not None and found[0] != str(self._process_id)
 
     def say_tasks(self, states: Mapping[str, str], consumer: Consumer | None) -> None:
-        """Publish the states of this worker's tasks, and its member id and generation in the group."""
         known = (None, -1) if consumer is None else (consumer.member_id, consumer.generation)
         self.registration.update(self.socket, states, self._process_id, *known, self.global_tables, self.drained)
 
@@ -94,11 +86,8 @@ class DeploymentFiles:
         return self._drain.exists()
 
     def say_topology(self, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]) -> None:
-        """Publish the topology with the partitions that topics have now. `counted` is as `TopicWatch.counted`. Refusals
-        of the last worker stay until `runs`.
-
-        Raises `TopologyError` when topics that are processed together have different numbers.
-        """
+        """Publish the topology with the partitions that topics have now. Refusals of the last worker stay until `runs`.
+        Raises `TopologyError` when topics that are processed together have different numbers."""
         counts = {name: info.partitions for name, info in found.items()}
         if any(topic.name not in counts for s in self._topology.subtopologies for topic in s.sources):
             return  # deleted in this moment
@@ -107,7 +96,6 @@ class DeploymentFiles:
         publish(self.directory, self._published(found, counted))
 
     def runs(self) -> None:
-        """This worker runs all its tasks, so refusals of the last one are deleted."""
         if not self._runs:
             self._runs = True
             publish_unrefused(self.directory)
@@ -115,7 +103,6 @@ class DeploymentFiles:
     def refuse(
         self, error: StoresRefusedError, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]
     ) -> None:
-        """Publish why no worker runs the application. `found` and `counted` as `say_topology`."""
         publish_refusal(self.directory, error, lambda: self._published(found, counted))
 
     def _published(self, found: Mapping[str, TopicInfo], counted: Mapping[str, TopicInfo]) -> PublishedTopology:
@@ -125,6 +112,5 @@ class DeploymentFiles:
         return PublishedTopology.of(self._topology, partitions, self._level, counted, self._cluster)
 
     def remove(self) -> None:
-        """A clean exit: nothing of this worker is left but its name's lock file."""
         self._drain.unlink(missing_ok=True)
         self.registration.remove()

@@ -1,7 +1,7 @@
-"""What a worker counts of its own work. Pure: it is told of whole batches, and of the time.
+"""What a worker counts of its own work and of its stores' commits (KIP-892's metrics). Pure.
 
 The costs are a few additions for each slice of work, poll and commit, none for a record. Rates, and the average and
-maximum of latencies, are of the last 30 seconds, as Kafka Streams' are by default; totals are since the worker's start.
+maximum of latencies, are those of the last 30 s, as in Kafka Streams by default. Totals count since the worker's start.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stateline.deployment.workers.figures import CommitLatency, Rates, Ratios, Totals
+from stateline.deployment.workers.figures import CommitLatency, Rates, Ratios, StoreFigures, Totals
 
 # Kafka Streams' `metrics.sample.window.ms`.
 WINDOW_S = 30.0
+# The longest that one write should take. The rows of one slice come on top.
+MOST_S = 0.003
+_FEWEST_ROWS = 100  # a write of fewer rows says nothing about the time per row
+_MOST_GROWTH = 2.0  # of the estimate: a write during which the process was stopped says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class _Sample:
 
 
 class Work(NamedTuple):
-    """What a worker has done: `totals` as counted, the rest of the last 30 seconds."""
+    """Totals as counted. The rest is of the last 30 seconds."""
 
     totals: Totals
     rates: Rates
@@ -44,27 +48,22 @@ class Figures:
 
     @property
     def commits(self) -> int:
-        """How many commits have succeeded."""
         return self._totals.commits
 
     def processed(self, records: int, seconds: float) -> None:
-        """A slice of records went through tables and processors."""
         self._count(processed=records, process_seconds=seconds)
 
     def restored(self, records: int) -> None:
-        """So many records were read from changelogs."""
         self._count(restored=records)
 
     def followed(self, records: int, seconds: float) -> None:
-        """So many records were read for standbys, and staged and committed there."""
         self._count(followed=records, follow_seconds=seconds)
 
     def promoted(self, seconds: float) -> None:
-        """A standby runs now, so long after its task was given to this worker."""
         self._count(promotions=1, promotion_seconds=seconds)
 
     def committed(self, seconds: float, *, forced: bool) -> None:
-        """A commit succeeded. `forced`: it came before its time, to free memory."""
+        """Count a commit. `forced`: it came before its time, to free memory."""
         self._count(commits=1, forced_commits=int(forced), commit_seconds=seconds)
         self._slowest_s = max(self._slowest_s, seconds)
 
@@ -72,7 +71,7 @@ class Figures:
         self._totals = replace(self._totals, **{name: getattr(self._totals, name) + n for name, n in more.items()})
 
     def sample(self, now_s: float) -> Work:
-        """The figures as of now, and the beginning of the next sample: ask about once a second."""
+        """Return the figures as of now, and begin the next sample. Call it about once a second."""
         samples, totals = self._samples, self._totals
         while len(samples) > 1 and samples[1].at_s <= now_s - WINDOW_S:
             samples.popleft()
@@ -92,3 +91,58 @@ class Figures:
             Ratios(min(committing_s / elapsed_s, 1.0), min(processing_s / elapsed_s, 1.0)),
             CommitLatency(committing_s / commits, slowest_s) if commits else CommitLatency(None, None),
         )
+
+
+class _StoreSample(NamedTuple):
+    at_s: float
+    commits: int
+    seconds: float
+    slowest_s: float
+
+
+class StoreCommits:
+    """One store's, on the worker's thread. Times are seconds of one clock that never goes back."""
+
+    def __init__(self, now_s: float) -> None:
+        self._commits, self._seconds, self._slowest_s = 0, 0.0, 0.0
+        self._samples = deque([_StoreSample(now_s, 0, 0.0, 0.0)])
+
+    def committed(self, seconds: float) -> None:
+        self._commits += 1
+        self._seconds += seconds
+        self._slowest_s = max(self._slowest_s, seconds)
+
+    def sample(self, now_s: float, uncommitted_bytes: int) -> StoreFigures:
+        """Return the figures as of now, and begin the next sample. Call it about once a second."""
+        samples = self._samples
+        while len(samples) > 1 and samples[1].at_s <= now_s - WINDOW_S:
+            samples.popleft()
+        first = samples[0]
+        samples.append(_StoreSample(now_s, self._commits, self._seconds, self._slowest_s))
+        self._slowest_s = 0.0
+        commits = self._commits - first.commits
+        rate = commits / max(now_s - first.at_s, 1e-3)
+        if not commits:
+            return StoreFigures(rate, None, None, uncommitted_bytes)
+        slowest_s = max(sample.slowest_s for sample in list(samples)[1:])
+        return StoreFigures(rate, (self._seconds - first.seconds) / commits, slowest_s, uncommitted_bytes)
+
+
+class WriteStall:
+    """Estimates how long a write of a task's stores takes. Begins with the time that rows of 100 bytes take.
+
+    RocksDB's binding keeps Python's lock while it writes a batch, and while a server's secondary reads that batch. So
+    the more rows a store partition has staged, the longer readers wait, in this process and in servers.
+    """
+
+    def __init__(self) -> None:
+        self._row_s = 1e-6
+
+    def learn(self, rows: int, seconds: float) -> None:
+        if rows >= _FEWEST_ROWS:
+            self._row_s = min((3 * self._row_s + seconds / rows) / 4, _MOST_GROWTH * self._row_s)
+
+    def is_long(self, rows: int) -> bool:
+        """Return whether writing so many rows takes `MOST_S` or longer. False for few rows: no commit could be
+        smaller."""
+        return rows >= _FEWEST_ROWS and rows * self._row_s >= MOST_S

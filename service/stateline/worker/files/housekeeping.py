@@ -19,8 +19,6 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """One worker's, on its thread."""
-
     def __init__(self, directory: StateDirectory, topology: Topology, config: Config) -> None:
         self._directory, self._topology = directory, topology
         self._subtopologies = {s.ordinal: s for s in topology.subtopologies}
@@ -29,10 +27,8 @@ class Housekeeping:
         self.last_clean = time.monotonic()  # the first pass comes a delay after the start
 
     def settle_places(self) -> None:
-        """Move stores whose subtopology has another number now (KIP-816), before any task is opened.
-
-        Raises as `stateline_store.settle_places` does: the message says what is where.
-        """
+        """Move stores whose subtopology has another number now (KIP-816), before any task is opened. Raises as
+        `stateline_store.settle_places`."""
         wanted = {store.name: s.ordinal for s in self._subtopologies.values() for store in s.stores}
         settle_places(self._directory, wanted, automatic=self._automatic)
 
@@ -43,8 +39,7 @@ class Housekeeping:
                 _log.warning("%s", told(found, self._topology.target))
 
     def sweep_snapshots(self) -> None:
-        """Delete snapshots whose lease has ended, and the remains of others after crashes. A failure is logged, and the
-        next call tries again."""
+        """Delete snapshots whose lease has ended, and remains of crashes. After a failure the next call tries again."""
         try:
             if swept := SnapshotDirectory(self._directory.application).sweep(now_ms()):
                 _log.info("Deleted snapshots whose lease has ended: %s", ", ".join(swept))
@@ -52,11 +47,9 @@ class Housekeeping:
             _log.warning("Snapshots are not tidied up: %s", error)
 
     def clean_if_due(self, live: Collection[TaskId], global_tables: str) -> None:
-        """Delete the directories of tasks that nobody has used for ``state.cleanup.delay.ms``, now and then.
-
-        `live` are this worker's tasks, `global_tables` the directory of its global tables. A task stays if one of its
-        stores cannot be rebuilt, or is not in the topology.
-        """
+        """Delete directories of tasks that nobody has used for ``state.cleanup.delay.ms``. `live` are this worker's
+        tasks, `global_tables` is the directory of its global tables. A task stays if a store of it cannot be rebuilt,
+        or is not declared."""
         if time.monotonic() - self.last_clean < self._delay_s:
             return
         self.last_clean = time.monotonic()

@@ -34,10 +34,8 @@ _SOCKET_NAME_BYTES = 80  # of the 100 or so that an address has (`unix_sockets`)
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Take the lock. A server that checks whether a worker lives holds it for a moment, so one attempt is not enough.
-
-    Raises `BlockingIOError` if it stays held.
-    """
+    """Take the lock. A server that checks whether a worker lives holds it for a moment, so this tries several times.
+    Raises `BlockingIOError` if it stays held."""
     for _ in range(_LOCK_LOOKS - 1):
         with contextlib.suppress(BlockingIOError):
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,8 +80,7 @@ class Registration:
         global_tables: str | None = None,
         drained: bool = False,
     ) -> None:
-        """Publish this worker's tasks and global tables with their states, its directory (`StateDirectory.process_id`),
-        its member id and generation in the group, and whether it has handed over its tasks on request."""
+        """Publish this worker's instance file. `process_id` is `StateDirectory.process_id`."""
         found = Instance(
             instance=self.instance, process_id=process_id, member_id=member_id, generation=generation,
             pid=os.getpid(), socket=socket, tasks=dict(tasks),
@@ -92,11 +89,9 @@ class Registration:
         publish(self._path, found.encode())
 
     def publish_figures(self, figures: WorkerFigures) -> None:
-        """Publish this worker's figures. Raises `RetryLaterError` if the file cannot be written."""
         publish(self._figures, figures.encode())
 
     def remove(self) -> None:
-        """A clean exit: only the lock file of this worker's name is left."""
         self._forget()
         self.lock.close()
 
@@ -106,8 +101,7 @@ class Registration:
 
 
 def socket_path(application: Path, instance: str) -> Path:
-    """Return the path of the query socket: beside the instance file, for every process that shares the state directory.
-    A name that is too long for a socket's address is replaced by its digest."""
+    """Return the path of the query socket. A name too long for a socket's address is replaced by its digest."""
     name = f"{instance}.sock"
     if len(name) > _SOCKET_NAME_BYTES:
         name = f"{hashlib.sha256(instance.encode()).hexdigest()[:16]}.sock"

@@ -20,13 +20,13 @@ _NAME = "topics.json"
 
 
 def recreated(directory: Path, ids: Mapping[str, str]) -> list[str]:
-    """Return the topics among `ids` that had another id at the last `remember`, without unknown ones."""
+    """Return the topics among `ids` that had another id at the last `remember`."""
     before = known(directory)
     return [topic for topic, topic_id in ids.items() if before.get(topic, topic_id) != topic_id]
 
 
 def unchanged(directory: Path, ids: Mapping[str, str]) -> list[str]:
-    """Return the topics among `ids` that had the same id at the last `remember`, without unknown ones."""
+    """Return the topics among `ids` that had the same id at the last `remember`."""
     before = known(directory)
     return [topic for topic, topic_id in ids.items() if before.get(topic) == topic_id]
 
@@ -44,7 +44,6 @@ def known(directory: Path) -> dict[str, str]:
 
 
 def remember(directory: Path, ids: Mapping[str, str]) -> None:
-    """The stores of this task are made of these topics from now on."""
     path = directory / _NAME
     content = orjson.dumps(dict(sorted(ids.items())), option=orjson.OPT_INDENT_2)
     if not path.exists() or path.read_bytes() != content:

@@ -32,10 +32,7 @@ _HOUR_MS = 3_600_000
 
 
 class CrashLoop:
-    """One worker's, on its thread."""
-
     def __init__(self, starts: FailedStarts, entries: WorkerEntries, name: str, fitness: Fitness) -> None:
-        """`name` is the worker's in the group."""
         self._starts = starts
         self._entries = entries
         self._name = name
@@ -83,8 +80,8 @@ class CrashLoop:
 
 
 def failed_alike(entries: WorkerEntries, known: Known, own: str, before: float = math.inf) -> str:
-    """Return the workers of other nodes that had to leave, or could not, within the last hour; without any, this worker
-    if it has stayed nevertheless; otherwise an empty text. `before`: only entries before this offset count."""
+    """Name the workers of other nodes that had to leave, or could not, within the last hour. Without any, name this
+    worker if it has stayed nevertheless. `before`: only entries before this offset count."""
     faults = entries.faults.items()
     recent = {name: f.entry for name, f in faults if now_ms() - f.at_ms < _HOUR_MS and f.offset < before}
     mine = recent.pop(own, None)

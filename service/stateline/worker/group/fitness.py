@@ -33,10 +33,9 @@ _STABLE_S = 60.0
 
 
 class Fitness:
-    """One worker's, on its thread."""
+    """One worker's, on its thread. `directory` has its stores. Its files there begin with `name`."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """`directory` has the worker's stores. Its files there begin with `name`."""
         self._directory = directory
         self._name = name
         self.is_out = False
@@ -69,7 +68,6 @@ class Fitness:
 
     @property
     def is_to_leave(self) -> bool:
-        """Whether others should get the tasks."""
         if self.is_out:
             return False
         now_s = monotonic()
@@ -79,7 +77,6 @@ class Fitness:
 
     @property
     def is_working(self) -> bool:
-        """Whether the disk lets the tasks run."""
         return not self._is_waiting
 
     def put_off(self) -> None:
@@ -106,7 +103,7 @@ class Fitness:
         self._is_waiting, self._settled_s = True, None
 
     def hear(self, why: str) -> None:
-        """Nobody can query the worker: this node's server says why, or there is none."""
+        """Nobody can query the worker. `why` comes from this node's server, or says that there is none."""
         now_s = monotonic()
         if not self._heard:
             self._said_since_s, self._stays = now_s, False

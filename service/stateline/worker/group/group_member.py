@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from stateline.log.interface import Consumer, Record
+from stateline.worker.commit.commit_order import needs_producer, transactional_id
 from stateline.worker.commit.commit_schedule import CommitSchedule
-from stateline.worker.commit.lost_transactions import LostTransactions
 from stateline.worker.context import WorkerContext
 from stateline.worker.group.joining import Joining
 from stateline.worker.group.task_manager import TaskManager
@@ -38,13 +38,15 @@ _LOOK_AFTER_S = 0.5
 _JOINED_WITHIN_S = 10.0
 # How long it waits then for this node's server to read that it has no tasks. Servers look twice a second.
 _TOLD_WITHIN_S = 1.0
+# How long it tries to abort transactions of lost workers. The rest end by their timeout.
+_ABORTED_WITHIN_S = 5.0
 _log = logging.getLogger(__name__)
 
 
 class WorkerMembership:
-    """One worker's, on its thread. `failed` is the error of the last commit before partitions went. Its transaction
-    must not continue then, so the worker starts over. The group calls `assigned`, `suspended` and `revoked` within
-    `poll` and `close`. After each call the states of the worker's tasks are published."""
+    """One worker's, on its thread. `failed` is the error of the last commit before partitions went: its transaction
+    must not continue, so the worker starts over. The group calls `assigned`, `suspended` and `revoked` within `poll`
+    and `close`. Each call publishes the states of tasks."""
 
     def __init__(
         self,
@@ -80,14 +82,12 @@ class WorkerMembership:
 
     @property
     def consumer(self) -> Consumer:
-        """The group's, after `join`."""
         if self._consumer is None:
             raise AssertionError("The worker has not joined its group yet.")
         return self._consumer
 
     @property
     def has_joined(self) -> bool:
-        """Whether there was a `join`."""
         return self._consumer is not None
 
     def join(self) -> None:
@@ -98,8 +98,8 @@ class WorkerMembership:
         self._is_subscribed = self._is_free = False
 
     def subscribe(self) -> bool:
-        """Take part in the group, if the worker does not yet. From then on it must be polled. Returns False while it
-        must not take part (`joining`), or has not caught up with the tasks that it will get (`standby_assignment`)."""
+        """Take part in the group. From then on it must be polled. Returns False while the worker must not take part
+        (`joining`), or has not caught up with the tasks that it will get (`standby_assignment`)."""
         if not self._is_subscribed:
             if not self._is_free and not self._joining.is_free(self.give_up_place):
                 return False
@@ -117,8 +117,7 @@ class WorkerMembership:
         return True
 
     def poll(self, max_records: int, wait_s: float) -> list[Record]:
-        """Return the next records of its partitions. Partitions come and go meanwhile. Raises what the log raises, and
-        `failed`."""
+        """Return the next records. Partitions come and go meanwhile. Raises what the log raises, and `failed`."""
         try:
             records = self.consumer.poll(max_records, wait_s)
         except FencedError as error:
@@ -135,13 +134,11 @@ class WorkerMembership:
         return records
 
     def run_restored(self, timeout_s: float) -> None:
-        """Restore one slice. Restored tasks run from now on."""
         if self._manager.run_restored(timeout_s, self.consumer):
             self._queries.announce_commit()  # restored rows are committed too, with their Position
 
     def say_changes(self) -> None:
-        """Publish the states of the worker's tasks, standbys and global tables if they have changed. Each round of the
-        worker begins with it."""
+        """Publish the states of tasks, standbys and global tables if they have changed."""
         if self._told != self._now():
             self._say()
 
@@ -151,7 +148,8 @@ class WorkerMembership:
     def _say(self) -> None:
         self.changed_s = time.monotonic()
         try:
-            self._files.say_tasks(states_of([*self._tasks.all.values(), *self._standbys.tasks]), self._consumer)
+            tasks = [*self._tasks.all.values(), *self._standbys.followed.tasks]
+            self._files.say_tasks(states_of(tasks), self._consumer)
         except StorageError:
             if not self._is_leaving:  # servers hear over the socket that the lease has ended
                 raise
@@ -177,8 +175,8 @@ class WorkerMembership:
             self._consumer.close()
 
     def leave(self) -> None:
-        """Leave for good, without a commit, after all tasks were closed. A member of this name that a former process
-        has left leaves too."""
+        """Leave for good, without a commit, after all tasks were closed. A member that a former process left leaves
+        too."""
         if self._is_subscribed:
             self.close(for_good=True)
         else:
@@ -202,7 +200,7 @@ class WorkerMembership:
             while not given and time.monotonic() < until_s:
                 consumer.poll(1, 0.1)
             with suppress(StorageError):  # as in `_say`
-                self._files.say_tasks(states_of(self._standbys.tasks), consumer)
+                self._files.say_tasks(states_of(self._standbys.followed.tasks), consumer)
             self._queries.let_in(_TOLD_WITHIN_S, stay=True)
             consumer.leave()
         finally:
@@ -238,7 +236,6 @@ class WorkerMembership:
         self._manager.revoke(partitions)
 
     def _commit_to_let_go(self) -> None:
-        """Commit, with one deadline for everything: the whole group waits for it."""
         try:
             with self._log.patience.for_all(_LET_GO_S):
                 self._commits.commit_to_let_go(self.consumer)
@@ -246,3 +243,40 @@ class WorkerMembership:
             self.failed = LogUnavailableError(str(error))
         except RetryLaterError as error:
             self.failed = error
+
+
+class LostTransactions:
+    """Aborts open transactions of workers that were lost in a commit. One worker's, on its thread.
+
+    Nobody reads past an open transaction, so new owners of its tasks would wait for ``transaction.timeout.ms``. Kafka
+    aborts it at once if another worker calls `init_transactions` with its ``transactional.id``. That loses nothing: a
+    worker whose session is over may not commit offsets, and starts over if it lives. Workers without transactions, or
+    without a static name in their group, abort nothing.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._log = context.log
+        self._admin = context.admin
+        self._application_id = context.group
+        config = context.config
+        writes = needs_producer(context.topology, config.dead_letter_topic, exactly_once=config.exactly_once)
+        self._own = config.group_instance_id if config.exactly_once and writes else None
+        self._seen: set[str] = set()
+
+    def abort(self) -> None:
+        """Abort the open transactions of members that have left since the last call. Raises nothing."""
+        if self._own is None or self._log.embedded_file is not None:
+            return
+        with self._log.patience.for_all(_ABORTED_WITHIN_S):
+            try:
+                members = self._admin.members(self._application_id)
+                now = {member.instance_id for member in members if member.instance_id is not None}
+                if self._own not in now:  # the group is about to assign again
+                    return
+                lost, self._seen = self._seen - now, now
+                for name in sorted(lost):
+                    with closing(self._log.producer(transactional_id(self._application_id, name))) as producer:
+                        producer.init_transactions()
+                    _log.info("The open transaction of %s, which is lost, is aborted", name)
+            except StatelineError as error:
+                _log.warning("Open transactions of lost workers end after transaction.timeout.ms: %s", error)

@@ -38,7 +38,8 @@ _UNKNOWN_PATIENCE_S = 3 * _TOPIC_INTERVAL_S
 
 
 class Joining:
-    """One worker's, on its thread. On the embedded log, which has one machine, it asks nobody."""
+    """One worker's, on its thread. `name` is the worker's in the group, `own` its entry. On the embedded log, which has
+    one machine, `entries` and `crash_loop` are None and it asks nobody."""
 
     def __init__(
         self,
@@ -48,8 +49,6 @@ class Joining:
         entries: WorkerEntries | None,
         crash_loop: CrashLoop | None,
     ) -> None:
-        """`name` is the worker's in the group, `own` its entry. `entries` and `crash_loop` are None on the embedded
-        log."""
         self._group = context.group
         self._name = name
         self._own = own
@@ -64,7 +63,7 @@ class Joining:
         self._told = ""
 
     def is_free(self, leave: Callable[[], None]) -> bool:
-        """Return whether the worker may join. `leave` is as in `CrashLoop.why_out`. Raises what the log raises."""
+        """Return whether the worker may join. `leave`: see `CrashLoop.why_out`. Raises what the log raises."""
         if self._entries is None:
             return True
         if monotonic() < self._looks_again_s:
@@ -88,9 +87,8 @@ class Joining:
         return any(not self._files.is_of_another_directory(each.client_id) for each in named)
 
     def may_leave(self) -> bool:
-        """Return whether this worker, which nobody can query, is to leave its group. If so, its entry says it. False if
-        no other node has a worker, or if another worker had to leave lately: the fault may not be this node's. Raises
-        what the log raises."""
+        """Return whether this worker, which nobody can query, is to leave its group, and say so in its entry. False if
+        no other node has a worker, or another worker had to leave lately: the fault may not be this node's."""
         if self._entries is None or not self._has_others(self._admin.members(self._group)):
             return False
         if failed_alike(self._entries, self._entries.all(), self._name):
@@ -141,8 +139,8 @@ class Joining:
 
     def check(self) -> None:
         """The group has given this worker its tasks. Raises `RetryLaterError` if a worker of another topology with an
-        earlier entry has joined at the same time, `ConfigurationError` during a reset, and `LockedError` if a reset was
-        done since this worker started: its state is out of date."""
+        earlier entry has joined at the same time, `ConfigurationError` during a reset, and `LockedError` after a
+        reset."""
         if self._entries is None:
             return
         reset = self._entries.newest_reset(self._admin)

@@ -42,8 +42,8 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class TaskManager:
-    """One worker's, on its thread. It makes no commits: `suspend`, `revoke` and `drop_all` drop everything
-    uncommitted."""
+    """One worker's, on its thread. It commits nothing: `suspend`, `revoke` and `drop_all` drop everything uncommitted.
+    `forget` drops the records of a source that are kept elsewhere."""
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class TaskManager:
         standbys: StandbyTasks,
         forget: Callable[[TopicPartition], None],
     ) -> None:
-        """`forget` drops the records of a source that are kept elsewhere."""
         self._tasks = tasks
         self._topology = context.topology
         self._admin = context.admin
@@ -71,16 +70,14 @@ class TaskManager:
 
     @property
     def waiting(self) -> Collection[TaskId]:
-        """The ids of tasks whose directory another process holds."""
         return self._locked_since
 
     @property
     def is_restoring(self) -> bool:
-        """Whether a task waits for `run_restored`."""
         return self._restorer.busy
 
     def assign(self, partitions: Collection[TopicPartition], consumer: Consumer) -> None:
-        """These partitions are the worker's now. Suspended tasks of other partitions are closed."""
+        """Take these partitions. Close suspended tasks of others."""
         changed = self._topics.remember(partitions)
         self._resume({*partitions}, changed, consumer)
         added: list[Task] = []
@@ -96,7 +93,6 @@ class TaskManager:
         self._files.say_topology(self._topics.found, self._topics.counted)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others may have these from now on, although this worker still closes them."""
         for partition in partitions:
             if (task := self._tasks.by_source.get(partition)) is not None and task.state in _OPEN:
                 task.give_back()
@@ -116,16 +112,13 @@ class TaskManager:
         self._suspended_since_s = time.monotonic()
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not the worker's any more."""
         found = map(self._tasks.by_source.get, partitions)
         self._drop_these(list(dict.fromkeys(task for task in found if task is not None)), says_only=None)
 
     def drop_all(self) -> None:
-        """Close every task and drop everything staged."""
         self._drop_these(list(self._tasks.all.values()))
 
     def close(self) -> None:
-        """`drop_all`, and release everything."""
         with ExitStack() as last_first:
             last_first.callback(self._restorer.close)
             last_first.callback(self.upgrades.close)
@@ -150,18 +143,16 @@ class TaskManager:
             consumer.resume(task.topology.sources)
 
     def open_waiting(self) -> None:
-        """Open the tasks that other processes have released, and close those that were suspended for 20 s.
-
-        Raises `LockedError` if another process holds a task for 60 s.
-        """
+        """Open tasks that other processes have released. Close those that were suspended for 20 s. Raises `LockedError`
+        if another process holds a task for 60 s."""
         if self._locked_since:
             self._open([self._tasks.all[task_id] for task_id in self._locked_since])
         if time.monotonic() - self._suspended_since_s > _SUSPENDED_PATIENCE_S:
             self._drop_these(self._tasks.in_state(TaskState.SUSPENDED))
 
     def run_restored(self, timeout_s: float, consumer: Consumer) -> bool:
-        """Restore one slice. Restored tasks take records from now on. Returns whether there was one. Raises
-        `StoresRefusedError` as `start_with_missed_input`."""
+        """Restore one slice, and run restored tasks. Returns whether there was one. Raises as
+        `start_with_missed_input`."""
         restored = self._restorer.advance(timeout_s)
         for task, plan in restored:
             start = start_with_missed_input(task, plan, self._topology)
@@ -175,7 +166,6 @@ class TaskManager:
         return bool(restored)
 
     def _open(self, tasks: Sequence[Task]) -> None:
-        """Open these tasks and plan their restores together."""
         opened = [task for task in tasks if self._is_opened(task)]
         if opened:
             try:
@@ -214,8 +204,8 @@ class TaskManager:
             self._forget(source)
 
     def _drop_these(self, tasks: Collection[Task], *, says_only: type[StorageError] | None = StorageError) -> None:
-        """Close these tasks, several at a time. If closing fails, the task is like one whose worker was killed:
-        `Task.open` mends it. Raises the first error that is not one of `says_only`, which are logged."""
+        """Close these tasks, several at a time. If closing fails, `Task.open` mends the task later, as after a crash.
+        Raises the first error that is not one of `says_only`, which are logged."""
         for task in tasks:
             self._locked_since.pop(task.id, None)
             self._stop_reading(task)

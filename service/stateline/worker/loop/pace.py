@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.worker.restore.polled_records import size_of
+from stateline.processing.reading import size_of
 
 # A slice aims at this long: the most that an uncommitted query waits for, apart from a commit.
 SLICE_S = 0.004
@@ -23,7 +23,7 @@ _MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 4_000  # a poll takes a microseco
 
 
 class SlicePace:
-    """Learns from the slices so far; begins carefully, because a record may take long or be large."""
+    """Learns from the slices so far. Begins with few records, because a record may take long or be large."""
 
     def __init__(self) -> None:
         self.records = 16
@@ -32,13 +32,12 @@ class SlicePace:
 
     @property
     def poll_records(self) -> int:
-        """How many records the next poll should bring at most."""
         by_time = int(self.records * POLL_S / SLICE_S)
         by_memory = POLL_BYTES // max(self._record_bytes, 1)
         return max(1, min(by_time, by_memory, _MAX_POLL_RECORDS))
 
     def cut(self, records: Sequence[Record], at: int) -> tuple[Sequence[Record], int]:
-        """The next slice from `at` on, of at least one record, and its size in bytes."""
+        """Return the next slice from `at` on, of at least one record, and its size in bytes."""
         slice_ = records[at : at + self.records]
         size = size_of(slice_)
         while size > SLICE_BYTES and len(slice_) > 1:
@@ -47,17 +46,14 @@ class SlicePace:
         return slice_, size
 
     def learn(self, records: int, size_bytes: int, seconds: float, growth_bytes: int) -> None:
-        """A slice took this long and staged so much: fit the next one to `SLICE_S` and `SLICE_GROWTH_BYTES`, by at
-        most a factor of two."""
+        """Fit the next slice to `SLICE_S` and `SLICE_GROWTH_BYTES`, by at most a factor of two."""
         wanted = records * min(SLICE_S / max(seconds, 1e-6), SLICE_GROWTH_BYTES / max(growth_bytes, 1))
         self.records = int(min(max(wanted, self.records / 2, 1), self.records * 2, _MAX_SLICE_RECORDS))
         self._record_bytes = max(size_bytes // records, self._record_bytes // 2)
         self._growth = max(growth_bytes, self._growth // 2)
 
     def would_cross(self, staged_bytes: int, next_bytes: int, max_bytes: int, slices: int = 1) -> bool:
-        """Whether the buffers are, or after slices of this size are likely to be, beyond the limit (-1: none).
-
-        The rule is KIP-892's. Empty buffers never cross: one record may stage more than the limit, and a commit would
-        not help.
-        """
+        """Return whether the buffers are, or will probably be after such slices, beyond the limit (-1: none). The rule
+        is KIP-892's. Empty buffers never cross: one record may stage more than the limit, and a commit would not
+        help."""
         return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + max(self._growth * slices, next_bytes) > max_bytes

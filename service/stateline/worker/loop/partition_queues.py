@@ -13,14 +13,13 @@ from itertools import accumulate, chain
 from typing import TypeVar
 
 from stateline.log.interface import Record
-from stateline.processing.reading import TIMESTAMP_MS
-from stateline.worker.restore.polled_records import size_of
+from stateline.processing.reading import TIMESTAMP_MS, size_of
 from stateline_store import TopicPartition
 from stateline_store.task_id import TaskId
 
 T = TypeVar("T")
 Lag = Callable[[TopicPartition], int | None]
-"""As `Consumer.lag`; None also of a partition whose task restores."""
+"""Returns the lag of a partition; None for unknown, or while its task restores."""
 
 NOWHERE, ANYWHERE = -math.inf, math.inf
 # What a partition may keep waiting in any case. Less, and most of what Kafka sends would be dropped and sent again.
@@ -38,7 +37,7 @@ def in_order_of_time(lists: Sequence[Sequence[T]], times: Iterable[Sequence[floa
 
 
 def rising(times: Iterable[int]) -> list[int]:
-    """Return the largest time so far, at each of these."""
+    """Return, at each of these times, the largest so far."""
     found = list(times)
     return found if found == sorted(found) else list(accumulate(found, max))
 
@@ -68,7 +67,6 @@ class PartitionQueue:
     is_at_end: bool = False
 
     def add(self, records: Sequence[Record], now_s: float) -> None:
-        """Put these behind the others."""
         if not self.records:
             self.since_s = now_s
         self.is_at_end = False
@@ -76,7 +74,6 @@ class PartitionQueue:
         self.size += _about_size_of(records)
 
     def give_back(self, records: Sequence[Record]) -> None:
-        """Put these, which were taken last, before the others."""
         self.records[:0] = records
         self.times = []
         self.size += _about_size_of(records)
@@ -91,11 +88,9 @@ class PartitionQueue:
 
     @property
     def is_seen_whole(self) -> bool:
-        """Whether `look_at` has reached the last record."""
         return len(self.times) >= len(self.records)
 
     def take(self, count: int, now_s: float) -> tuple[list[Record], list[int]]:
-        """Remove and return the first records and their times."""
         taken, times = self.records[:count], self.times[:count]
         self.size -= self.size * count / len(self.records)
         del self.records[:count], self.times[:count]
@@ -103,7 +98,6 @@ class PartitionQueue:
         return taken, times
 
     def is_full(self, share: float) -> bool:
-        """Whether it takes more memory than this share, in bytes."""
         return self.size > share and (len(self.records) > _LEAST_RECORDS or self.size > _LEAST_BYTES)
 
 
@@ -115,14 +109,14 @@ def _about_size_of(records: Sequence[Record]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartitionGroup:
-    """Partitions that are in order with each other. One without records holds back what is `skew_ms` ahead of it; None:
+    """Partitions in order with each other. One without records holds back what is `skew_ms` ahead of it; None:
     nothing."""
 
     skew_ms: int | None
     queues: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)
 
     def due(self, limit_ms: float, lag: Lag) -> list[tuple[PartitionQueue, int]]:
-        """Count the records of each queue up to the limit, without queues that have none. All were looked at."""
+        """Count the records of each queue up to the limit. Queues without any are left out."""
         waiting = [queue for queue in self.queues.values() if queue.records]
         ends = self._ends_of_tasks(waiting, lag)
         found = []

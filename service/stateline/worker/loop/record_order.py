@@ -96,7 +96,6 @@ class RecordOrder:
 
     @classmethod
     def of(cls, context: WorkerContext) -> RecordOrder:
-        """Make the order that the settings ask for."""
         config = context.config
         return cls(
             context.topology,
@@ -124,39 +123,34 @@ class RecordOrder:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything that needs it."""
         return bool(self._rules)
 
     def holds(self, source: TopicPartition) -> bool:
-        """Whether records of this partition are to be added here, and processed when they are taken: the worker has
-        others that it is in order with."""
+        """Return whether to `add` this partition's records: the worker has others that they are in order with."""
         if source.topic not in self._rules:
             return False
         queues = self._group(source).queues
         return len(queues) > 1 or any(queue.records for queue in queues.values())
 
     def tick(self, now_s: float) -> None:
-        """Another poll has come back, at this time of a clock that never goes back."""
+        """Another poll has come back. `now_s` is of a clock that never goes back."""
         self._now_s += min(now_s - self._seen_s, _LONGEST_ROUND_S) if self._seen_s else 0.0
         self._seen_s = now_s
 
     def follow(self, sources: Iterable[TopicPartition]) -> None:
-        """The worker has these partitions, and no others."""
         kept = {source: self._queue(source) for source in sources if source.topic in self._rules}
         for group in self._groups.values():
             for source in group.queues.keys() - kept.keys():
                 del group.queues[source]
 
     def add(self, source: TopicPartition, records: Sequence[Record]) -> None:
-        """These were read behind all that was added."""
         self._queue(source).add(records, self._now_s)
 
     def waiting(self, source: TopicPartition) -> int:
-        """How many records of this partition wait here."""
         return len(self._waiting(source))
 
     def end(self, source: TopicPartition) -> int:
-        """The offset after the last record of this partition that waits here; 0 where none waits."""
+        """Return the offset after this partition's last waiting record; 0 if none waits."""
         waiting = self._waiting(source)
         return waiting[-1].offset + 1 if waiting else 0
 
@@ -165,8 +159,7 @@ class RecordOrder:
         return () if queue is None else queue.records
 
     def take(self, lag: Lag, slice_records: int) -> list[Sequence[Record]]:
-        """Return the records whose turn it is, of one subtopology: a list for each task. Nothing is returned where all
-        that is here waits for others."""
+        """Return the records that are due, of one subtopology: a list for each task. Empty if all wait for others."""
         groups = list(self._groups.values())
         for _ in groups:
             self._turn += 1
@@ -175,7 +168,7 @@ class RecordOrder:
         return []
 
     def give_back(self, records: Sequence[Record]) -> None:
-        """The last of those in a list that was taken, which was not processed."""
+        """Take back unprocessed records, the last ones of a list from `take`."""
         given: dict[TopicPartition, list[Record]] = {}
         for record in records:
             given.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
@@ -183,7 +176,7 @@ class RecordOrder:
             self._queue(source).give_back(first)
 
     def to_pause(self) -> list[TopicPartition]:
-        """Partitions of which enough waits here. Pause them."""
+        """Return the partitions to pause: enough of their records wait here."""
         share = self._share()
         found = [queue for queue in self._queues() if not queue.is_paused and queue.is_full(share)]
         for queue in found:
@@ -191,7 +184,7 @@ class RecordOrder:
         return [queue.source for queue in found]
 
     def to_resume(self) -> list[TopicPartition]:
-        """Those among them of which there is room again. Resume them."""
+        """Return the paused partitions to resume: there is room again."""
         share = self._share() / 2
         found = [queue for queue in self._queues() if queue.is_paused and not queue.is_full(share)]
         for queue in found:
@@ -199,7 +192,7 @@ class RecordOrder:
         return [queue.source for queue in found]
 
     def forget(self, source: TopicPartition) -> None:
-        """Drop what waits of it: it is read again, here or by another worker. The next `follow` says which."""
+        """Drop this partition's waiting records: they are read again, here or by another worker."""
         if source.topic in self._rules and self._group(source).queues.pop(source, None) is not None:
             self._queue(source)
 
@@ -253,7 +246,7 @@ class RecordOrder:
         return in_order_of_time([records for records, _ in lists], (times for _, times in lists))
 
     def _held_at_ms(self, group: PartitionGroup, waiting: Sequence[PartitionQueue], lag: Lag) -> float:
-        """How far in time others may go because of partitions without records."""
+        """Return how far in time others may go because of partitions without records."""
         if group.skew_ms is None:
             return ANYWHERE
         furthest_ms = max(queue.times[-1] for queue in waiting)
@@ -267,8 +260,8 @@ class RecordOrder:
         return found
 
     def _bound_ms(self, queue: PartitionQueue, more: int | None, next_ms: int, held_s: float) -> float:
-        """How far others may go because of this partition, which has no records and is behind. `held_s`: for how long
-        one of them has been held back."""
+        """Return how far others may go because of this partition, which has no records and is behind. One of them has
+        been held back for `held_s`."""
         silent_s = self._now_s - queue.since_s
         bound_ms = queue.time_ms + self._skew_ms if queue.time_ms >= 0 else -1
         if more:
@@ -288,7 +281,7 @@ class RecordOrder:
 
 
 def _written_together(topology: Topology) -> dict[int, int]:
-    """Number subtopologies by groups: those that write to one repartition topic, and read none, have one number."""
+    """Number subtopologies by groups. Those that write to one repartition topic, and read none, share a number."""
     found = {subtopology.ordinal: subtopology.ordinal for subtopology in topology.subtopologies}
     internal = repartition_topics(topology)
     outer = [s for s in topology.subtopologies if internal.isdisjoint(topic.name for topic in s.sources)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from stateline.deployment.stores.topology_file import GLOBAL_TABLES
@@ -30,8 +31,7 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class Reporter:
-    """One worker's, on its thread. `unwritten` are the newest figures if their file could not be written, and None
-    otherwise."""
+    """One worker's, on its thread. `unwritten` are the newest figures if their file could not be written, else None."""
 
     def __init__(
         self,
@@ -39,7 +39,6 @@ class Reporter:
         global_tables: GlobalTables,
         standby_lags: Callable[[], Mapping[str, StandbyLag]],
     ) -> None:
-        """`standby_lags` is as `StandbyAssignment.lags`."""
         self._figures = context.figures
         self._standby_lags = standby_lags
         self._instance = context.files.registration
@@ -52,8 +51,7 @@ class Reporter:
     def report_if_due(
         self, tasks: Collection[Task], consumer: Consumer | None, waiting: Callable[[TopicPartition], int]
     ) -> None:
-        """Publish once a second. Other calls cost a look at the clock. `waiting` counts the unprocessed records of a
-        partition that were read. `consumer` may be None while no task runs."""
+        """Publish once a second. `waiting` counts the unprocessed records of a partition that were read."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -74,10 +72,12 @@ class Reporter:
         consumer: Consumer | None,
         waiting: Callable[[TopicPartition], int],
     ) -> WorkerFigures:
-        """Return the figures, by task and store. Unknown figures are left out. Global tables count as one more task."""
         opened = [task for task in tasks if task.state in _OPEN]
         running = [task for task in opened if task.state is TaskState.RUNNING]
         work, whole = self._figures.sample(now_s), self._global_tables
+        lags: dict[str, Mapping[str, int]] = {
+            str(task.id): _known(partial(_lag, task, consumer, waiting)) for task in running
+        }
         dropped = {str(task.id): sum(s.dropped_records for _, s in task.stores.transactional) for task in opened}
         return WorkerFigures(
             instance=self._instance.instance,
@@ -92,7 +92,7 @@ class Reporter:
             uncommitted_bytes=sum(task.staged_bytes for task in running),
             uncommitted_max_bytes=self._uncommitted_max_bytes,
             block_cache_usage=block_cache().get_usage(),
-            lag=_with({str(task.id): _lag(task, consumer, waiting) for task in running}, _global_lag(whole)),
+            lag=_with(lags, _known(whole.lag)),
             dropped=dropped,
             rocksdb=_with(
                 {str(task.id): _properties(task.stores.transactional) for task in opened},
@@ -104,38 +104,25 @@ class Reporter:
         )
 
 
-def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
-    """Return the lag by topic as of the last poll. Empty if the consumer fails: the next poll raises the error."""
-    if consumer is None:
-        return {}
+def _known(ask: Callable[[], Mapping[str, int]]) -> dict[str, int]:
+    """Return these figures. Empty if a store or the consumer fails: its next read, commit or poll raises the error."""
     try:
-        found = {source: consumer.lag(source) for source in task.topology.sources}
+        return dict(ask())
     except StatelineError:
         return {}
+
+
+def _lag(task: Task, consumer: Consumer | None, waiting: Callable[[TopicPartition], int]) -> dict[str, int]:
+    """Return the lag by topic as of the last poll."""
+    found = {} if consumer is None else {source: consumer.lag(source) for source in task.topology.sources}
     return {source.topic: lag + waiting(source) for source, lag in found.items() if lag is not None}
 
 
-def _global_lag(tables: GlobalTables) -> dict[str, int]:
-    """Return the lag of global tables, empty if it is unknown."""
-    try:
-        return tables.lag()
-    except StatelineError:
-        return {}
-
-
 def _with(tasks: dict[str, T], global_tables: T) -> dict[str, T]:
-    """Add global tables to tasks, if there are any."""
     return {**tasks, GLOBAL_TABLES: global_tables} if global_tables else tasks
 
 
 def _properties(stores: Iterable[tuple[str, TransactionalStore]]) -> dict[str, dict[str, int]]:
-    found = {name: _properties_of(store) for name, store in stores}
+    """Return the engine's properties by store."""
+    found = {name: _known(store.engine_properties) for name, store in stores}
     return {name: properties for name, properties in found.items() if properties}
-
-
-def _properties_of(store: TransactionalStore) -> dict[str, int]:
-    """Return the engine's properties. Empty for a store that fails: its next read or commit raises the error."""
-    try:
-        return dict(store.engine_properties())
-    except StatelineError:
-        return {}

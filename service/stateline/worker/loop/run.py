@@ -24,14 +24,9 @@ _GC_THRESHOLD = 100_000
 
 
 def run_worker(app: App, config: Config, *, instance: str) -> None:
-    """Run one worker until SIGTERM or SIGINT, which let it finish its slice, commit and end. Main thread only. `LEAVE`
-    does the same, and others have its tasks at once.
-
-    It is a static member of its group, as ``<node>-<instance>`` unless ``group.instance.id`` says otherwise: after a
-    crash it has its tasks and its disk back at once, and nobody else takes them before the session times out.
-
-    Raises what `Worker.run` raises; nothing that was committed is lost by it.
-    """
+    """Run one worker until SIGTERM or SIGINT: it finishes its slice, commits and ends. `LEAVE` does the same, and
+    others have its tasks at once. Main thread only. As a static member, named ``<node>-<instance>`` unless
+    ``group.instance.id`` is set, it has its tasks and its disk back after a crash. Raises what `Worker.run` raises."""
     readiness = ReadySignal()
     allow_many()
     gc.freeze()  # modules and classes live as long as the process

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from stateline.log.interface import Consumer, Record
+from stateline.processing.reading import by_partition
 from stateline.processing.records import OutputRecord
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.commit.commit_schedule import CommitSchedule
@@ -21,7 +22,6 @@ from stateline.worker.loop.pace import SlicePace
 from stateline.worker.loop.partition_queues import in_order_of_time, rising
 from stateline.worker.loop.record_order import RecordOrder
 from stateline.worker.loop.reporting import Reporter
-from stateline.worker.restore.polled_records import by_partition
 from stateline.worker.tasks.task import Task, TaskState
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
@@ -65,11 +65,10 @@ class TaskExecutor:
 
     @property
     def poll_records(self) -> int:
-        """How many records the next poll should bring at most."""
         return self._pace.poll_records
 
     def work_off(self, polled: list[Record], consumer: Consumer) -> None:
-        """Process the records of a poll, and those kept from earlier ones, as far as their turn has come."""
+        """Process polled and kept records, as far as they are due."""
         if polled:  # the poll took about as long as a slice
             self.rest(consumer)
         groups = self._of_this_epoch(by_partition(polled), consumer)
@@ -112,7 +111,7 @@ class TaskExecutor:
             task.processing.forget(source)
 
     def has_worked_since(self, began_s: float, consumer: Consumer) -> bool:
-        """Return `CommitSchedule.has_worked_since`, but False while records wait for their turn."""
+        """Return whether work since then has lasted (`CommitSchedule`). False while records wait for their turn."""
         waits = any(self._order.waiting(source) for source in self._tasks.by_source)
         return not waits and self._commits.has_worked_since(began_s, consumer)
 
@@ -132,7 +131,7 @@ class TaskExecutor:
     def _of_this_epoch(
         self, groups: Mapping[TopicPartition, Sequence[Record]], consumer: Consumer
     ) -> Mapping[TopicPartition, Sequence[Record]]:
-        """Return the records that may be processed now. The rest waits for the end of the epoch (`epochs`)."""
+        """Return the records to process now. The rest waits for the end of the epoch (`epochs`)."""
         if not self._epochs.is_needed:
             return groups
         self._epochs.poll()
@@ -144,8 +143,6 @@ class TaskExecutor:
         return records
 
     def _work_off_in_order(self, consumer: Consumer, deadline: float) -> None:
-        """Process the records that are due in order of time (`record_order`)."""
-
         def lag(source: TopicPartition) -> int | None:
             return consumer.lag(source) if self._tasks.by_source[source].state is TaskState.RUNNING else None
 
@@ -159,7 +156,7 @@ class TaskExecutor:
             consumer.resume(has_room)
 
     def _process_together(self, taken: Sequence[Sequence[Record]], consumer: Consumer, deadline: float) -> None:
-        """Process records of several tasks, of one span of time. Their output is sent in order of time, before the next
+        """Process records of several tasks, of one span of time. Send their output in order of time before the next
         commit. Records beyond the limit of staged bytes are given back."""
         self._make_room(0, consumer, slices=-(-sum(map(len, taken)) // self._pace.records))
         written, is_first = list[list[OutputRecord]](), True
@@ -196,7 +193,6 @@ class TaskExecutor:
         return (-1 if output.topic == topic else output.timestamp_ms for output in written)
 
     def _process(self, task: Task, records: Sequence[Record], consumer: Consumer, deadline: float) -> int:
-        """Process records of one task in slices until the deadline. Returns how many were processed."""
         at = 0
         while at < len(records) and not self.stopping and time.monotonic() < deadline:
             slice_, size = self._pace.cut(records, at)
@@ -208,7 +204,6 @@ class TaskExecutor:
         return at
 
     def _make_room(self, size: int, consumer: Consumer, slices: int = 1) -> None:
-        """Commit if records of this size would cross the limit of staged bytes."""
         if self._would_cross(size, slices):
             self._commits.commit(consumer, to_free_memory=True)
 
@@ -216,7 +211,6 @@ class TaskExecutor:
         return self._pace.would_cross(self._tasks.staged_bytes(), size, self._uncommitted_max_bytes, slices)
 
     def _processed(self, task: Task, slice_: Sequence[Record], size: int) -> list[OutputRecord]:
-        """Process one slice. Returns its output."""
         before, started = self._tasks.staged_bytes(), time.perf_counter()
         outputs = task.processing.process(slice_)
         took_s = time.perf_counter() - started

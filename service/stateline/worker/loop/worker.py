@@ -60,14 +60,8 @@ from stateline.worker.standbys.standby_tasks import StandbyTasks
 from stateline.worker.tasks.task_settings import TaskSettings
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
-from stateline_store import (
-    LockedError,
-    RetryLaterError,
-    StateDirectory,
-    StatelineError,
-    StorageError,
-    TransactionalStore,
-)
+from stateline_store import StateDirectory, TransactionalStore
+from stateline_store.errors import LockedError, RetryLaterError, StatelineError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +80,8 @@ _PEACE_S = 30.0
 
 class Worker:
     """One worker. `run` blocks; `stop` may be called from a signal handler. Everything else is for the thread that runs
-    it. Without `run`, call `begin`, then `step` and `commit` as often as needed, then `leave`."""
+    it. Without `run`, call `begin`, then `step` and `commit` as often as needed, then `leave`. `standbys` are its
+    copies of other workers' tasks. `global_stores` are for reading only."""
 
     def __init__(self, app: App, config: Config, log: Log, *, instance: str, clock: Clock = MACHINE_CLOCK) -> None:
         self.on_working: Callable[[], object] | None = None  # called once, when its tasks run and their work has lasted
@@ -110,31 +105,30 @@ class Worker:
         self._topics = TopicWatch(context)
         self._epochs = EpochGate(log, topology)
         self._global_tables = GlobalTables(context)
-        self._tasks = Tasks(self._lease)
-        settings = TaskSettings.of(context, self._global_tables.stores, self._tasks.moved)
+        self.global_stores: Mapping[str, TransactionalStore] = self._global_tables.stores
+        self.tasks = Tasks(self._lease)
+        settings = TaskSettings.of(context, self._global_tables.stores, self.tasks.moved)
         copies = CopiedTasks(directory, config.acceptable_recovery_lag)
         followed = StandbyTasks(context, settings, copies)
         name = config.group_instance_id or self._files.client_id(config.consumer.get("client.id"))
         entry = WorkerEntry(topology.digest(), str(directory.process_id()), config.client_tag, topology.tasks_digest())
         self._entries = None if place is None else WorkerEntries(log, app.application_id, name, entry)
-        self._standbys = StandbyAssignment(
-            context, Placeable(name, entry.directory, entry.tags), self._entries, self._tasks, followed, self._topics
+        self.standbys = StandbyAssignment(
+            context, Placeable(name, entry.directory, entry.tags), self._entries, self.tasks, followed, self._topics
         )
         self._committer = Committer(context)
-        self._commits = CommitSchedule(context, self._tasks, self._committer, self._epochs, self._topics)
-        reporter = Reporter(context, self._global_tables, self._standbys.lags)
+        self._commits = CommitSchedule(context, self.tasks, self._committer, self._epochs, self._topics)
+        reporter = Reporter(context, self._global_tables, self.standbys.lags)
         self._executor = TaskExecutor(
-            context, self._tasks, self._committer, self._commits, self._topics, self._epochs, reporter
+            context, self.tasks, self._committer, self._commits, self._topics, self._epochs, reporter
         )
-        self._manager = TaskManager(context, self._tasks, self._topics, settings, followed, self._executor.forget)
+        self._manager = TaskManager(context, self.tasks, self._topics, settings, followed, self._executor.forget)
         starts, entries = self._files.starts, self._entries
         crash_loop = None if entries is None else CrashLoop(starts, entries, name, self._fitness)
         self._joining = Joining(context, name, entry, entries, crash_loop)
-        self._group = WorkerMembership(
-            context, self._tasks, self._manager, self._commits, self._joining, self._standbys
-        )
-        self._queries.hosts += [self._tasks.hosted, followed.hosted, self._global_tables.hosted]
-        self._queries.owned = self._tasks.owned
+        self.group = WorkerMembership(context, self.tasks, self._manager, self._commits, self._joining, self.standbys)
+        self._queries.hosts += [self.tasks.hosted, followed.hosted, self._global_tables.hosted]
+        self._queries.owned = self.tasks.owned
         self._queries.handlers |= {
             **SnapshotMaker(directory, topology, self._queries.hosted).handlers,
             "copying": copies.hear,
@@ -159,11 +153,8 @@ class Worker:
         self._executor.stopping = True
 
     def run(self) -> None:
-        """Work until `stop`.
-
-        Raises errors that starting over does not mend: a record's error under the policy fail, a missing topic, a log
-        that stays away, a task that another process keeps.
-        """
+        """Work until `stop`. Raises errors that starting over does not mend: a record's error under the policy fail, a
+        missing topic, a log that stays away, a task that another process keeps."""
         try:
             with says_how_to_begin_anew(self._topology):
                 self._work()
@@ -205,7 +196,6 @@ class Worker:
                 self._prepare = partial(self.start_over, pause_s)
 
     def _may_work(self) -> bool:
-        """Return whether to take part in the group. Leaves it if `fitness` says so."""
         if self._queries.has_lost_its_server:
             self._fitness.hear("No server of this node runs any more, so nobody can ask for what the worker has.")
         if self._fitness.is_to_leave:
@@ -233,10 +223,10 @@ class Worker:
             self.commit()
         logger.error("Leaving the group, so that others run its tasks: %s", self._fitness.fault)
         self._drop_work()
-        self._standbys.close()
+        self.standbys.close()
         with suppress(RetryLaterError):  # an open transaction ends by its timeout
             self._committer.settle()
-        self._group.leave()
+        self.group.leave()
         self._fitness.left(is_alone=is_alone)
         self._queries.announce_status()
         if self._prepare is None:
@@ -263,57 +253,37 @@ class Worker:
     def _join(self) -> None:
         self._global_tables.open()
         self._committer.settle()
-        self._group.join()
+        self.group.join()
 
     def open_tasks(self) -> None:
-        """Join the group and restore the tasks that it gives. Processes no record. Raises as `run`, and
-        `RetryLaterError` where `run` would start over."""
-        while not (self._global_tables.advance(_IDLE_S) and self._group.subscribe() and self._is_settled()):
-            self._group.say_changes()
+        """Join the group and restore its tasks. Processes no record. Raises as `run`, and `RetryLaterError` where `run`
+        would start over."""
+        while not (self._global_tables.advance(_IDLE_S) and self.group.subscribe() and self._is_settled()):
+            self.group.say_changes()
             self._manager.open_waiting()
-            self._group.poll(0, 0.0)
-            self._group.run_restored(_IDLE_S)
-        self._group.say_changes()
+            self.group.poll(0, 0.0)
+            self.group.run_restored(_IDLE_S)
+        self.group.say_changes()
 
     def step(self) -> bool:
-        """Take one round without a rest. Returns whether the next one may have something to do. At least once, all
+        """Take one round without a rest. Returns whether the next one may have something to do. At least once,
         forwarded records are on the log afterwards. Raises as `open_tasks`."""
-        before = self._tasks.next_offsets()
+        before = self.tasks.next_offsets()
         self._global_tables.look_now()
         self._epochs.look_now()
         self._turn(0.0)
         self._committer.write_out()
-        return self._has_work or not self._is_settled() or self._tasks.next_offsets() != before
+        return self._has_work or not self._is_settled() or self.tasks.next_offsets() != before
 
     def commit(self) -> bool:
         """Commit everything that was processed. Returns whether there was anything. Raises what the log or a store
         raises."""
-        if not self._group.has_joined:
+        if not self.group.has_joined:
             return False
-        is_dirty = bool(self._tasks.dirty())
-        self._commits.commit(self._group.consumer)
+        is_dirty = bool(self.tasks.dirty())
+        self._commits.commit(self.group.consumer)
         self._global_tables.commit()
         return is_dirty
-
-    @property
-    def tasks(self) -> Tasks:
-        """The tasks that it has now."""
-        return self._tasks
-
-    @property
-    def group(self) -> WorkerMembership:
-        """Its membership in the consumer group."""
-        return self._group
-
-    @property
-    def standbys(self) -> StandbyAssignment:
-        """Its copies of other workers' tasks."""
-        return self._standbys
-
-    @property
-    def global_stores(self) -> Mapping[str, TransactionalStore]:
-        """The stores of global tables by name, for reading only."""
-        return self._global_tables.stores
 
     def _note_working(self) -> None:
         if not self._is_settled():
@@ -329,7 +299,7 @@ class Worker:
         if self.on_working is None:
             return
         self._settled_s = self._settled_s or time.monotonic()
-        if self._executor.has_worked_since(self._settled_s, self._group.consumer):
+        if self._executor.has_worked_since(self._settled_s, self.group.consumer):
             self.on_working()
             self.on_working = None
 
@@ -337,69 +307,65 @@ class Worker:
         """Return whether it has all tasks that the group gives it, and they run. True without tasks, or if drained."""
         if self._files.drained or not self._topology.subtopologies:
             return True
-        if self._manager.waiting or not self._group.consumer.is_assigned:
+        if self._manager.waiting or not self.group.consumer.is_assigned:
             return False
-        return self._tasks.are_settled or not self._tasks.all
+        return self.tasks.are_settled or not self.tasks.all
 
     def _turn(self, most_rest_s: float = math.inf) -> None:
-        """Take one round: poll, process in slices, restore a slice, commit if due. Then answer queries, at most so
-        long."""
-        self._group.say_changes()
+        self.group.say_changes()
         rests_s = self._advance()
-        self._executor.between_slices(self._group.consumer, min(rests_s, most_rest_s))
+        self._executor.between_slices(self.group.consumer, min(rests_s, most_rest_s))
 
     def _advance(self) -> float:
-        """Do the work of a round. Returns how long the worker may rest afterwards."""
         if not self._global_tables.advance(_IDLE_S):
             return 0.0
         if self._is_drained():
             return _DRAINED_POLL_S
-        self._standbys.advance(beside_work=self._has_work)
-        if not self._group.subscribe():
+        self.standbys.advance(beside_work=self._has_work)
+        if not self.group.subscribe():
             self._has_work = False
-            return 0.0 if self._standbys.is_busy else _IDLE_S
+            return 0.0 if self.standbys.followed.is_busy else _IDLE_S
         self._manager.open_waiting()
-        records, consumer = self._group.poll(self._executor.poll_records, 0.0), self._group.consumer
+        records, consumer = self.group.poll(self._executor.poll_records, 0.0), self.group.consumer
         self._executor.work_off(records, consumer)
         self._has_work = bool(records) or self._manager.is_restoring
         if self._has_work:
             self._worked_s = time.monotonic()
         if self._manager.is_restoring:
-            self._group.run_restored(_IDLE_S)
+            self.group.run_restored(_IDLE_S)
         self._manager.upgrades.advance()
         self._commits.commit_if_due(consumer)
         self._housekeeping.clean_if_due(
-            [*self._tasks.all, *(task.id for task in self._standbys.tasks)], self._global_tables.place
+            [*self.tasks.all, *(task.id for task in self.standbys.followed.tasks)], self._global_tables.place
         )
         return self._rests_s()
 
     def _rests_s(self) -> float:
-        """Return how long the worker may answer queries alone: a new record waits for that time at most."""
-        if self._has_work or self._standbys.is_busy:
+        if self._has_work or self.standbys.followed.is_busy:
             return 0.0
-        since_s = time.monotonic() - max(self._worked_s, self._group.changed_s)
+        since_s = time.monotonic() - max(self._worked_s, self.group.changed_s)
         # A rebalance takes several polls.
-        if (not self._tasks.are_settled and since_s <= _SETTLED_S) or self._manager.upgrades.is_busy:
+        if (not self.tasks.are_settled and since_s <= _SETTLED_S) or self._manager.upgrades.is_busy:
             return _IDLE_S
-        quiet_s = min(since_s * _QUIET_SHARE, _QUIET_S, *(task.processing.rests_s() for task in self._tasks.running))
+        quiet_s = min(since_s * _QUIET_SHARE, _QUIET_S, *(task.processing.rests_s() for task in self.tasks.running))
         return max(_IDLE_S, quiet_s)
 
     def _is_drained(self) -> bool:
-        """Return whether this worker was asked to hand over its tasks, and so has none any more."""
+        """Return whether this worker was asked to hand over its tasks. Hands them over at the first call."""
         if not self._files.drained and self._files.is_to_drain():
             logger.info("Asked to drain: handing over all tasks, and leaving the group")
-            self._commits.commit(self._group.consumer)
-            self._group.close(for_good=True)
+            self._commits.commit(self.group.consumer)
+            self.group.close(for_good=True)
             self._manager.drop_all()
-            self._standbys.close()
+            self.standbys.close()
             self._files.drained = True
         return self._files.drained
 
     def start_over(self, pause_s: float = 0.0) -> None:
-        """Drop everything uncommitted, abort its transaction, and make a new consumer of the group. Records since the
-        last commit are read again. Calls `begin` if that has not succeeded yet. Raises as `begin`."""
+        """Drop everything uncommitted, abort its transaction, and join again. Records since the last commit are read
+        again."""
         self._drop_work()
-        self._group.close()
+        self.group.close()
         time.sleep(pause_s)
         if self._has_begun:
             self._join()
@@ -417,10 +383,8 @@ class Worker:
         self._manager.drop_all()
 
     def leave(self) -> None:
-        """Close the group first (its listener commits), then stores, producer, socket and files.
-
-        A failure does not keep the rest open. The last failure is raised.
-        """
+        """Close the group first (its listener commits), then stores, producer, socket and files. After a failure it
+        closes the rest. Raises the last failure."""
         with ExitStack() as last_first:
             last_first.callback(self._files.remove)
             last_first.callback(self._admin.close)
@@ -430,25 +394,23 @@ class Worker:
             last_first.callback(self._global_tables.close)
             if self._entries is not None:
                 last_first.callback(self._entries.close)
-            last_first.callback(self._standbys.close)
+            last_first.callback(self.standbys.close)
             last_first.callback(self._manager.close)
             last_first.callback(self._close_group)
 
     def _close_group(self) -> None:
         if not (self._files.drained or self._fitness.is_out):
-            self._group.close(for_good=self._leaves_for_good and self._executor.stopping)
+            self.group.close(for_good=self._leaves_for_good and self._executor.stopping)
 
 
 class Restarts:
-    """Counts how often in a row a worker has started over."""
-
     def __init__(self) -> None:
         self._count = 0
         self._last_s = time.monotonic()
 
     def pause_s(self, error: StatelineError) -> float:
-        """Return how long to wait before the worker starts over because of this error, so that a broker has time to
-        come back. Raises the error after `_MAX_RESTARTS` in a row."""
+        """Return how long to wait, so that a broker has time to come back. Raises the error after `_MAX_RESTARTS` in a
+        row."""
         peace = time.monotonic() - self._last_s > _PEACE_S
         self._count = 1 if peace else self._count + 1
         self._last_s = time.monotonic()

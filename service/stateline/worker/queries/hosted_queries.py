@@ -50,7 +50,7 @@ Standing: TypeAlias = tuple[Position, StoreState] | None
 
 
 class HostedQueries:
-    """One worker's. `lookup(store, partition)` returns the partition that it has now, or None. `owned` is as
+    """One worker's. `lookup(store, partition)` returns the partition that it has now, or None. `owned`: see
     `Tasks.owned`."""
 
     def __init__(self, lookup: Lookup, owned: Owned = lambda store, partition: None) -> None:
@@ -81,20 +81,18 @@ class HostedQueries:
             return Failure(StatelineError(f"Reading {terms.store!r} failed: {error}"))
 
     def pinned(self, request: WireRequest) -> Pinned | None:
-        """Return how much staged data a scan keeps that has just begun."""
+        """Return how much staged data a new scan keeps."""
         hosted = self._lookup(request.terms.store, request.partition)
         if hosted is None or request.terms.isolation_level is IsolationLevel.READ_COMMITTED:
             return None
         return Pinned(hosted.store.staged_version, hosted.store.approximate_num_uncommitted_bytes)
 
     def is_behind(self, request: WireRequest, position: Position) -> bool:
-        """Return whether a partition of this Position does not meet the bound."""
         hosted = self._lookup(request.terms.store, request.partition)
         is_of_all = hosted is not None and hosted.has_all_partitions
         return not request.terms.bound.is_met(position, None if is_of_all else request.partition)
 
     def standing(self, place: Place) -> Standing:
-        """Return the Position and the state of this place now."""
         store, partition, level = place
         hosted = self._lookup(store, partition)
         if hosted is None or not hosted.store.is_open:
@@ -106,8 +104,8 @@ class HostedQueries:
 
 
 def _custom_answer(query: CustomQuery, store: StateStore | None, partition: int, terms: Terms) -> Outcome:
-    """Return the answer of this partition's store, or why there is none. `store` is None if this worker does not own
-    it. Raises nothing: a query must not end the worker."""
+    """Return the answer of the application's store, or why there is none. `store` is None if this worker does not own
+    it."""
     if store is None:
         message = f"Partition {partition} of {terms.store!r} is not active on this worker now: ask again in a moment."
         return Failure(NotPresentError(message))

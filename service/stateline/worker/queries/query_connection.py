@@ -34,10 +34,8 @@ class QueryConnection:
         self._outgoing = bytearray()
 
     def receive(self) -> None:
-        """Read a bounded share of the bytes that have arrived; none while a whole request is unanswered.
-
-        Raises `OSError` for a broken connection, `InvalidArgumentError` for bytes that are no frame.
-        """
+        """Read a bounded share of the bytes that have arrived; none while a whole request is unanswered. Raises
+        `OSError` for a broken connection, `InvalidArgumentError` for bytes that are no frame."""
         if self._frame_end() is not None:
             return
         try:
@@ -48,10 +46,7 @@ class QueryConnection:
         self._incoming += data
 
     def next_frame(self) -> bytearray | None:
-        """Return the JSON of the next whole frame. None if there is none, or none may be answered yet.
-
-        Raises `InvalidArgumentError` for bytes that are no frame.
-        """
+        """Return the JSON of the next whole frame, None if none may be answered now. Raises `InvalidArgumentError`."""
         if len(self._outgoing) > MAX_UNREAD_BYTES or (end := self._frame_end()) is None:
             return None
         body = self._incoming[LENGTH.size : end]
@@ -63,12 +58,10 @@ class QueryConnection:
         self._incoming[:0] = LENGTH.pack(len(body)) + body
 
     def queue(self, data: bytes) -> None:
-        """Add a frame to those that are to be sent."""
         self._outgoing += data
 
     def send(self) -> None:
-        """Send as much as the client takes, a commit event after everything else. Raises `OSError` for a broken
-        connection."""
+        """Send as much as the client takes, a commit event last. Raises `OSError` for a broken connection."""
         try:
             while self._outgoing or self.commit_due:
                 if not self._outgoing:
@@ -91,11 +84,9 @@ class QueryConnection:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a listening socket that never blocks. Replaces the file of a dead process.
-
-    Raises `LockedError` if a live process listens there, `StorageError` if the disk refuses, and `ConfigurationError`
-    if the path cannot be a socket's.
-    """
+    """Return a listening socket that never blocks. Replaces the file of a dead process. Raises `LockedError` if a live
+    process listens there, `StorageError` if the disk refuses, and `ConfigurationError` for a path that no socket can
+    have."""
     try:
         if path.is_socket():
             if is_served(path):

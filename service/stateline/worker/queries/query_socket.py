@@ -1,5 +1,4 @@
-"""`QuerySocket`: answers queries of this worker's stores over a unix socket, on the thread that owns the
-stores.
+"""Answers queries of this worker's stores over a unix socket, on the thread that owns the stores.
 
 The worker calls `let_in` between slices of its work. So no query needs a lock or sees half a slice, and no query waits
 longer than a slice takes. One call answers at most `MAX_REQUESTS_PER_CALL` requests in `MAX_SECONDS_PER_CALL`. Further
@@ -9,9 +8,8 @@ While some stores have made a commit and others have not (`mid_commit`), only re
 difference: queries at READ_UNCOMMITTED, the rest of scans, and the status. Everything else waits on its connection.
 
 An unreadable or too large frame ends the connection. An unknown request is answered with an error. While a client does
-not read its replies, none of its requests is read, and commit events become one. No client ever blocks the worker.
-
-A query that is behind its bound waits here (`waiting_queries`). Looking at waiting queries counts into a call's time.
+not read its replies, none of its requests is read, and commit events become one. No client ever blocks the worker. A
+query that is behind its bound waits here (`waiting_queries`).
 """
 
 from __future__ import annotations
@@ -41,13 +39,7 @@ from stateline.query.wire import (
 from stateline.worker.queries.hosted_queries import HostedQueries, Lookup, Owned
 from stateline.worker.queries.query_connection import QueryConnection, listen
 from stateline.worker.queries.waiting_queries import WaitingQueries
-from stateline_store import (
-    CursorExpiredError,
-    InvalidArgumentError,
-    IsolationLevel,
-    StatelineError,
-    StoreClosedError,
-)
+from stateline_store import CursorExpiredError, InvalidArgumentError, IsolationLevel, StatelineError, StoreClosedError
 
 MAX_REQUESTS_PER_CALL = 256
 MAX_SECONDS_PER_CALL = 0.005
@@ -69,13 +61,9 @@ _NOTHING_TO_TELL: Mapping[str, Callable[[], object]] = MappingProxyType(
 class QuerySocket:
     """The worker's end. Every method is for the thread that owns the stores.
 
-    `hosts` are asked in their order for a store's partition, until one has it. `owned` is as `Tasks.owned`. `handlers`
-    has by type the requests that are no queries, and `status` the members of `query.wire` that others know. The parts
-    of the worker add themselves. `declared` has `StoreDefinition.description` by store: a server that subscribes
-    compares it with its own.
-
-    Raises `LockedError` when a live process listens at `path`; the file of a dead one is replaced. Raises
-    `ConfigurationError` when no socket can be made there: a path may have about 100 bytes.
+    Parts of the worker add themselves: `hosts` are asked in their order for a store's partition, `handlers` answers
+    other requests by type, `status` has the members of `query.wire`. `owned`: see `Tasks.owned`. `declared` has
+    `StoreDefinition.description` by store. A subscribing server compares it with its own. Raises as `listen`.
     """
 
     def __init__(
@@ -104,26 +92,20 @@ class QuerySocket:
         self._is_mid_commit = False
 
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
-        """Return this partition of a store, to be queried; None if no part of the worker has it."""
         return next((found for host in self.hosts if (found := host(store, partition)) is not None), None)
 
     @property
     def has_clients(self) -> bool:
-        """Whether a client is connected, usually a server."""
         return bool(self._clients)
 
     @property
     def has_lost_its_server(self) -> bool:
-        """Whether a server was connected before, and none is now."""
         return self._had_server and not any(client.subscribed for client in self._clients.values())
 
     def let_in(self, wait_s: float = 0.0, *, stay: bool = False, most_s: float | None = None) -> int:
         """Answer the requests that have arrived, and return their number. If there are none, wait up to `wait_s` for
         the first. With `stay`, answer each request that arrives within `wait_s`. Start no answer after `most_s`
-        (`MAX_SECONDS_PER_CALL` by default), counted from each arrival.
-
-        A request that waits for its bound shortens a wait to its deadline.
-        """
+        (`MAX_SECONDS_PER_CALL` by default), counted from each arrival."""
         end_s = time.monotonic() + wait_s if stay else 0.0
         answered = self._let_in_once(wait_s, most_s)
         while stay and (left_s := end_s - time.monotonic()) > 0:
@@ -158,7 +140,6 @@ class QuerySocket:
                 self._send(client)
 
     def announce_status(self) -> None:
-        """Send the status to every subscriber. Never blocks."""
         for client in list(self._clients.values()):
             if client.subscribed:
                 self._queue(client, {"event": "commit", "status": self._status()})
@@ -220,7 +201,6 @@ class QuerySocket:
         return answered
 
     def _answer_next(self, client: QueryConnection, may_be_answered: Callable[[Message], bool] | None) -> bool:
-        """Answer the next request of a connection. Returns whether there was one."""
         if client.closed:
             return False
         try:
@@ -283,7 +263,6 @@ class QuerySocket:
         self._queue(client, {"id": request.id, "outcome": encode_outcome(outcome, scan)}, scan)
 
     def _more(self, client: QueryConnection, message: Message) -> dict[str, Any]:
-        """Return the next rows of a scan, or why there are none."""
         try:
             number, limit = int(message["scan"]), int(message["limit"])
             rows = self._read_on(client, number, limit)

@@ -58,7 +58,6 @@ class SnapshotMaker:
 
     @property
     def handlers(self) -> Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """`answer` by the types of the requests."""
         return {"snapshot": self.answer, "copy": self.answer}
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,12 +84,10 @@ class SnapshotMaker:
         return {"parts": [part.to_json() for part in parts], "epochs": numbers}
 
     def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
-        """Link these stores' files into the snapshot's directory, which its maker has created.
-
-        Raises `NotPresentError` for a partition that is not here, or a missing directory; `NotActiveError` while a task
-        restores; `InvalidArgumentError` for a store in memory; `RetryLaterError` if the file system refuses. Files that
-        were linked before an error are deleted with the snapshot's directory.
-        """
+        """Link these stores' files into the snapshot's directory, which its maker has created. A failed snapshot's
+        links are deleted with that directory. Raises `NotPresentError` for a partition that is not here, or a missing
+        directory; `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory;
+        `RetryLaterError` if the disk refuses."""
         places = list(places)
         self._check_epochs(places)
         return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]

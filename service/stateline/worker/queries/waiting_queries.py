@@ -50,15 +50,13 @@ class WaitingQueries:
         return True
 
     def patience_s(self, timeout_s: float) -> float:
-        """Return `timeout_s`, or the time until the first query must be answered if that is shorter."""
         if not self._waiting:
             return timeout_s
         nearest = min(waiting.deadline_s for waiting in self._waiting) - time.monotonic()
         return max(0.0, min(timeout_s, nearest))
 
     def answer_due(self, end_s: float) -> int:
-        """Answer queries whose bound is met or whose time is up, and forget those of closed connections. Begins no look
-        after `end_s`. Returns how many were answered."""
+        """Answer queries whose bound is met or whose time is up. Begins no look after `end_s`. Returns their number."""
         if not self._waiting:
             return 0
         standings = {place: self._queries.standing(place) for place in {_place(each.request) for each in self._waiting}}
@@ -79,7 +77,6 @@ class WaitingQueries:
         return answered
 
     def _waits_on(self, waiting: _Waiting, standing: Standing, now_s: float) -> bool:
-        """Answer the query if its bound is met or its time is up. Returns whether it still waits."""
         request, in_time = waiting.request, now_s < waiting.deadline_s
         if in_time and (standing == waiting.standing or self._is_behind(request, standing)):
             waiting.standing = standing

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stateline.log.interface import Consumer, Log, Record
-from stateline.worker.restore.polled_records import by_partition
+from stateline.processing.reading import by_partition
 from stateline_store import TopicPartition
 
 # How many records one slice has at most.
@@ -26,9 +26,8 @@ class ChangelogFollower:
         *,
         passes_over_deleted: bool = False,
     ) -> None:
-        """`starts` returns the next offset of each store in each of its topic partitions. The one that is furthest
-        behind decides. Without `passes_over_deleted`, `poll` raises `LogUnavailableError` if the log has deleted the
-        next record."""
+        """`starts` returns the next offset of each store in each of its partitions: the smallest decides. Without
+        `passes_over_deleted`, `poll` raises `LogUnavailableError` if the log has deleted the next record."""
         self.read = 0
         self._log = log
         self._starts = starts
@@ -38,21 +37,18 @@ class ChangelogFollower:
 
     @property
     def is_current(self) -> bool:
-        """Whether it reads what `starts` returns, as far as is known."""
         return not self._is_changed and self._consumer is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether more records are likely to be there at once."""
         return self._is_changed or self.read > SLICE_RECORDS // 2
 
     def change(self) -> None:
-        """Ask for `starts` again at the next `poll`: stores have come or gone, or stand elsewhere."""
+        """Ask for `starts` again at the next `poll`."""
         self._is_changed = True
 
     def poll(self, timeout_s: float = 0.0) -> dict[TopicPartition, list[Record]]:
-        """Return the next records by partition, waiting up to `timeout_s` for the first. Without anything to read it
-        closes the consumer. Raises as `Consumer.poll`."""
+        """Return the next records by partition, waiting up to `timeout_s` for the first. Raises as `Consumer.poll`."""
         self.read = 0
         if self._is_changed:
             self._assign()
@@ -63,15 +59,14 @@ class ChangelogFollower:
         return by_partition(records)
 
     def next_offset(self, log: TopicPartition) -> int | None:
-        """As `Consumer.next_offset`; None without a consumer."""
+        """Return the consumer's next offset; None without a consumer."""
         return None if self._consumer is None else self._consumer.next_offset(log)
 
     def lag(self, log: TopicPartition) -> int | None:
-        """As `Consumer.lag`; None while it does not read what it should."""
+        """Return the consumer's lag; None if it is unknown, or before the next `poll` after `change`."""
         return self._consumer.lag(log) if self._consumer is not None and not self._is_changed else None
 
     def has_passed(self, log: TopicPartition, end: int) -> bool:
-        """Return whether every record before this offset was read."""
         return (self.next_offset(log) or 0) >= end
 
     def close(self) -> None:

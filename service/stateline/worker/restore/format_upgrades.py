@@ -22,14 +22,8 @@ from stateline.worker.restore.restore_plan import TaskPlan
 from stateline.worker.restore.restorer import Restorer
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.tasks.task import Task
-from stateline_store import (
-    DamagedDataError,
-    IsolationLevel,
-    StoreContext,
-    StoreState,
-    TopicPartition,
-    TransactionalStore,
-)
+from stateline_store import IsolationLevel, StoreContext, StoreState, TopicPartition, TransactionalStore
+from stateline_store.errors import DamagedDataError
 from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 
@@ -64,11 +58,10 @@ class FormatUpgrades:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a store has not caught up yet."""
         return any(not build.ready for _, builds in self._tasks.values() for build in builds)
 
     def add(self, task: Task) -> None:
-        """The task serves its stores from now on. Build the timestamped files of those that are to be upgraded."""
+        """Build the timestamped files of this running task's stores, where they are to be upgraded."""
         if names := task.stores.formats.to_build():
             builds: list[_Build] = []
             self._tasks[task.id] = (task, builds)  # before the first is open: `remove` closes the opened ones
@@ -78,7 +71,6 @@ class FormatUpgrades:
             self._looked_at = 0.0
 
     def remove(self, task_id: TaskId) -> None:
-        """The task goes: close its built files and keep them."""
         if task_id in self._tasks:
             _, builds = self._tasks.pop(task_id)
             self._restorer.remove(task_id)
@@ -86,7 +78,6 @@ class FormatUpgrades:
                 build.store.close()
 
     def advance(self) -> None:
-        """Build one slice. Raises what the log or a store raises."""
         if not self._tasks:
             return
         if self._restorer.busy:
@@ -99,7 +90,6 @@ class FormatUpgrades:
                 self._restorer.add(task, self._plan(builds))
 
     def close(self) -> None:
-        """Close and keep all built files, and release the consumer."""
         for task_id in list(self._tasks):
             self.remove(task_id)
         self._restorer.close()
@@ -124,7 +114,6 @@ class FormatUpgrades:
         return build
 
     def _plan(self, builds: list[_Build]) -> TaskPlan:
-        """Return the restores of records that the builds have not read yet."""
         restores = [self._plan_one(build) for build in builds]
         return TaskPlan(tuple(each for each in restores if each.remaining))
 

@@ -23,16 +23,10 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
+from stateline.worker.files.figures import StoreCommits
 from stateline.worker.restore.lost_records import say_never_read
 from stateline.worker.tasks.readable_stores import refuse_unreadable
-from stateline.worker.tasks.store_commits import StoreCommits
-from stateline_store import (
-    DamagedDataError,
-    Position,
-    StoreContext,
-    TopicPartition,
-    TransactionalStore,
-)
+from stateline_store import DamagedDataError, Position, StoreContext, TopicPartition, TransactionalStore
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +44,9 @@ class GlobalTableStore:
         self.next_offsets: dict[TopicPartition, int] = {}
 
     def open(self, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_anew: bool) -> None:
-        """Open the store, and find the next offset of each partition. `bounds` are the first offset and the end of
-        each. `is_anew`: the topic has another id than before. Raises `TopologyError` if the rows on disk have other
-        types, or cannot be read any more."""
+        """Open the store, and find the next offset of each partition. `bounds`: first offset and end of each.
+        `is_anew`: the topic has another id than before. Raises `TopologyError` if the rows have other types, or are
+        unreadable."""
         store = self.store
         try:
             with of_store(store.name):
@@ -70,7 +64,6 @@ class GlobalTableStore:
         self._find_starts(bounds)
 
     def partition_times(self) -> dict[TopicPartition, int]:
-        """Return the time of each partition as of the newest commit, if it has one."""
         found = {source: self.store.committed_offset(_time_of(source)) for source in self.next_offsets}
         return {source: at for source, at in found.items() if at is not None}
 
@@ -94,7 +87,6 @@ class GlobalTableStore:
         self._commits.committed(time.perf_counter() - began_s)
 
     def figures(self, now_s: float) -> StoreFigures:
-        """Return `StoreCommits.sample`."""
         return self._commits.sample(now_s, self.store.approximate_num_uncommitted_bytes)
 
     def _find_starts(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:

@@ -30,15 +30,8 @@ from stateline.worker.context import WorkerContext
 from stateline.worker.files.topic_ids import recreated, remember
 from stateline.worker.restore.changelog_follower import ChangelogFollower
 from stateline.worker.restore.global_table_store import GlobalTableStore
-from stateline_store import (
-    DoesNotExistError,
-    LogUnavailableError,
-    StoreContext,
-    StoreState,
-    TaskLock,
-    TopicPartition,
-    TransactionalStore,
-)
+from stateline_store import StoreContext, StoreState, TaskLock, TopicPartition, TransactionalStore
+from stateline_store.errors import DoesNotExistError, LogUnavailableError
 from stateline_store.files.directory import global_task
 from stateline_store.steps import reached
 
@@ -50,8 +43,8 @@ _IDS_LOOK_S = 60.0  # between two looks at the topic ids, if records were read
 
 
 class GlobalTables:
-    """One worker's, on its thread. `stores` are those of all tables by name, for reading only. `place` is the id under
-    which the `StateDirectory` keeps them."""
+    """One worker's, on its thread. `stores` has all tables by name, for reading only. `place` is their id in
+    `StateDirectory`."""
 
     def __init__(self, context: WorkerContext) -> None:
         config = context.config
@@ -77,8 +70,8 @@ class GlobalTables:
         self._look_s = self._commit_due_s = self._ids_look_s = 0.0
 
     def open(self) -> None:
-        """Open the tables, to be read from their own offsets. Raises `LogUnavailableError`, `DoesNotExistError` for a
-        missing topic (after a few seconds if it was there before), and as a task's stores for files on disk."""
+        """Open the tables at their own offsets. Raises `LogUnavailableError`, `DoesNotExistError` for a topic that is
+        missing or does not come back in a few seconds, and as a task's stores for files on disk."""
         self.close()
         if not self._definitions:
             return
@@ -126,9 +119,9 @@ class GlobalTables:
         self._look_s = 0.0
 
     def advance(self, timeout_s: float) -> bool:
-        """Read and apply one slice. While tables are not whole, wait up to `timeout_s` for it. Returns whether they are
-        whole. Raises `RecordError` for an unreadable record under the policy fail, and `LogUnavailableError` if a topic
-        is missing or was created again: then `open` must follow."""
+        """Read and apply one slice, and return whether the tables are whole. While they are not, wait up to
+        `timeout_s`. Raises `RecordError` for an unreadable record under the policy fail, and `LogUnavailableError` if a
+        topic is missing or was created again: then `open` must follow."""
         now_s = time.monotonic()
         if not self._tables or (not self._ends and now_s < self._look_s):
             return True
@@ -162,7 +155,6 @@ class GlobalTables:
 
     @property
     def state(self) -> StoreState:
-        """The state of all tables: restoring until they are whole."""
         return StoreState.RESTORING if self._ends else StoreState.ACTIVE
 
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
@@ -171,7 +163,6 @@ class GlobalTables:
         return None if found is None else HostedPartition(found, self.state, has_all_partitions=True)
 
     def figures(self, now_s: float) -> dict[str, StoreFigures]:
-        """Return each table's `StoreCommits.sample`."""
         return {table.store.name: table.figures(now_s) for table in self._tables}
 
     def lag(self) -> dict[str, int]:
@@ -186,7 +177,6 @@ class GlobalTables:
         }
 
     def commit(self) -> None:
-        """Commit the records that were read, if any."""
         if not self._tables:
             return
         self._commit_due_s = time.monotonic() + self._commit_s
@@ -198,7 +188,6 @@ class GlobalTables:
             self._queries.announce_commit()
 
     def close(self) -> None:
-        """Close everything. Uncommitted records are read again."""
         self._follower.close()
         for table in self._tables:
             table.store.close()
@@ -211,7 +200,6 @@ class GlobalTables:
         self._tables.clear()
 
     def _refuse_to_go_back(self, source: TopicPartition, records: Sequence[Record]) -> None:
-        """Raise `LogUnavailableError` if a consumer began again because its topic is another one."""
         offset, passed = records[0].offset, self._passed[source]
         if offset < passed:
             raise LogUnavailableError(
@@ -220,7 +208,6 @@ class GlobalTables:
         self._passed[source] = records[-1].offset + 1
 
     def _look_at_ids(self, now_s: float) -> None:
-        """Compare the topics' ids with those at the start, if records came since the last time."""
         if now_s < self._ids_look_s or self._read == self._read_at_look:
             return
         with closing(self._log.admin()) as admin:
@@ -240,7 +227,6 @@ class GlobalTables:
 
 
 def _least(found: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    """Return the least number of each partition."""
     least: dict[TopicPartition, int] = {}
     for each in found:
         for place, number in each.items():

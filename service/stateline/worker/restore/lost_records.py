@@ -18,8 +18,8 @@ Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 
 
 def say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
-    """Log which tables lack deleted records: records that were never read, and the first ones of a table that is read
-    from the beginning. Tables of windows and sessions have no old records anyway."""
+    """Log which tables lack deleted records that they never read, and which begin without their first records. Tables
+    of windows and sessions have no old records anyway."""
     beginnings: dict[str, dict[TopicPartition, int]] = {}
     missed: dict[str, dict[TopicPartition, range]] = {}
     forgetting: set[str] = set()

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def start_with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> TaskStart:
-    """Return where this task, which is restored, begins, so that its stores get the input that they lack. Raises
+    """Return where this restored task begins, so that its stores get the input that they lack. Raises
     `StoresRefusedError` for stores that cannot get it."""
     found: list[MissedInput] = []
     dead_letters = task.settings.failures.writes_dead_letters

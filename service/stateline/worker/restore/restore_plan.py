@@ -47,11 +47,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What the stores of a task must restore, and where the task begins afterwards.
-
-    `unproven` are stores that had applied nothing of their changelog when the plan was made. `away` are stores and
-    topics that may lack input.
-    """
+    """What the stores of a task must restore, and where the task begins afterwards. `unproven` stores had applied
+    nothing of their changelog when the plan was made. `away` are stores and topics that may lack input."""
 
     restores: tuple[StoreRestore, ...]
     start: TaskStart = field(default_factory=TaskStart)
@@ -67,10 +64,8 @@ class TaskPlan:
 
 
 def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
-    """Return the plans of these open tasks. Asks the log for the offsets of all tasks at once.
-
-    Raises `TopologyError` if a changelog has lost records that its store has.
-    """
+    """Plan these open tasks. Asks the log for the offsets of all at once. Raises `TopologyError` if a changelog has
+    lost records that its store has."""
     # In this order: a commit writes changelogs before offsets, so their ends are not behind the group's offsets.
     sources = [source for task in tasks for source in task.topology.sources]
     found = admin.committed_with_notes(group, sources)
@@ -86,7 +81,6 @@ def _of(task: Task, known: Mapping[TopicPartition, T]) -> dict[TopicPartition, T
 
 
 def restored_store(task: Task, name: str, changelog: TopicPartition, table_of: Topic | None = None) -> RestoredStore:
-    """Return a store of this open task, to be restored. `table_of` as `RestoredStore`."""
     return RestoredStore(
         task.stores.by_name[name],
         partial(task.commit_restored, name),
@@ -172,7 +166,6 @@ def _plan_source(
 
 
 def resume_table(task: Task, store: str, source: TopicPartition, first: int, end: int) -> int:
-    """Return the next offset to read for a table."""
     offset = task.stores.offsets.committed(store)
     start = start_of_table(offset, first, end)
     return _rebuild(task, store, source, first, end) if start.anew else start.at
@@ -218,7 +211,6 @@ def _start_of_logged(task: Task, store: str, first: int, committed: Mapping[Topi
 
 
 def _has_all_input(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
-    """Return whether the store's Position covers the group's offsets of all topics that feed it."""
     feeding = {source: at for source, at in committed.items() if store in task.topology.fed_by[source.topic]}
     return has_seen(task.stores.position(store, IsolationLevel.READ_COMMITTED), feeding)
 
@@ -237,12 +229,12 @@ def _say_kept(
 
 
 def _went_back(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
-    """Return whether the group's offsets, too, are behind the store: then the whole log has lost its tail, as the
-    embedded log may in a power cut.
+    """Return whether the group's offsets, too, are behind the store: the whole log has lost its tail, as in a power
+    cut.
 
-    Input, offsets and changelog are of one earlier moment then, and a rebuilt store counts each record once. A store
-    that kept its rows would count the records twice that the group reads again. If only the changelog is behind, no
-    record is read again, and the store may have the only copy of its changes.
+    Input, offsets and changelog are of one earlier moment then. A rebuilt store counts each record once, a kept one
+    would count records twice that are read again. If only the changelog is behind, no record is read again, and the
+    store may have the only copy of its changes.
     """
     seen = task.stores.position(store, IsolationLevel.READ_COMMITTED)
     offsets = [(seen.get(*source), committed.get(source, 0)) for source in task.topology.sources]

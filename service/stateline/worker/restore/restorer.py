@@ -23,18 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class Restorer:
-    """One worker's, on its thread."""
-
     def __init__(self, log: Log, count: Callable[[int], None] | None = None, level: int = logging.INFO) -> None:
-        """`count` is called with the number of records of each slice. `level` is that of the messages when a restore
-        begins and ends."""
+        """`count` gets the number of records of each slice. `level` is that of messages when a restore begins and
+        ends."""
         self._follower = ChangelogFollower(log, self._starts)
         self._count = count
         self._level = level
         self._tasks: dict[TaskId, tuple[Task, TaskPlan]] = {}
 
     def add(self, task: Task, task_plan: TaskPlan) -> None:
-        """Restore this task. `advance` returns it when it is restored."""
         for restore in task_plan.restores:
             if task.taken_over_s is None:  # a former standby lacks the newest commits at most, and can be read
                 restore.say_remaining()
@@ -46,10 +43,8 @@ class Restorer:
         self._follower.change()
 
     def remove(self, task_id: TaskId) -> None:
-        """Forget a task. Its next owner reads the records since its last batch again.
-
-        These are not committed: nobody would continue, and readers would keep rows that are ahead of their Position.
-        """
+        """Forget a task. Records since its last batch are not committed, because nobody would continue, and readers
+        would keep rows that are ahead of their Position. Its next owner reads them again."""
         if self._tasks.pop(task_id, None) is not None:
             self._follower.change()
             if not self._tasks:
@@ -57,14 +52,11 @@ class Restorer:
 
     @property
     def busy(self) -> bool:
-        """Whether a task is being restored."""
         return bool(self._tasks)
 
     def advance(self, timeout_s: float) -> list[tuple[Task, TaskPlan]]:
-        """Read and apply one slice. Returns the tasks that are restored now, with their plans.
-
-        Raises `RetryLaterError` if the log has deleted the next record: the task must be planned again.
-        """
+        """Read and apply one slice. Returns the tasks that are restored now, with their plans. Raises `RetryLaterError`
+        if the log has deleted the next record: the task must be planned again."""
         try:
             return self._advance(timeout_s)
         except DoesNotExistError as error:  # a topic was deleted, and perhaps created again at once
@@ -87,11 +79,9 @@ class Restorer:
         return done
 
     def close(self) -> None:
-        """Release the consumer."""
         self._follower.close()
 
     def _finish(self, restore: StoreRestore) -> None:
-        """Commit a store that is through, and read its changelog no further."""
         if not restore.remaining or self._follower.has_passed(restore.changelog, restore.end):
             restore.finish(self._level)
             self._follower.change()

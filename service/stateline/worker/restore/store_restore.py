@@ -29,18 +29,10 @@ from stateline.processing.changelog import (
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS, EventTimes
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable, since_1970, timely
-from stateline.worker.restore.polled_records import size_of
-from stateline_store import (
-    IsolationLevel,
-    Position,
-    StateStore,
-    StoreState,
-    StoreTypes,
-    TopicPartition,
-    TopologyError,
-    TransactionalStore,
-)
+from stateline.processing.reading import readable, since_1970, size_of, timely
+from stateline_store import IsolationLevel, StateStore, StoreState, StoreTypes, TransactionalStore
+from stateline_store.errors import TopologyError
+from stateline_store.position import Position, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +45,16 @@ _NO_COMMITS_BYTES = 256 * 1024 * 1024
 
 
 class WholeCommits:
-    """Groups a changelog's records by commits. Nobody may see half a commit, so its records wait for the last one. That
-    record has the Position."""
+    """Groups a changelog's records by commits. Nobody may see half a commit, so its records wait for the last one,
+    which has the Position. `has_commits`: the changelog is known to have Positions."""
 
     def __init__(self, *, has_commits: bool) -> None:
-        """`has_commits`: the changelog is known to have Positions."""
         self._has_commits = has_commits
         self._waiting: list[Record] = []
         self._read_bytes = 0
 
     @property
     def has_commits(self) -> bool:
-        """Whether the changelog has Positions, as far as was read."""
         return self._has_commits
 
     @property
@@ -85,7 +75,6 @@ class WholeCommits:
         return self.take_rest() if self._read_bytes > _NO_COMMITS_BYTES else []
 
     def take_rest(self) -> list[Record]:
-        """Return the waiting records, although the end of their commit was not read."""
         return self._take(len(self._waiting))
 
     def _take(self, count: int) -> list[Record]:
@@ -115,12 +104,12 @@ class RestoredStore:
 
 
 class StoreRestore:
-    """Takes records from `next_offset` up to, not including, `end`. `restored` counts staged records."""
+    """Takes records from `next_offset` up to, not including, `end`. `restored` counts staged records. `has_commits`:
+    the changelog is known to have Positions."""
 
     _state: ClassVar[StoreState] = StoreState.RESTORING
 
     def __init__(self, of: RestoredStore, next_offset: int, end: int, *, has_commits: bool = False) -> None:
-        """`has_commits`: as `WholeCommits`."""
         self.store = of.store
         self.changelog = of.changelog
         self.next_offset = next_offset
@@ -157,7 +146,6 @@ class StoreRestore:
         return self.store.approximate_num_uncommitted_bytes >= _BATCH_BYTES
 
     def _take(self, records: list[Record]) -> None:
-        """Stage the next records, as far as their commits are whole."""
         self.next_offset = records[-1].offset + 1
         if self.of.table_of is not None:
             self._stage_table(self.of.table_of, records)
@@ -229,11 +217,9 @@ class StoreRestore:
         self.restored += len(records)
 
     def _refuse_other_types(self, records: Sequence[Record]) -> None:
-        """Raise `TopologyError` if these changelog records are of other types than declared, before they are staged.
-
-        Files in their first restore have no Position yet. They are deleted: they have the types of this declaration,
-        and would refuse the right one.
-        """
+        """Raise `TopologyError` if records are of other types than declared, before they are staged. Files in their
+        first restore have no Position yet. They are deleted: they have the types of this declaration, and would refuse
+        the right one."""
         found = types_of_changelog(records)
         if found is None or self.of.types is None or not isinstance(self.store, TransactionalStore):
             return
@@ -248,7 +234,6 @@ class StoreRestore:
 
 
 def _times_of(of: RestoredStore) -> EventTimes:
-    """Return the event times of a table's topic, as of the table's last commit."""
     if of.table_of is None:
         return EventTimes(())
     known = of.store.committed_offset(PARTITION_TIME) if isinstance(of.store, TransactionalStore) else None

@@ -46,8 +46,6 @@ class _Waiting:
 
 
 class CopiedTasks:
-    """One worker's, on its thread. `acceptable_lag`: ``acceptable.recovery.lag``."""
-
     def __init__(self, directory: StateDirectory, acceptable_lag: int) -> None:
         self._directory = directory
         self._much = _MUCH * acceptable_lag
@@ -59,16 +57,14 @@ class CopiedTasks:
 
     @property
     def waiting(self) -> Collection[TaskId]:
-        """The tasks that wait for their stores."""
         return self._waiting.keys()
 
     def wanted(self) -> dict[str, list[str]]:
-        """Return by task the stores that a server is to fetch."""
         return {str(task_id): list(each.stores) for task_id, each in self._waiting.items() if not each.has_ended}
 
     def ask_for(self, task: Task, stores: Sequence[StandbyStore]) -> bool:
-        """Return whether this open standby waits for files from now on: its stores are empty, with much to read. Its
-        stores are deleted then. The caller closes the task, and opens it again when `ended` returns it."""
+        """Return whether this open standby waits for files: its stores are empty, with much to read. They are deleted
+        then. The caller closes the task, and opens it again when `ended` returns it."""
         names = [
             each.store.name for each in stores if isinstance(each.store, TransactionalStore) and each.store.persistent
         ]
@@ -107,7 +103,6 @@ class CopiedTasks:
         return found
 
     def give_up(self, task_id: TaskId) -> None:
-        """The task is not followed here any more."""
         self._waiting.pop(task_id, None)
 
     def place(self, task_id: TaskId, topic_ids: Callable[[], Mapping[str, str]]) -> bool:

@@ -29,7 +29,7 @@ from stateline.model.standby_placement import Placeable, range_owner, standbys
 from stateline.model.store_definition import StoreDefinition
 from stateline.worker.context import WorkerContext
 from stateline.worker.standbys.standby_tasks import StandbyTasks
-from stateline.worker.tasks.task import Task, TaskState
+from stateline.worker.tasks.task import TaskState
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
 from stateline_store import DoesNotExistError, RetryLaterError, TopicPartition
@@ -47,9 +47,8 @@ _STANDSTILL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The group at rest. `partitions` has the number of partitions of each task's subtopology, `owners` each task's
-    worker. `candidates` are about to join. `caught_up` has by node the tasks that its workers follow without a large
-    lag."""
+    """The group at rest. `partitions` counts those of each task's subtopology. `owners` has each task's worker.
+    `candidates` are about to join. `caught_up` has by node the tasks that its workers follow without a large lag."""
 
     partitions: Mapping[TaskId, int]
     members: tuple[Placeable, ...]
@@ -67,7 +66,6 @@ class GroupView:
         return {t: to for t, to in found.items() if to is not None and not self.has(to.node, t)}
 
     def holders(self, replicas: int, rack_tags: Sequence[str]) -> dict[TaskId, set[Placeable]]:
-        """Return by task the workers that are to follow it."""
         found = {
             task: set(
                 standbys(str(task), owner, self.members, self.partitions[task], task.partition, replicas, rack_tags)
@@ -79,12 +77,10 @@ class GroupView:
         return found
 
     def has(self, node: str, task: TaskId) -> bool:
-        """Return whether a worker of this node owns the task."""
         owner = self.owners.get(task)
         return owner is not None and owner.node == node
 
     def has_caught_up(self, node: str, task: TaskId) -> bool:
-        """Return whether a worker of this node has caught up with the task. A directory has one copy of it."""
         return str(task) in self.caught_up.get(node, ())
 
 
@@ -103,8 +99,8 @@ def to_follow(
 
 
 class StandbyAssignment:
-    """One worker's, on its thread. Without `entries`, on the embedded log, and without ``num.standby.replicas`` there
-    are no standbys."""
+    """One worker's, on its thread. Without `entries` (embedded log) or ``num.standby.replicas`` there are no
+    standbys."""
 
     def __init__(
         self,
@@ -138,22 +134,12 @@ class StandbyAssignment:
         self._joining_since_s: float | None = None
         self._is_ready = False  # to join
         self._behind: Mapping[TaskId, Placeable] = {}  # the tasks that joining waits for, and where they catch up
-        self._copied = 0  # `StandbyTasks.heard_of_copies` at the last look
+        self._copied = 0  # `CopiedTasks.heard` at the last look
         self._moved_s = 0.0  # the last progress, while it waits to join
         self._least_lag: int | None = None  # of all standbys here, since then
         # As logged last. False while a store waits for its timestamps, or may.
         self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
-
-    @property
-    def tasks(self) -> list[Task]:
-        """The tasks that it follows."""
-        return self.followed.tasks
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether more of their records are likely to be there at once."""
-        return self.followed.is_busy
 
     def advance(self, *, beside_work: bool) -> None:
         """Follow further, `beside_work` of its own tasks or not, and look at the group now and then."""
@@ -173,8 +159,8 @@ class StandbyAssignment:
             _log.debug("Which standbys are wanted is not known now: %s", error)
 
     def may_join(self) -> bool:
-        """Return whether a worker that is no member has caught up with the tasks that it will get. `advance` makes the
-        progress. After True it counts as a member."""
+        """Return whether a worker that is no member has caught up with the tasks that it will get. After True it counts
+        as a member. `advance` makes the progress."""
         if self._entries is None or not self._replicas:
             return True
         if self._joining_since_s is None:
@@ -189,15 +175,14 @@ class StandbyAssignment:
         return False
 
     def lags(self) -> dict[str, StandbyLag]:
-        """Return by task that this worker is to follow how many records it lacks, and for how long. Includes tasks that
-        wait for their turn or for files, or cannot be followed."""
+        """Return the records that each task lacks here, and for how long. Includes tasks that wait or cannot be
+        followed."""
         now_s, records = monotonic(), self.followed.lags()
         wanted = sorted((self.wanted | records.keys()) - self._tasks.all.keys())
         self._complete_s = {t: max(self._complete_s.get(t, now_s), self.followed.complete_s(t)) for t in wanted}
         return {str(t): StandbyLag(records.get(t), int((now_s - self._complete_s[t]) * 1000)) for t in wanted}
 
     def close(self) -> None:
-        """Follow nothing any more."""
         self.wanted.clear()
         self.followed.close()
 
@@ -288,7 +273,7 @@ class StandbyAssignment:
             for task, to in view.moves().items()
             if to.node in view.caught_up and not view.has_caught_up(to.node, task)
         }
-        copied = self.followed.heard_of_copies
+        copied = self.followed.copies.heard
         if copied != self._copied:
             self._copied, self._moved_s = copied, monotonic()
         if (lag := self.followed.total_lag()) is not None and (self._least_lag is None or lag < self._least_lag):

@@ -22,7 +22,7 @@ from stateline_store import IsolationLevel, StoreState, TopicPartition, Transact
 
 class StandbyStore(StoreRestore):
     """One store's. It claims no Position before `end`. It takes no record from `limit` on, if there is one. `is_whole`:
-    its last commit has its Position."""
+    its last commit has its Position. `has_markers`: transactions write the changelog, one for each commit."""
 
     _state: ClassVar[StoreState] = StoreState.STANDBY
 
@@ -36,7 +36,6 @@ class StandbyStore(StoreRestore):
         has_markers: bool = False,
         limit: int | None = None,
     ) -> None:
-        """As `StoreRestore`; `has_markers`: the changelog is written by transactions, one for each commit."""
         super().__init__(of, next_offset, end, has_commits=has_commits)
         self.limit = limit
         self.is_whole = False
@@ -54,20 +53,18 @@ class StandbyStore(StoreRestore):
 
     @property
     def remaining(self) -> int:
-        """Offsets left before it claims a Position again. Records that wait for the end of their commit count: they may
-        replace missing ones."""
+        """Offsets left before it claims a Position again. Records of an unfinished commit count: they may replace
+        others."""
         begins_at = self._commits.begins_at if self._commits.has_commits else None
         left = self.end - (self.next_offset if begins_at is None else begins_at)
         return max(left, 1 if self._is_end_awaited else 0)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether records wait for the limit to be moved."""
         return bool(self._ahead)
 
     @property
     def is_committed(self) -> bool:
-        """Whether every record that it was given is committed with its Position."""
         return not self.remaining and self.next_offset == self._committed_to
 
     @property
@@ -77,12 +74,11 @@ class StandbyStore(StoreRestore):
 
     @property
     def reads_from(self) -> int:
-        """The next offset that it was not given yet."""
         return self._read_to
 
     def read(self, records: list[Record], next_offset: int, end: int | None) -> None:
-        """Stage the next records, as far as their commits are whole, and commit them if they are many. The log
-        continues at `next_offset`. It ended at `end` when they were read; None for unknown."""
+        """Stage whole commits of the next records, and commit them if they are many. The log continues at
+        `next_offset`. It ended at `end` when they were read; None for unknown."""
         new = [record for record in records if record.offset >= self._read_to]
         self._read_to = max([self._read_to, next_offset, *(record.offset + 1 for record in new[-1:])])
         if self.limit is not None:
@@ -113,8 +109,8 @@ class StandbyStore(StoreRestore):
         self.is_whole = bool(self.restored) or self._began_whole
 
     def let_go(self) -> None:
-        """Commit all staged rows, with their Position if they have one: for their next owner, or because they are
-        many."""
+        """Commit all staged rows, for their next owner or because they are many, with their Position if they have
+        one."""
         self.commit_whole()
         if self.store.approximate_num_uncommitted_bytes:
             self.is_whole = False
@@ -140,7 +136,6 @@ def _ends_commit(record: Record) -> bool:
 
 
 def _parted(records: list[Record], at: int) -> tuple[list[Record], list[Record]]:
-    """Split records before this offset from those at and after it."""
     before = [record for record in records if record.offset < at]
     return before, records[len(before) :]
 

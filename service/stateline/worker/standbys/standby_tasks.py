@@ -65,8 +65,6 @@ class _Followed:
 
 
 class StandbyTasks:
-    """One worker's, on its thread."""
-
     def __init__(self, context: WorkerContext, settings: TaskSettings, copies: CopiedTasks) -> None:
         self._subtopologies = {each.ordinal: each for each in context.topology.subtopologies}
         self._group = context.group
@@ -76,7 +74,7 @@ class StandbyTasks:
         self._figures = context.figures
         self.upgraded = 0
         """How many tasks have got their timestamped files here."""
-        self._copies = copies
+        self.copies = copies
         self._follower = ChangelogFollower(context.log, self._starts)
         self._by_id: dict[TaskId, _Followed] = {}
         self._paused_until_s: dict[TaskId, float] = {}
@@ -87,27 +85,18 @@ class StandbyTasks:
 
     @property
     def ids(self) -> Collection[TaskId]:
-        """The tasks that it follows."""
         return self._by_id.keys()
 
     @property
     def begun(self) -> Collection[TaskId]:
-        """`ids`, and the tasks that wait for files of another node."""
-        return {*self._by_id, *self._copies.waiting}
+        return {*self._by_id, *self.copies.waiting}
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks of `ids`."""
         return [each.task for each in self._by_id.values()]
 
     @property
-    def heard_of_copies(self) -> int:
-        """`CopiedTasks.heard`."""
-        return self._copies.heard
-
-    @property
     def is_busy(self) -> bool:
-        """Whether more records are likely to be there at once."""
         return bool(self._by_id) and self._follower.is_full and time.monotonic() >= self._reads_s
 
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
@@ -122,13 +111,13 @@ class StandbyTasks:
         return None
 
     def add(self, task_id: TaskId) -> bool:
-        """Follow this task too. It may first wait for files of another node. Returns False if it cannot begin now:
-        another process has its directory, or the pause after a failure is not over."""
+        """Follow this task too. It may wait for another node's files first. Returns False if it cannot begin now:
+        another process has its directory, or it pauses after a failure."""
         if time.monotonic() < self._paused_until_s.get(task_id, 0.0):
             return False
         task = Task(self._subtopologies[task_id.subtopology], task_id.partition, self._settings)
         try:
-            self._copies.place(task_id, lambda: self._ids(task.topology.log_topics()))
+            self.copies.place(task_id, lambda: self._ids(task.topology.log_topics()))
             task.follow()
         except LockedError as error:
             _log.debug("Standby %s waits: %s", task_id, error)
@@ -143,7 +132,7 @@ class StandbyTasks:
             self._topic_ids |= ids
             task.settle_topics(ids)
             stores = self._by_id[task_id].stores = followed(task, self._admin, self._group)
-            if self._copies.ask_for(task, stores):
+            if self.copies.ask_for(task, stores):
                 del self._by_id[task_id]
                 task.close()
                 return True
@@ -158,10 +147,9 @@ class StandbyTasks:
         return True
 
     def drop(self, task_ids: Iterable[TaskId]) -> None:
-        """Follow these no more, and release their directories."""
         dropped: list[Task] = []
         for task_id in list(task_ids):
-            self._copies.give_up(task_id)
+            self.copies.give_up(task_id)
             if (found := self._by_id.pop(task_id, None)) is not None:
                 self._follower.change()
                 with contextlib.suppress(StatelineError):  # the records are read again
@@ -175,7 +163,7 @@ class StandbyTasks:
     def take(self, task_id: TaskId) -> Task | None:
         """Return this task, open, because the group has given it to the worker. None if it was not followed, or must be
         opened on its plain files."""
-        self._copies.give_up(task_id)
+        self.copies.give_up(task_id)
         found = self._by_id.pop(task_id, None)
         if found is None:
             return None
@@ -197,7 +185,7 @@ class StandbyTasks:
 
     def advance(self, *, beside_work: bool) -> None:
         """Read and apply one slice, and commit if due. `beside_work`: take half of the time at most."""
-        for task_id in self._copies.ended():
+        for task_id in self.copies.ended():
             self.add(task_id)
         now_s = time.monotonic()
         rest_s = self._took_s if beside_work else 0.0
@@ -245,7 +233,6 @@ class StandbyTasks:
         return -math.inf if found is None else found.complete_s
 
     def close(self) -> None:
-        """Follow nothing any more."""
         self.drop(self.begun)
         self._follower.close()
 
@@ -261,7 +248,6 @@ class StandbyTasks:
         self.drop([task_id])
 
     def _look(self) -> None:
-        """Open tasks again if one of their topics was deleted and created again."""
         self._looks_s = time.monotonic() + _LOOK_INTERVAL_S
         try:
             ids = self._ids(topic for task in self.tasks for topic in task.topology.log_topics())
@@ -275,7 +261,6 @@ class StandbyTasks:
         return {name: info.topic_id for name, info in self._admin.topics(sorted({*topics})).items()}
 
     def _read(self) -> int:
-        """Read and apply one slice. Returns how many records it had."""
         slices = self._follower.poll()
         now_s = time.monotonic()
         limits = self._limits() if now_s >= self._limits_s else {}
@@ -324,8 +309,7 @@ class StandbyTasks:
         return ((store.changelog, store.reads_from) for each in self._by_id.values() for store in each.stores)
 
     def _lag(self, each: _Followed) -> int | None:
-        """Return how many records the store that is furthest behind lacks, of those that it may take; None for
-        unknown."""
+        """Return how many records the store that is furthest behind may take and lacks; None for unknown."""
         if not self._follower.is_current:
             return None
         lags = [0 if store.is_ahead else self._follower.lag(store.changelog) for store in each.stores]
@@ -333,8 +317,8 @@ class StandbyTasks:
         return None if None in lags else max([remaining, *(lag for lag in lags if lag is not None)])
 
     def _place(self, log: TopicPartition) -> tuple[int, int | None]:
-        """Return the next offset, -1 before the first record, and where the log ended when it was read last, None if
-        unknown."""
+        """Return the next offset (-1 before the first record) and the end of the log when it was read (None:
+        unknown)."""
         at, lag = self._follower.next_offset(log), self._follower.lag(log)
         if at is None or lag is None:
             return -1, None

@@ -21,12 +21,20 @@ from stateline_store.files.offset_checkpoint import (
 
 
 class ChangelogOffsets:
-    """One task's, on the worker's thread: the offset that each open store has applied last."""
+    """One task's, on the worker's thread: the offset that each open store has applied last, and its `.checkpoint`."""
 
-    def __init__(self, stores: Mapping[str, StateStore], changelogs: Mapping[str, TopicPartition]) -> None:
-        """`stores` are the task's by name, `changelogs` the partitions that they can be rebuilt from."""
+    def __init__(
+        self,
+        directory: Path,
+        stores: Mapping[str, StateStore],
+        changelogs: Mapping[str, TopicPartition],
+        *,
+        exactly_once: bool,
+    ) -> None:
+        self._path = directory / OFFSET_CHECKPOINT
         self._stores = stores
         self._changelogs = changelogs
+        self._exactly_once = exactly_once
         # By store, if it does not manage its own.
         self._own: dict[str, dict[TopicPartition, int]] = {}
 
@@ -65,50 +73,26 @@ class ChangelogOffsets:
         return store.manages_offsets
 
     def forget(self, name: str) -> None:
-        """The store was emptied."""
         self._own.pop(name, None)
 
-
-class OffsetCheckpoint:
-    """One task's `.checkpoint`, on the worker's thread."""
-
-    def __init__(
-        self,
-        directory: Path,
-        stores: Mapping[str, StateStore],
-        changelogs: Mapping[str, TopicPartition],
-        offsets: ChangelogOffsets,
-        *,
-        exactly_once: bool,
-    ) -> None:
-        """`stores`, `changelogs`: as `ChangelogOffsets`."""
-        self._path = directory / OFFSET_CHECKPOINT
-        self._stores = stores
-        self._changelogs = changelogs
-        self._offsets = offsets
-        self._exactly_once = exactly_once
-
-    def is_needed_by(self, name: str) -> bool:
-        """Return whether only `.checkpoint` has this store's offset."""
+    def needs_checkpoint(self, name: str) -> bool:
         return self._stores[name].persistent and not self._stores[name].manages_offsets
 
     def is_unclean(self, store: StateStore, noted: int | None) -> bool:
         """Return whether the store's rows may never have been committed."""
         return self._exactly_once and not store.transactional and noted == OFFSET_UNKNOWN
 
-    def read(self) -> Mapping[TopicPartition, int]:
-        """Return the offset of each changelog."""
+    def read_checkpoint(self) -> Mapping[TopicPartition, int]:
         return read_offset_checkpoint(self._path)
 
-    def write(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write these offsets, or the `entries` of open stores."""
-        write_offset_checkpoint(self._path, self.entries(clean=False) if offsets is None else offsets)
+    def write_checkpoint(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        write_offset_checkpoint(self._path, self.checkpoint_entries(clean=False) if offsets is None else offsets)
 
-    def entries(self, *, clean: bool) -> dict[TopicPartition, int]:
+    def checkpoint_entries(self, *, clean: bool) -> dict[TopicPartition, int]:
         """Return the offsets of open stores. `clean`: nothing was put since the commit, and nothing will be."""
         found: dict[TopicPartition, int] = {}
         for name, changelog in self._changelogs.items():
-            offset, store = self._offsets.committed(name), self._stores[name]
+            offset, store = self.committed(name), self._stores[name]
             if self._exactly_once and not store.transactional and store.persistent and not clean:
                 offset = OFFSET_UNKNOWN
             if offset is not None and store.persistent:

@@ -31,8 +31,6 @@ NO_EPOCHS: EpochNumbers = MappingProxyType({})
 
 
 class CommitMarks:
-    """One task's, on the worker's thread."""
-
     def __init__(
         self,
         topology: TaskTopology,
@@ -41,7 +39,6 @@ class CommitMarks:
         *,
         exactly_once: bool,
     ) -> None:
-        """`epoch_numbers`: as `Topology.epoch_numbers`."""
         self._topology = topology
         self._stores = stores
         self._exactly_once = exactly_once
@@ -57,8 +54,7 @@ class CommitMarks:
         }
 
     def take_over(self, ends: Mapping[TopicPartition, int]) -> None:
-        """From now on this task writes to its changelogs, which end at `ends`. Workers that wrote before are former
-        owners."""
+        """This task writes to its changelogs, which end at `ends`, from now on. Earlier writers are former owners."""
         self._left_at = {log: (ends[log], ends[log]) for log, _ in self._topology.logged if log in ends}
         for changelog, name in () if self._exactly_once else self._topology.logged:
             # A store of a user's own kind may forget owner epochs.
@@ -66,7 +62,6 @@ class CommitMarks:
                 self._owner_epochs[name] = ends[changelog]
 
     def wrote(self, written: Mapping[TopicPartition, int]) -> None:
-        """A commit wrote to changelogs. `written` has the last offset of each."""
         marker = 1 if self._exactly_once else 0
         for changelog in self._left_at.keys() & written.keys():
             self._left_at[changelog] = written[changelog] + 1, written[changelog] + 1 + marker
@@ -76,19 +71,17 @@ class CommitMarks:
         return all(least <= ends[changelog] <= most for changelog, (least, most) in self._left_at.items())
 
     def record_headers(self, store: str) -> Headers:
-        """Return the headers of every record in the store's changelog."""
         return owner_headers(self._owner_epochs[store]) if store in self._owner_epochs else ()
 
     def last_record_headers(self, store: str) -> Headers:
-        """Return the additional headers of a commit's last record in the store's changelog."""
         position = self._stores.position(store, IsolationLevel.READ_UNCOMMITTED)
         return (*position_headers(position), *self._types_headers.get(store, ()))
 
     def changelog_offset(
         self, store: str, written: Mapping[TopicPartition, int], next_offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the changelog offset of a store's commit, for a table that of the last input record. `written` has the
-        last offset of each changelog in this commit."""
+        """Return the changelog offset of a store's commit. For a table that is the last input record's. `written` has
+        the last offset of each changelog in this commit."""
         changelog = self._topology.changelogs.get(store)
         if changelog is None:
             return {}
@@ -102,7 +95,6 @@ class CommitMarks:
         return {changelog: written[changelog]} | owner
 
     def epoch_numbers(self, store: str, epochs: EpochNumbers) -> dict[TopicPartition, int]:
-        """Return the numbers of the epochs that end with a store's commit, `LOADING` for none."""
         return {place: epochs.get(place, LOADING) for place in self._epoch_places[store]}
 
     def is_loading(self) -> bool:
@@ -110,7 +102,6 @@ class CommitMarks:
         return any(number == LOADING for _, number in self._committed_numbers())
 
     def is_in_step(self, epochs: EpochNumbers) -> bool:
-        """Return whether all stores have these numbers."""
         return all(epochs[place] == number for place, number in self._committed_numbers())
 
     def _committed_numbers(self) -> Iterator[tuple[TopicPartition, int]]:

@@ -14,21 +14,17 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.serde.model import ModelSerde
 from stateline.serde.plain import Serde
 from stateline.serde.registered import RegisteredSerde
-from stateline_store import (
-    InvalidArgumentError,
-    IsolationLevel,
-    RangeQuery,
-    SchemaRegistryUnavailableError,
-    SessionRangeQuery,
-    TopologyError,
-    TransactionalStore,
-    VersionedRangeQuery,
-    Windowed,
-    WindowRangeQuery,
-)
+from stateline_store import IsolationLevel, TransactionalStore, Windowed
+from stateline_store.errors import InvalidArgumentError, SchemaRegistryUnavailableError, TopologyError
 from stateline_store.layout import StoreKind
 from stateline_store.reads.queries import run
-from stateline_store.reads.query_types import Query
+from stateline_store.reads.query_types import (
+    Query,
+    RangeQuery,
+    SessionRangeQuery,
+    VersionedRangeQuery,
+    WindowRangeQuery,
+)
 
 _ALL: Mapping[StoreKind, Query[Any]] = {
     "key_value": RangeQuery(),
@@ -39,8 +35,8 @@ _ALL: Mapping[StoreKind, Query[Any]] = {
 
 
 def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, whose: str) -> None:
-    """Raise `TopologyError` when the first row of this open store cannot be read as it is declared; `whose` is the task
-    that has it. `ConfigurationError` as its serdes. Its caller names it by `of_store`."""
+    """Raise `TopologyError` when the first row of this open store cannot be read as declared. `whose` is the task that
+    has it. Raises `ConfigurationError` as its serdes."""
     if not (_may_change(definition.key) or _may_change(definition.value)):
         return
     with run(_ALL[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
@@ -65,5 +61,4 @@ def _check(definition: StoreDefinition, serde: Serde, data: bytes | None, whose:
 
 
 def _may_change(serde: Serde) -> bool:
-    """Return whether a type may change under its name."""
     return isinstance(serde, RegisteredSerde | ModelSerde)

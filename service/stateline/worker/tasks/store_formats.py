@@ -12,16 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
-from stateline_store import (
-    DamagedDataError,
-    RetryLaterError,
-    StateStore,
-    StoreContext,
-    TopicPartition,
-    TopologyError,
-    TransactionalStore,
-    store_path,
-)
+from stateline_store import StateStore, StoreContext, TopicPartition, TransactionalStore, store_path
+from stateline_store.errors import DamagedDataError, RetryLaterError, TopologyError
 from stateline_store.files.directory import holds_database
 from stateline_store.inspection.format_upgrade import (
     Files,
@@ -38,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 
 class StoreFormats:
-    """One task's, on the worker's thread."""
-
     def __init__(
         self,
         task_id: TaskId,
@@ -51,8 +41,7 @@ class StoreFormats:
         sync: bool,
         upgrade_mode: UpgradeMode | None,
     ) -> None:
-        """`stores`, `definitions`, `changelogs`: as `TaskStores`, by name. `upgrade_mode`: None when `upgrade.from` is
-        not set."""
+        """`upgrade_mode` is None when `upgrade.from` is not set."""
         self._task_id = task_id
         self._directory = directory
         self._stores = stores
@@ -64,7 +53,7 @@ class StoreFormats:
         self._outdated: dict[str, int] = {}  # changelog offsets of plain files that timestamped ones replace
 
     def choose(self, name: str, *, is_standby: bool = False) -> None:
-        """Choose the files of this store, of a standby or not. Raises `TopologyError` if its rows cannot come there."""
+        """Choose the files of this store. Raises `TopologyError` if its rows cannot come there."""
         timestamped, can_be_rebuilt = self._has_timestamps(name), name in self._changelogs
         self._files[name] = choose_files(
             self._directory, name, timestamped=timestamped, mode=self._upgrade_mode, is_standby=is_standby
@@ -88,11 +77,9 @@ class StoreFormats:
             self._outdated[name] = outdated.offsets.get(changelog, -1)
 
     def context(self, name: str) -> StoreContext:
-        """Return the context to open the store with, on the chosen files."""
         return self._context(name, plain=self._files[name] is not Files.DECLARED)
 
     def to_build(self) -> list[str]:
-        """Return the stores whose timestamped files are to be built beside the plain ones that serve."""
         return [name for name, files in self._files.items() if files is Files.PLAIN_AND_BUILD]
 
     @property
@@ -104,7 +91,6 @@ class StoreFormats:
 
     @property
     def may_serve_plain(self) -> bool:
-        """Whether plain files may serve while they are replaced: `upgrade.from` is set."""
         return self._upgrade_mode is not None
 
     def outdated_offset(self, name: str) -> int:
@@ -144,7 +130,6 @@ class StoreFormats:
         return self._stores[name].persistent and holds_database(timestamped) and not holds_database(plain)
 
     def _is_outdated(self, name: str) -> bool:
-        """Return whether a store on its timestamped files has plain files, too."""
         is_on_declared = self._has_timestamps(name) and self._files[name] is Files.DECLARED
         return is_on_declared and has_plain_files(self._directory, name)
 

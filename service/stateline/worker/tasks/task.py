@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 
 class TaskState(enum.StrEnum):
-    """Where a task is in its life."""
-
     CREATED = "created"
     STANDBY = "standby"
     RESTORING = "restoring"
@@ -59,9 +57,9 @@ _MOVES = {
 
 
 class Task:
-    """For the worker's thread. `recreated` are topics with another id than when this task was open last. `taken_over_s`
-    is when a standby became this worker's (`time.monotonic`), None for any other task. `suspended_at_ms` is when it was
-    suspended (`boot_ms`), None while it is not."""
+    """For the worker's thread. `recreated` topics have another id than when this task was open last. `taken_over_s` is
+    when a standby became this worker's (`time.monotonic`), `suspended_at_ms` when the task was suspended (`boot_ms`);
+    else None."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id, settings.parts)
@@ -89,26 +87,21 @@ class Task:
 
     @property
     def processing(self) -> TaskProcessing:
-        """Its records: from `run` on."""
         if self._processing is None:
             raise AssertionError(f"Task {self.id} does not run yet.")
         return self._processing
 
     def reads_by_group(self, topic: str) -> bool:
-        """Return whether the group's offsets say where this topic is read from (`Subtopology.is_read_by_group`)."""
         dead_letters = self.settings.failures.writes_dead_letters
         return self.topology.subtopology.is_read_by_group(topic, dead_letters=dead_letters)
 
     @property
     def staged_bytes(self) -> int:
-        """Memory that the next commit of this task frees."""
         return sum(store.approximate_num_uncommitted_bytes for store in self.stores.by_name.values())
 
     def open(self) -> None:
-        """Lock the task's directory and open its stores. They may have to be restored before `run`.
-
-        Raises `LockedError` while another process holds the task. `open` may then be called again.
-        """
+        """Lock the task's directory and open its stores. They may have to be restored before `run`. Raises
+        `LockedError` while another process holds the task. `open` may then be called again."""
         self._open(is_standby=False)
         self._move(TaskState.RESTORING)
         self.stores.publish(StoreState.RESTORING)
@@ -120,17 +113,14 @@ class Task:
 
     def take_over(self, whole: Mapping[str, int]) -> None:
         """The group has given this standby's task to this worker. It may have to be restored before `run`. `whole` has
-        the stores whose Position covers all their rows, with its changelog offset."""
+        the changelog offsets of stores whose Position covers all their rows."""
         self._move(TaskState.RESTORING)
         self._whole = dict(whole)
         self.taken_over_s = time.monotonic()
 
     def standby_offset(self, name: str) -> int | None:
-        """Return the changelog offset of a store that can be read as a standby; -1 for an empty store.
-
-        None if its task has never run here and it was not taken over whole, or its restore has written rows without
-        their Position.
-        """
+        """Return the changelog offset of a store that can be read as a standby; -1 for an empty store. None if its task
+        has never run here and it was not taken over whole, or its restore has written rows without their Position."""
         store, offset = self.stores.by_name[name], self.stores.offsets.committed(name)
         if self.state is not TaskState.RESTORING:
             return -1 if offset is None else offset
@@ -167,7 +157,6 @@ class Task:
             remember(self.directory, own)
 
     def is_same_topic(self, topic: str) -> bool:
-        """Return whether this topic is known to have the same id as when this task was open last."""
         return topic in self._same_topics
 
     def run(self, start: TaskStart) -> None:
@@ -185,11 +174,8 @@ class Task:
 
     def commit_stores(self, written: Mapping[TopicPartition, int], epochs: EpochNumbers = NO_EPOCHS) -> None:
         """Commit every store. `written` has the last changelog offset of each partition written by this commit,
-        `epochs` the numbers of the epochs that end with it (`LOADING` for none).
-
-        A failure does not keep the others from their commit. The first failure is raised. Other processes see the
-        commit after `TaskStores.announce`.
-        """
+        `epochs` the numbers of the epochs that end with it (`LOADING` for none). A failure does not keep the others
+        from their commit. The first failure is raised. Other processes see the commit after `TaskStores.announce`."""
         next_offsets = self.processing.next_offsets
         self.stores.commit(
             {
@@ -224,19 +210,16 @@ class Task:
         self.stores.publish(StoreState.STANDBY)
 
     def is_as_left(self, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether no other worker has changed this suspended task.
-
-        `committed` are the group's offsets of its sources. `ends` are the ends of its changelogs, with open
-        transactions.
-        """
+        """Return whether no other worker has changed this suspended task. `committed` are the group's offsets of its
+        sources, `ends` the ends of its changelogs, with open transactions."""
         for source in self.topology.sources:
             if self.reads_by_group(source.topic) and committed.get(source, 0) != self.processing.next_offsets[source]:
                 return False
         return self.marks.are_newest(ends)
 
     def resume(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Continue from `next_offsets`: no other worker has changed the task. `ends` as `is_as_left`. A worker that had
-        the task and has not written yet is a former owner from now on."""
+        """Continue from `next_offsets`: no other worker has changed the task. `ends`: see `is_as_left`. A worker that
+        had the task and has not written yet is a former owner from now on."""
         self._move(TaskState.RUNNING)
         self.suspended_at_ms = None
         self.marks.take_over(ends)
@@ -254,7 +237,6 @@ class Task:
             self._move(TaskState.CLOSED)
 
     def _advance_restored(self, name: str, position: Position) -> None:
-        """Advance a store's Position by the topics that feed it."""
         topics = [topic for topic, names in self.topology.fed_by.items() if name in names]
         self.stores.advance(name, Position({t: position.offsets[t] for t in topics if t in position.offsets}))
         committed = self.stores.position(name, IsolationLevel.READ_COMMITTED)

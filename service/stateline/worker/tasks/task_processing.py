@@ -23,9 +23,10 @@ from stateline.processing.operators.graph import OperatorGraph
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
-from stateline.processing.processors import ProcessorRunner, Punctuator
+from stateline.processing.punctuation import Punctuator
 from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, since_1970, timely, typed
 from stateline.processing.records import OutputRecord
+from stateline.processing.user_function import UserFunction
 from stateline.worker.tasks.task_settings import TaskSettings, TaskStart, TaskTopology
 from stateline.worker.tasks.task_stores import TaskStores
 from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
@@ -36,11 +37,8 @@ _TOPIC = itemgetter(Record._fields.index("topic"))
 
 
 class TaskProcessing:
-    """One task's, on the worker's thread, after its stores are restored.
-
-    `next_offsets` are those of its input, `committed_next_offsets` those of the last commit. `is_unnoted`: the group's
-    offsets do not say yet which stores are part of this task.
-    """
+    """One task's, on the worker's thread, after its stores are restored. `next_offsets` are those of its input,
+    `committed_next_offsets` those of the last commit. `is_unnoted`: the group's offsets do not name its stores yet."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class TaskProcessing:
             exactly_once=settings.exactly_once,
         )
         self._operators = OperatorGraph(topology.subtopology, context)
-        self._runners: dict[str, list[ProcessorRunner]] = {}
+        self._functions: dict[str, list[UserFunction]] = {}
         self._by_stream_time: list[Punctuator] = []
         self._by_clock: list[Punctuator] = []
         self._add_functions(settings)
@@ -89,24 +87,26 @@ class TaskProcessing:
             if self._times.concern(topic)
         }
         # Topics whose records only functions take.
-        self._runners_alone = {
-            name for name in self._runners if not (topology.tables[name] or self._operators.takes(name))
+        self._functions_alone = {
+            name for name in self._functions if not (topology.tables[name] or self._operators.takes(name))
         }
 
     def _add_functions(self, settings: TaskSettings) -> None:
-        """Add processors and punctuations. Operators are in their graph."""
         for processor in self._topology.subtopology.processors:
             if processor.roots:
                 continue
             definitions = {each.name: each for each in processor.stores}
             stores = [(definition, self._stores.by_name[name]) for name, definition in definitions.items()]
-            runner = ProcessorRunner(processor, stores, self._failures, settings.max_record_bytes, self._context)
+            function = UserFunction(
+                processor.name, processor.function, stores, processor.forwards, self._failures,
+                settings.max_record_bytes, self._context,
+            )  # fmt: skip
             if processor.punctuation is None:
-                self._runners.setdefault(processor.source.name, []).append(runner)
+                self._functions.setdefault(processor.source.name, []).append(function)
                 continue
             monotonic_ms = self._clock.monotonic_ms()
             kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
-            made = Punctuator(processor.punctuation, runner, kept_with, self._operators.times, monotonic_ms)
+            made = Punctuator(processor.punctuation, function, kept_with, self._operators.times, monotonic_ms)
             (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
 
     @property
@@ -116,16 +116,13 @@ class TaskProcessing:
 
     @property
     def is_note_due(self) -> bool:
-        """Whether to commit its offsets without input, to note which stores are part of it."""
         return self.is_unnoted and time.monotonic() >= self._note_due_s
 
     @property
     def commit_requested(self) -> bool:
-        """Whether a function has asked for a commit since the last one."""
         return self._context.commit_requested
 
     def committed(self) -> None:
-        """Everything that was processed is committed."""
         self._context.commit_requested = False
         self.is_unnoted = False
         self.committed_next_offsets = dict(self.next_offsets)
@@ -133,26 +130,24 @@ class TaskProcessing:
         self._was_punctuated = False
 
     def time_marks(self, store: str) -> Mapping[TopicPartition, int]:
-        """Return the times that a store's next commit writes with its offsets: of operators, punctuations and its
-        topic."""
-        marks, source = self._operators.marks(store), self._table_sources.get(store)
+        """Return the times that a store's next commit writes: of operators, punctuations and its topic."""
+        marks, source = self._operators.times.marks(store), self._table_sources.get(store)
         at = None if source is None else self._times.partition_times.get(source)
         return marks if at is None else {**marks, PARTITION_TIME: at}
 
     @property
     def notes(self) -> Mapping[TopicPartition, OffsetNote]:
-        """The notes to commit with the offsets: the partition's time, if its topic has a `timestamp`, and the stores
-        that its input went into."""
+        """The notes to commit with the offsets: each partition's event time, and the stores that its input went
+        into."""
         times = self._times.partition_times
         return {source: OffsetNote(times.get(source), self._fed.get(source)) for source in self.next_offsets}
 
     def stamped(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return the next records of their partitions with their event times. Each record is stamped once, before
+        """Return the next records of their partitions with their event times. Stamp each record once, before
         `process`."""
         return self._times.stamped(records)
 
     def forget(self, source: TopicPartition) -> None:
-        """Forget stamped records of a partition that were not processed: they are read again."""
         self._times.forget(source)
 
     def process(self, records: Sequence[Record]) -> list[OutputRecord]:
@@ -177,12 +172,10 @@ class TaskProcessing:
         return outputs
 
     def rests_s(self) -> float:
-        """Return the seconds until a punctuation is due by the clock, infinite without one."""
         due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
         return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
 
     def punctuate_by_clock(self) -> list[OutputRecord]:
-        """Call the punctuations that are due by the clock. Returns their output."""
         if not self._by_clock:
             return []
         monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
@@ -198,7 +191,6 @@ class TaskProcessing:
                 left = left[count:]
 
     def _take_punctuated(self, written: Iterable[list[OutputRecord] | None]) -> list[OutputRecord]:
-        """Join the output of punctuations. None stands for one that was not called."""
         outputs: list[OutputRecord] = []
         for each in written:
             if each is not None:
@@ -207,13 +199,13 @@ class TaskProcessing:
         return outputs
 
     def _process_run(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
-        runners = self._runners.get(topic.name, [])
+        functions = self._functions.get(topic.name, [])
         outputs: list[OutputRecord] = []
-        if runners:
-            for runner in runners:
-                self._failures.give(runner.name, len(records))
+        if functions:
+            for function in functions:
+                self._failures.give(function.name, len(records))
             for record in records:
-                outputs += self._process_one(topic, record, runners)
+                outputs += self._process_one(topic, record, functions)
         elif self._operators.takes_one_by_one(topic.name):
             for record in self._readable(topic, records):
                 outputs += self._process_together(topic, [record])
@@ -221,7 +213,7 @@ class TaskProcessing:
             outputs += self._process_together(topic, self._readable(topic, records))
         return outputs
 
-    def _process_one(self, topic: Topic, record: Record, runners: Sequence[ProcessorRunner]) -> list[OutputRecord]:
+    def _process_one(self, topic: Topic, record: Record, functions: Sequence[UserFunction]) -> list[OutputRecord]:
         try:
             values = typed(topic, record)
         except InvalidArgumentError as error:
@@ -231,9 +223,9 @@ class TaskProcessing:
             # One decision for the record: if its table refuses it, no processor sees it.
             self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
             return []
-        outputs = self._process_together(topic, [record]) if topic.name not in self._runners_alone else []
-        for runner in runners:
-            outputs += runner.process(record, values)
+        outputs = self._process_together(topic, [record]) if topic.name not in self._functions_alone else []
+        for function in functions:
+            outputs += function.forwarded(values, record.timestamp_ms, record)
         return outputs
 
     def _process_together(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:

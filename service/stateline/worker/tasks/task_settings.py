@@ -19,9 +19,8 @@ from stateline_store.inspection.format_upgrade import UpgradeMode
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """`max_timestamp_ahead_ms`: as `reading.timely`; `upgrade_mode`: None when `upgrade.from` is not set;
-    `epoch_numbers`: as `Topology.epoch_numbers`; `global_stores`: what operators look up in besides, open while tasks
-    run; `parts`: by source topic, as `fed_parts.parts_of`; `moved` is called when a task has moved to another state."""
+    """`upgrade_mode` is None when `upgrade.from` is not set. `global_stores` are for operators' lookups, open while
+    tasks run. `parts`: see `fed_parts.parts_of`. `moved` is called when a task has moved to another state."""
 
     application_id: str
     directory: StateDirectory
@@ -41,7 +40,6 @@ class TaskSettings:
     def of(
         cls, context: WorkerContext, global_stores: Mapping[str, TransactionalStore], moved: Callable[[], object]
     ) -> TaskSettings:
-        """As the application is configured."""
         config, topology = context.config, context.topology
         return cls(
             topology.application_id,
@@ -61,19 +59,16 @@ class TaskSettings:
 
 
 class TaskTopology:
-    """One partition of a subtopology. Pure, and nothing of it changes.
+    """One partition of a subtopology. Immutable. `tables` and `fed_by` have store names by topic: tables kept of it,
+    and stores whose Position follows it. `parts`: by source, see `model.fed_parts`.
 
-    By name: `definitions` of its stores, `topics` that it reads, `tables` kept of a topic, `fed_by` a topic the stores
-    whose Position follows it. `parts` has by source what its input goes into (`model.fed_parts`).
-
-    `changelogs` has by store the partition that it can be rebuilt from: of its changelog, or of a table's topic;
-    `logged` are those with a changelog of their own, `unlogged` those that nothing can rebuild.
+    `changelogs` has by store the partition that it can be rebuilt from: its changelog's, or its table's topic. `logged`
+    stores have a changelog of their own. Nothing can rebuild `unlogged` ones.
     """
 
     def __init__(
         self, subtopology: Subtopology, partition: int, application_id: str, parts: Mapping[str, tuple[FedPart, ...]]
     ) -> None:
-        """`parts` are by source topic, as of `fed_parts.parts_of`."""
         self.id = subtopology.task_id(partition)
         self.subtopology = subtopology
         self.partition = partition
@@ -91,19 +86,14 @@ class TaskTopology:
         self.logged = [(log, name) for name, log in self.changelogs.items() if log not in self.sources]
 
     def log_topics(self) -> set[str]:
-        """Every topic that it reads or restores from."""
         return {*self.topics, *(changelog.topic for changelog, _ in self.logged)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskStart:
-    """Where a restored task begins.
-
-    `next_offsets` are those of its input, and `ends` says where the input and the changelogs ended when the restore
-    began. `positions` says of a store what it reflects at least, beyond what it says itself. `partition_times` are
-    those of the input up to `next_offsets`, as `EventTimes` kept them. `fed` is `OffsetNote.fed` of this task's
-    commits, `fed_before` of the newest commits before.
-    """
+    """Where a restored task begins. `ends`: where input and changelogs ended when the restore began. `positions`: what
+    a store reflects at least, beyond its own. `partition_times`: event times of the input up to `next_offsets`. `fed`:
+    `OffsetNote.fed` of this task's commits, `fed_before`: of the newest commits before."""
 
     next_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     positions: Mapping[str, Position] = field(default_factory=dict)

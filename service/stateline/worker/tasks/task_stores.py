@@ -26,22 +26,12 @@ from pathlib import Path
 from stateline.deployment.workers.figures import StoreFigures
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
-from stateline.worker.tasks.changelog_offsets import ChangelogOffsets, OffsetCheckpoint
+from stateline.worker.files.figures import StoreCommits, WriteStall
+from stateline.worker.tasks.changelog_offsets import ChangelogOffsets
 from stateline.worker.tasks.readable_stores import refuse_unreadable
-from stateline.worker.tasks.store_commits import StoreCommits, WriteStall
 from stateline.worker.tasks.store_formats import StoreFormats
-from stateline_store import (
-    DamagedDataError,
-    IsolationLevel,
-    PoisonedError,
-    Position,
-    StatelineError,
-    StateStore,
-    StoreState,
-    TopicPartition,
-    TopologyError,
-    TransactionalStore,
-)
+from stateline_store import IsolationLevel, Position, StateStore, StoreState, TopicPartition, TransactionalStore
+from stateline_store.errors import DamagedDataError, PoisonedError, StatelineError, TopologyError
 from stateline_store.files.offset_checkpoint import OFFSET_UNKNOWN
 from stateline_store.inspection.format_upgrade import UpgradeMode
 from stateline_store.steps import reached
@@ -51,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 class TaskStores:
-    """One task's, on the worker's thread. `by_name` has the stores, open between `open` and `close`. `offsets` has the
-    changelog offset of each store, `formats` its files."""
+    """One task's, on the worker's thread. `by_name` has the stores, open between `open` and `close`, `offsets` their
+    changelog offsets, `formats` their files."""
 
     def __init__(
         self,
@@ -65,13 +55,9 @@ class TaskStores:
         sync: bool,
         upgrade_mode: UpgradeMode | None = None,
     ) -> None:
-        """`changelogs` has the stores that can be rebuilt: a changelog's partition, or a table's source. `upgrade_mode`
-        is None when `upgrade.from` is not set."""
+        """`changelogs` has the stores that can be rebuilt. `upgrade_mode` is None when `upgrade.from` is not set."""
         self.by_name: dict[str, StateStore] = {name: each.build() for name, each in definitions.items()}
-        self.offsets = ChangelogOffsets(self.by_name, changelogs)
-        self._checkpoint = OffsetCheckpoint(
-            directory, self.by_name, changelogs, self.offsets, exactly_once=exactly_once
-        )
+        self.offsets = ChangelogOffsets(directory, self.by_name, changelogs, exactly_once=exactly_once)
         self.formats = StoreFormats(
             task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
         )
@@ -84,14 +70,12 @@ class TaskStores:
 
     @property
     def transactional(self) -> Iterator[tuple[str, TransactionalStore]]:
-        """The stores of Stateline's own kinds."""
         for name, store in self.by_name.items():
             if isinstance(store, TransactionalStore):
                 yield name, store
 
     @property
     def will_stall(self) -> bool:
-        """Whether the next commit of a store would hold readers up."""
         return any(self._stall.is_long(store.staged_records) for _, store in self.transactional)
 
     @property
@@ -100,32 +84,29 @@ class TaskStores:
         return all(definition.factory is None for definition in self._definitions.values())
 
     def position(self, name: str, level: IsolationLevel) -> Position:
-        """Return a store's Position. A store of a user's own kind has an empty one."""
         store = self.by_name[name]
         return store.position(level) if isinstance(store, TransactionalStore) else Position()
 
     def advance(self, name: str, position: Position) -> None:
-        """Advance a store's staged Position."""
         store = self.by_name[name]
         if isinstance(store, TransactionalStore):
             store.advance(position)
 
     def forget(self, name: str, topic: str) -> None:
-        """Take a topic that was deleted out of this store's Position."""
         store = self.by_name[name]
         if isinstance(store, TransactionalStore):
             store.forget(topic)
             self.formats.wipe_build(name)
 
     def open(self, *, is_standby: bool = False) -> None:
-        """Open every store. Raises `DamagedDataError` for a damaged store that nothing can rebuild, `TopologyError` for
-        a store of other types."""
-        noted = self._checkpoint.read()
+        """Open every store. Raises `DamagedDataError` if nothing can rebuild a damaged store, `TopologyError` for other
+        types."""
+        noted = self.offsets.read_checkpoint()
         try:
             for name in self.by_name:
                 with of_store(name):
                     self._open_one(name, noted, is_standby=is_standby)
-            self._checkpoint.write()
+            self.offsets.write_checkpoint()
         except BaseException:
             for store in self.by_name.values():
                 store.close()
@@ -144,10 +125,8 @@ class TaskStores:
         return furthest if furthest >= 0 else None
 
     def commit(self, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Commit every store with its changelog offsets. Other processes see it after `announce`.
-
-        A failure does not keep the others from their commit. The first failure is raised.
-        """
+        """Commit every store with its changelog offsets. Other processes see it after `announce`. A failure does not
+        keep the others from their commit. The first failure is raised."""
         failures: list[StatelineError] = []
         for name, store in self.by_name.items():
             rows = store.staged_records if isinstance(store, TransactionalStore) else 0
@@ -158,34 +137,30 @@ class TaskStores:
             reached("commit:store-committed")
         if failures:
             raise failures[0]
-        if any(map(self._checkpoint.is_needed_by, self.by_name)):
-            self._checkpoint.write()
+        if any(map(self.offsets.needs_checkpoint, self.by_name)):
+            self.offsets.write_checkpoint()
 
     def commit_one(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit one store: while it is restored, or because nothing can rebuild it."""
         self._commit(name, offsets)
-        if self._checkpoint.is_needed_by(name):
-            self._checkpoint.write()
+        if self.offsets.needs_checkpoint(name):
+            self.offsets.write_checkpoint()
 
     def figures(self, now_s: float) -> dict[str, StoreFigures]:
-        """Return each store's `StoreCommits.sample`."""
         return {
             name: self._commits[name].sample(now_s, store.approximate_num_uncommitted_bytes)
             for name, store in self.by_name.items()
         }
 
     def announce(self) -> None:
-        """Let readers in other processes see the newest commits."""
         for _, store in self.transactional:
             store.announce_commit()
 
     def publish_staged(self) -> None:
-        """Tell readers in other processes how much is staged."""
         for _, store in self.transactional:
             store.publish_staged()
 
     def publish(self, state: StoreState) -> None:
-        """Tell readers in other processes the task's state."""
         for _, store in self.transactional:
             store.set_state(state)
 
@@ -193,16 +168,15 @@ class TaskStores:
         """Close every store, then write `.checkpoint`. `clean`: nothing was put since the last commit."""
         try:
             open_ = all(store.is_open for store in self.by_name.values())
-            offsets = self._checkpoint.entries(clean=clean) if open_ else None
+            offsets = self.offsets.checkpoint_entries(clean=clean) if open_ else None
         except PoisonedError:
             offsets = None  # the next opening finds them
         for store in self.by_name.values():
             store.close()
         if offsets is not None:
-            self._checkpoint.write(offsets)
+            self.offsets.write_checkpoint(offsets)
 
     def _commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> float:
-        """Commit one store. Returns the seconds that it took."""
         began_s = time.perf_counter()
         self.offsets.commit(name, offsets)
         took_s = time.perf_counter() - began_s
@@ -233,7 +207,7 @@ class TaskStores:
     def _settle_offset(self, name: str, store: StateStore, changelog: TopicPartition, noted: int | None) -> None:
         """Decide by the table at the top of this module."""
         own = store.committed_offset(changelog) if store.manages_offsets else None
-        if own is not None and not self._checkpoint.is_unclean(store, noted):
+        if own is not None and not self.offsets.is_unclean(store, noted):
             return
         if own is None and isinstance(store, TransactionalStore) and store.is_empty():
             return
@@ -252,7 +226,6 @@ class TaskStores:
             reached("checkpoint:offset-taken")
 
     def wipe(self, name: str) -> None:
-        """Close this store and delete its data."""
         store = self.by_name[name]
         store.close()
         if isinstance(store, TransactionalStore):

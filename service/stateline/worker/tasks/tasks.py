@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from stateline.deployment.lease import Lease
@@ -32,46 +32,35 @@ _SERVED = {
 
 
 class Tasks:
-    """One worker's, on its thread. `by_source` finds a task by a partition that it reads. `task_manager` adds and
-    removes tasks. After `lease`, others may have them."""
+    """One worker's, on its thread. After `lease`, others may have them. `all` has them by id, `by_source` by the
+    partitions that they read. `task_manager` adds and removes tasks."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self.by_source: dict[TopicPartition, Task] = {}
         self.changes = 0
         """How often tasks have come, gone or moved to another state, standbys included."""
-        self._by_id: dict[TaskId, Task] = {}
+        self.all: dict[TaskId, Task] = {}
         self._by_store: dict[tuple[str, int], Task] = {}
 
     @property
-    def all(self) -> Mapping[TaskId, Task]:
-        """Every task by its id."""
-        return self._by_id
-
-    @property
     def running(self) -> list[Task]:
-        """The tasks that take records."""
         return self.in_state(TaskState.RUNNING)
 
     def in_state(self, state: TaskState) -> list[Task]:
-        """Return the tasks in this state."""
-        return [task for task in self._by_id.values() if task.state is state]
+        return [task for task in self.all.values() if task.state is state]
 
     @property
     def are_settled(self) -> bool:
-        """Whether there are tasks, and all of them run."""
-        return bool(self._by_id) and all(task.state is TaskState.RUNNING for task in self._by_id.values())
+        return bool(self.all) and all(task.state is TaskState.RUNNING for task in self.all.values())
 
     def dirty(self) -> list[Task]:
-        """Return the running tasks with something to commit."""
         return [task for task in self.running if task.processing.dirty]
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """Return the next offsets of all running tasks."""
         return {source: at for task in self.running for source, at in task.processing.next_offsets.items()}
 
     def staged_bytes(self) -> int:
-        """Return the memory that the next commit of all running tasks frees."""
         return sum(task.staged_bytes for task in self.running)
 
     def hosted(self, store: str, partition: int) -> HostedPartition | None:
@@ -107,21 +96,19 @@ class Tasks:
         return max(0, boot_ms() - left_ms)
 
     def moved(self) -> None:
-        """A task, or a standby, has moved to another state. Threads that close tasks call it as well: at least one of
-        their counts arrives."""
+        """A task, or a standby, has moved to another state. Threads that close tasks call it as well: at least one
+        count arrives."""
         self.changes += 1
 
     def add(self, task: Task) -> None:
-        """Add a task of this worker."""
         self.changes += 1
-        self._by_id[task.id] = task
+        self.all[task.id] = task
         self.by_source.update(dict.fromkeys(task.topology.sources, task))
         self._by_store.update({(store, task.id.partition): task for store in task.topology.definitions})
 
     def remove(self, task: Task) -> None:
-        """Remove a task."""
         self.changes += 1
-        self._by_id.pop(task.id, None)
+        self.all.pop(task.id, None)
         for source in task.topology.sources:
             self.by_source.pop(source, None)
         for store in task.topology.definitions:
@@ -129,13 +116,11 @@ class Tasks:
 
 
 def states_of(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return the state of each task by its id, both as text."""
     return {str(task.id): str(task.state) for task in tasks}
 
 
 def close_together(tasks: Collection[Task]) -> Iterator[tuple[Task, Exception | None]]:
-    """Close each task, and yield it with the error that `Task.close` raised. Every task is closed when the iterator
-    ends."""
+    """Close each task, and yield it with the error that `Task.close` raised. All are closed when the iterator ends."""
     said_s = time.monotonic()
     for number, closed in enumerate(_closed(tasks), start=1):
         yield closed

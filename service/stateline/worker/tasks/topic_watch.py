@@ -26,8 +26,8 @@ _LOOK_INTERVAL_S = 60.0
 
 
 class TopicWatch:
-    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids. `counted` are
-    the topics of stores with the partitions that they had before. `created` are those that `prepare` has made."""
+    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids, `counted` the
+    topics of stores with the partitions that they had before, `created` those that `prepare` has made."""
 
     def __init__(self, context: WorkerContext) -> None:
         config = context.config
@@ -45,15 +45,11 @@ class TopicWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether topic ids are to be compared again."""
         return time.monotonic() - self._last_look >= _LOOK_INTERVAL_S
 
     def prepare(self, counted: Mapping[str, TopicInfo]) -> None:
-        """Create Stateline's own topics, and remember all. `counted`: as the last worker found them. After an error it
-        can be called again.
-
-        Raises as `ensure_topics`, `refuse_lost_changelogs` and `remember`.
-        """
+        """Create Stateline's own topics, and remember all. After an error it can be called again. `counted`: as the
+        last worker found them. Raises as `ensure_topics`, `refuse_lost_changelogs` and `remember`."""
         self.counted = dict(counted)
         self.found = self._admin.topics()
         self._before = self._before if self._before is not None else self.found.keys()
@@ -71,9 +67,7 @@ class TopicWatch:
 
     def remember(self, assigned: Iterable[TopicPartition] = ()) -> set[str]:
         """Remember the topics at an assignment. Returns those that were deleted, or created again, since the last one.
-
-        Raises `PartitionsChangedError` if partitions were added that must not be.
-        """
+        Raises `PartitionsChangedError` if partitions were added that must not be."""
         before, self.found = self.ids, self._counted(assigned)
         self.ids = {name: info.topic_id for name, info in self.found.items()}
         self.counted = counted_topics(self._topology, self.found, self.counted)
@@ -86,12 +80,10 @@ class TopicWatch:
         consumer: Consumer,
         back_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Raise `LogUnavailableError` if one of these sources, or a changelog of these tasks, was created again, and
-        `PartitionsChangedError` as `remember`.
-
-        `back_at` is the offset at which the consumer began again. The group's offset may be the old topic's then,
-        committed after the new topic was made. It is set back, so that no unread record is passed over.
-        """
+        """Raise `LogUnavailableError` if a source or changelog of these tasks was created again, and
+        `PartitionsChangedError` as `remember`. `back_at` is the offset at which the consumer began again. The group's
+        offset may be the old topic's then, committed after the new topic was made. It is set back, so that no unread
+        record is passed over."""
         ids = {name: info.topic_id for name, info in self._counted().items()}
         self._last_look = time.monotonic()
         logs = {topic for task in by_source.values() for topic in task.topology.log_topics()}

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateline.log import Record
+from stateline.processing.reading import size_of
 from stateline.worker.loop.pace import (
     POLL_BYTES,
     POLL_S,
@@ -12,7 +13,6 @@ from stateline.worker.loop.pace import (
     SLICE_S,
     SlicePace,
 )
-from stateline.worker.restore.polled_records import size_of
 
 
 def records(sizes: list[int]) -> list[Record]:

@@ -15,14 +15,14 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes, stores
 from stateline.log import open_log
-from stateline.model.processor import Processor, Punctuation
-from stateline.model.topic import Topic
+from stateline.model.processor import Punctuation
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
-from stateline.processing.processors import ProcessorRunner, Punctuator
+from stateline.processing.punctuation import Punctuator
 from stateline.processing.records import Output
 from stateline.processing.store_views import StoreView
+from stateline.processing.user_function import UserFunction
 from stateline.worker import InputRecord
 from stateline_store import InvalidArgumentError, RecordError, TopologyError
 from stateline_store.task_id import TaskId
@@ -115,11 +115,9 @@ def test_by_the_clock_it_is_called_without_input_and_what_it_wrote_is_committed(
 
 def test_by_the_clock_calls_that_were_missed_are_one_and_the_next_is_a_multiple_again() -> None:
     called: list[int] = []
-    processor = Processor("tick", called.append, Topic("in", serdes.string, serdes.string))
-    runner = ProcessorRunner(
-        processor, [], FailureHandler("fail", "fail", None), 1_000, TaskContext("app", TaskId(0, 0))
-    )
-    punctuator = Punctuator(Punctuation(100, "wall_clock_time"), runner, "none", StreamTimes({}), 1_000)
+    task = TaskContext("app", TaskId(0, 0))
+    function = UserFunction("tick", called.append, [], (), FailureHandler("fail", "fail", None), 1_000, task)
+    punctuator = Punctuator(Punctuation(100, "wall_clock_time"), function, "none", StreamTimes({}), 1_000)
     made = {now: punctuator.look_at_clock(now, 7_000 + now) for now in (1_000, 1_099, 1_100, 1_450, 1_499, 1_500)}
     assert made == {1_000: None, 1_099: None, 1_100: [], 1_450: [], 1_499: None, 1_500: []}
     assert called == [8_100, 8_450, 8_500]

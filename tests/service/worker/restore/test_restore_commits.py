@@ -164,7 +164,7 @@ class TestPositions:
                 try:
                     super().turn()
                 finally:
-                    self._group.revoked([IN])
+                    self.group.revoked([IN])
 
         def fail(store: TransactionalStore, _: object, *, announce: bool) -> None:
             raise DamagedDataError(f"{store.name} is on a broken disk")

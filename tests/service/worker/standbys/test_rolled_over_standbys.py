@@ -182,7 +182,7 @@ def test_a_task_that_is_taken_over_before_its_timestamped_files_are_complete_goe
     with group.worker("two", stamped=True, **ROLL_OVER) as two:
         with monkeypatch.context() as patch, group.worker("one", stamped=False) as one:
             patch.setattr(_Followed, "is_past_plain_files", lambda _: False)
-            eventually(lambda: runs(one) and bool(two.standbys.tasks), "it builds")
+            eventually(lambda: runs(one) and bool(two.standbys.followed.tasks), "it builds")
             group.send()
             eventually(lambda: holds(group, "two", stamped=True), "all but the end")
             group.drain("one")

@@ -157,7 +157,7 @@ def has(worker: Worker, running: int, standby: int) -> Callable[[], bool]:
     def looks() -> bool:
         states = [str(task.state) for task in [*worker.tasks.all.values()]]
         caught_up = len(worker.standbys.followed.caught_up())
-        return states == ["running"] * running and caught_up == standby == len(worker.standbys.tasks)
+        return states == ["running"] * running and caught_up == standby == len(worker.standbys.followed.tasks)
 
     return looks
 
@@ -334,7 +334,7 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
             eventually(lambda: bool(b.tasks.running), "the third one has some")
             own = {task.id for task in (*a.tasks.running, *b.tasks.running)}
             eventually(
-                lambda: own.isdisjoint(t.id for t in (*a.standbys.tasks, *b.standbys.tasks)),
+                lambda: own.isdisjoint(t.id for t in (*a.standbys.followed.tasks, *b.standbys.followed.tasks)),
                 "no directory has a task twice",
             )
             group.send()
@@ -477,7 +477,7 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
         until_shared(one, two)
-        followed = [*one.standbys.tasks, *two.standbys.tasks]
+        followed = [*one.standbys.followed.tasks, *two.standbys.followed.tasks]
         is_away.set()
         for _ in range(6):
             assert refused.acquire(timeout=HANGING_S)
@@ -486,7 +486,7 @@ def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_ha
         for node in ("one", "two"):
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
-        assert [*one.standbys.tasks, *two.standbys.tasks] == followed, "none was opened anew"
+        assert [*one.standbys.followed.tasks, *two.standbys.followed.tasks] == followed, "none was opened anew"
 
 
 def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads_on(
@@ -507,7 +507,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
     group.send()
     with group.worker("one") as one, group.worker("two") as two:
         until_shared(one, two)
-        followed = [*one.standbys.tasks, *two.standbys.tasks]
+        followed = [*one.standbys.followed.tasks, *two.standbys.followed.tasks]
         readers += [one.standbys.followed, two.standbys.followed]
         group.send()
         eventually(lambda: len(failed) == 4, "four have failed")
@@ -515,7 +515,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
             eventually(group.is_whole(node), f"{node} has all of it")
             group.check(node)
         eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "they say that they have caught up")
-        assert [*one.standbys.tasks, *two.standbys.tasks] == followed, "none was opened anew"
+        assert [*one.standbys.followed.tasks, *two.standbys.followed.tasks] == followed, "none was opened anew"
         assert len({*failed}) == 4, "each but once"
 
 
@@ -564,7 +564,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
         with group.worker("two") as two:
             until_shared(one, two)
             eventually(group.is_whole("two"), "it has rows that it lacks later")
-            followed = {task.id.partition for task in two.standbys.tasks}
+            followed = {task.id.partition for task in two.standbys.followed.tasks}
         places = [TopicPartition(changelog, n) for n in followed]
         with closing(group.log.admin()) as admin:
             for _ in range(2):
