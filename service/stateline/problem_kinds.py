@@ -79,21 +79,19 @@ ELSEWHERE_STATUS = PROBLEMS[NotPresentError].status
 ERROR_CLASSES: dict[str, type[StatelineError]] = {
     kind.__name__: kind for kind in PROBLEMS if issubclass(kind, StatelineError)
 }
-"""Name of a class → the class."""
 _BY_REASON = {PROBLEMS[kind].reason: kind for kind in reversed(ERROR_CLASSES.values())}
 _BY_STATUS = {PROBLEMS[kind].status: kind for kind in reversed(ERROR_CLASSES.values())}
 
 
 def row_of(kind: type[Exception]) -> ProblemKind:
-    """Return the row of errors of this class."""
+    """The row of errors of this class."""
     return next(PROBLEMS[each] for each in kind.__mro__ if each in PROBLEMS)
 
 
 def problem_of(error: Exception) -> ProblemKind:
-    """Return the row of this error."""
     return row_of(type(error))
 
 
 def error_of(reason: str, detail: str, status: int = 0) -> StatelineError:
-    """Return the error of an answer with this reason, or without a known reason the error of its HTTP status."""
+    """The error for an answer's reason, or for its HTTP status if the reason is unknown."""
     return (_BY_REASON.get(reason) or _BY_STATUS.get(status, StatelineError))(detail)

@@ -1,8 +1,11 @@
-"""The ready-made serdes: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, `uuid`, `datetime`, `msgpack`; of
-one's own types `model`; of a Schema Registry `avro`, `protobuf` and `json_schema`; and, around one of those, `windowed`
-and `session_windowed` for the keys of a topic of windows or sessions; `time_windowed` for those that Java reads.
+"""The ready-made serdes.
 
-What each writes and reads stands in docs/serdes.md, and in the modules of `stateline.serde`.
+- plain: `string`, `json`, `bytes`, `int32`, `int64`, `float64`, `uuid`, `datetime`, `msgpack`
+- of your own types: `model`
+- of a Schema Registry: `avro`, `protobuf`, `json_schema`
+- around one of these, for keys of windows or sessions: `windowed`, `session_windowed`, and `time_windowed` for Java
+
+docs/serdes.md and the modules of `stateline.serde` describe their bytes.
 """
 
 from __future__ import annotations
@@ -87,11 +90,11 @@ def avro(
     registry: str | Mapping[str, object] | None = None,
     conf: Mapping[str, Any] | None = None,
 ) -> AvroSerde:
-    """Avro in Confluent's wire format. `schema` is the reader's, and what is written: its JSON as text, or as Python
-    has it. `registry`: the URL of a Schema Registry, or settings of confluent-kafka's client, instead of the
-    application's ``schema.registry.*``. `conf`: settings of confluent-kafka's serializer, as ``auto.register.schemas``.
+    """Avro in Confluent's wire format. `schema` is used to read and to write: JSON as text or as Python values.
+    `registry`: the URL of a Schema Registry, or settings of confluent-kafka's client, instead of the application's
+    ``schema.registry.*``. `conf`: settings of confluent-kafka's serializer, such as ``auto.register.schemas``.
 
-    Raises `InvalidArgumentError` for what is no schema, `ConfigurationError` without ``stateline[avro]``.
+    Raises `InvalidArgumentError` for an invalid schema, `ConfigurationError` without ``stateline[avro]``.
     """
     return AvroSerde(schema_text(schema), registry=_settings(registry), conf=conf or {})
 
@@ -99,7 +102,7 @@ def avro(
 def protobuf(
     message: type[Message], *, registry: str | Mapping[str, object] | None = None, conf: Mapping[str, Any] | None = None
 ) -> ProtobufSerde:
-    """Protobuf in Confluent's wire format: messages of this class, which protoc generated. The rest as for `avro`.
+    """Protobuf in Confluent's wire format, for a class that protoc generated. Other parameters as for `avro`.
 
     Raises `InvalidArgumentError` for another class, `ConfigurationError` without ``stateline[protobuf]``.
     """
@@ -112,16 +115,16 @@ def json_schema(
     registry: str | Mapping[str, object] | None = None,
     conf: Mapping[str, Any] | None = None,
 ) -> JsonSchemaSerde:
-    """JSON with a schema, in Confluent's wire format; without a registry's schema: `json`. The rest as for `avro`.
+    """JSON with a schema in Confluent's wire format. Without a registry use `json`. Other parameters as for `avro`.
 
-    Raises `InvalidArgumentError` for what is no schema, `ConfigurationError` without ``stateline[json-schema]``.
+    Raises `InvalidArgumentError` for an invalid schema, `ConfigurationError` without ``stateline[json-schema]``.
     """
     return JsonSchemaSerde(schema_text(schema), registry=_settings(registry), conf=conf or {})
 
 
 def model(of: type) -> ModelSerde:
-    """JSON of a pydantic model, a dataclass or a TypedDict, validated as it is read. Raises `InvalidArgumentError` for
-    a class that pydantic cannot take so."""
+    """JSON of a pydantic model, a dataclass or a TypedDict, validated when it is read. Raises `InvalidArgumentError`
+    for a class that pydantic does not accept."""
     from stateline.serde.model import ModelSerde  # pydantic is slow to load, and most have it for no serde
 
     return ModelSerde(of)
@@ -141,7 +144,7 @@ def _settings(registry: str | Mapping[str, object] | None) -> Mapping[str, objec
 
 
 def _public(settings: Mapping[str, object]) -> str:
-    """Names, and the URL without who asks: the other values may be secret."""
+    """Names, and the URL without its user: other values may be secret."""
     if "url" not in settings:
         return f"{{{', '.join(map(repr, settings))}}}"
     return repr(str(settings["url"]).rpartition("@")[2])

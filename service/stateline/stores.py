@@ -1,7 +1,7 @@
 """Stores as an application declares them: `app.store(stores.window("visits", …))`. Kafka Streams' kinds and terms.
 
-Every store takes the serdes of its keys and values; `persistent` keeps it in RocksDB, otherwise it is in memory and
-restored at each start; `logged` gives it a changelog topic that it can be rebuilt from.
+Every store takes the serdes of its keys and values. A `persistent` store is in RocksDB; otherwise it is in memory and
+restored at each start. A `logged` store has a changelog topic, from which it can be rebuilt.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, l
 def timestamped_key_value(
     name: str, *, key: Serde, value: Serde, ttl: timedelta | None = None, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
-    """A value by key, with the timestamp of the record that wrote it (KIP-258). An entry whose timestamp is older than
-    the newest one put less `ttl` is deleted."""
+    """A value by key, with the timestamp of its record (KIP-258). An entry is deleted if its timestamp is older than
+    the newest one less `ttl`."""
     name, ttl_ms = checked_store_name(name), 0 if ttl is None else milliseconds("ttl", ttl, least=_MILLISECOND)
     return StoreDefinition(name, "timestamped_key_value", key, value, persistent, logged, ttl_ms=ttl_ms)
 
@@ -48,9 +48,8 @@ def window(
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
-    """A value by key and window start. Windows are `size` long; those that are older than `retention`, measured from
-    the newest timestamp put, are dropped. `retain_duplicates` keeps every value put for a key and start.
-    """
+    """A value by key and window start. Windows have the length `size`. Windows older than `retention`, measured from
+    the newest timestamp, are dropped. `retain_duplicates` keeps every value of a key and start."""
     size_ms, retention_ms = milliseconds("size", size), milliseconds("retention", retention)
     if not 0 < size_ms <= retention_ms:
         raise InvalidArgumentError(
@@ -81,7 +80,7 @@ def session(
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
-    """An aggregate by key, session start and session end; sessions that ended before `retention` are dropped."""
+    """An aggregate by key, session start and session end. Sessions that ended before `retention` are dropped."""
     kind: DeclaredKind = "timestamped_session" if timestamped else "session"
     retention_ms = milliseconds("retention", retention)
     name = checked_store_name(name)
@@ -92,7 +91,7 @@ def session(
 def versioned(
     name: str, *, key: Serde, value: Serde, history: timedelta, persistent: bool = True, logged: bool = True
 ) -> StoreDefinition:
-    """A value by key and time (KIP-889): what was valid at a moment up to `history` ago can still be asked."""
+    """A value by key and time (KIP-889). Queries can ask for the value at any moment of the last `history`."""
     history_ms = milliseconds("history", history)
     name = checked_store_name(name)
     return StoreDefinition(name, "versioned", key, value, persistent, logged, retention_ms=history_ms)
@@ -108,11 +107,12 @@ def custom(
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
-    """A store of your own: `factory` makes it from its name, one for each task, and one here, which is never opened.
+    """A store of your own. `factory` makes it from its name, once per task, and once here for a look: that one is never
+    opened.
 
-    It implements `stateline_store.StateStore`, whose documentation says what the worker does with what it declares;
-    processors get it as it is. A logged one overrides `staged_changes` and `restore`. Over HTTP a subclass of a kind of
-    Stateline's is asked as that kind is, by its rows: methods that it overrides are not called. Others are not.
+    It implements `stateline_store.StateStore`, whose documentation says how the worker uses it. Processors get it
+    unchanged. A logged store overrides `staged_changes` and `restore`. Over HTTP, a subclass of a Stateline kind
+    answers like that kind, from its rows: overridden methods are not called. Other stores do not answer over HTTP.
     """
     name = checked_store_name(name)
     check_function(f"Store {name!r}", factory, "name", role="factory")
@@ -120,7 +120,7 @@ def custom(
 
 
 def milliseconds(what: str, duration: timedelta, *, least: timedelta = timedelta(0)) -> int:
-    """Whole ones of this argument. Raises `InvalidArgumentError` for what is no timedelta, or less than `least`."""
+    """The duration in whole milliseconds. Raises `InvalidArgumentError` if it is no timedelta, or less than `least`."""
     if not isinstance(duration, timedelta):
         raise InvalidArgumentError(f"{what}={duration!r}: give a timedelta, as timedelta(hours=1).")
     if duration < least:

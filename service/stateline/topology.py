@@ -1,4 +1,4 @@
-"""`Windowing`, where applications have found it so far; `from stateline import Windowing` is shorter."""
+"""`Windowing` under its old path. `from stateline import Windowing` is shorter."""
 
 from stateline.model.pipeline import Windowing
 

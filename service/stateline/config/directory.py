@@ -1,4 +1,4 @@
-"""Whether the state directory can be one, asked before anything else is done, and which node has it."""
+"""Check the state directory before anything else is done, and hold it for one node."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PASSES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, er
 
 
 def check_state_directory(config: Config) -> None:
-    """Raises `ConfigurationError` when state.dir, or a folder above it, is a file or closed to this user. Reads only.
+    """Raise `ConfigurationError` if state.dir, or a folder above it, is a file or closed to this user. Reads only.
 
-    A directory that is not there yet is fine when the first one above it that exists may be written to.
+    A missing directory is fine if the first existing one above it is writable.
     """
     directory = config.state_dir.absolute()
     for path in (directory / config.application_id, directory, *directory.parents):
@@ -45,8 +45,8 @@ def check_state_directory(config: Config) -> None:
 
 
 def check_writable(config: Config) -> None:
-    """Raise `ConfigurationError` when this user may not write to the application's directory, or to the first one
-    above it that exists. Reads only."""
+    """Raise `ConfigurationError` if this user may not write to the application's directory, or to the first existing
+    one above it. Reads only."""
     directory = config.state_dir.absolute()
     path = next(each for each in (directory / config.application_id, directory, *directory.parents) if each.exists())
     if os.statvfs(path).f_flag & os.ST_RDONLY:
@@ -56,9 +56,8 @@ def check_writable(config: Config) -> None:
 
 
 def make_state_directory(config: Config) -> StateDirectory:
-    """The application's directory, made if need be. Raises `ConfigurationError` when it cannot be where it should, and
-    `RetryLaterError` when it can and, for example, the disk is full.
-    """
+    """Return the application's directory, made if it is missing. Raises `ConfigurationError` if its path is wrong, and
+    `RetryLaterError` for passing reasons such as a full disk."""
     try:
         return StateDirectory(config.state_dir, config.application_id)
     except RetryLaterError as error:
@@ -71,7 +70,7 @@ def make_state_directory(config: Config) -> StateDirectory:
 
 @contextmanager
 def held_by_node(config: Config) -> Iterator[None]:
-    """Hold the application's directory for this node while the block runs. Processes of one node hold it together.
+    """Hold the application's directory for this node during the block. Processes of one node hold it together.
 
     Raises `ConfigurationError` while a process of another node name holds it. Does nothing on the embedded log, which
     has no nodes, and where no file can be made.
@@ -94,7 +93,8 @@ def held_by_node(config: Config) -> Iterator[None]:
 
 
 def _held(path: Path, node: str) -> int | None:
-    """The file, locked together with others; whoever is the only one writes its name first. None where that fails."""
+    """The file, locked together with others of this node. The first process writes the node's name. None if that
+    fails."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     except OSError:  # read-only, or full

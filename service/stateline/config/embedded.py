@@ -1,4 +1,4 @@
-"""What `bootstrap.servers` says of an embedded log."""
+"""Read `bootstrap.servers` for an embedded log."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ EMBEDDED = "embedded"
 
 
 def embedded_path(bootstrap_servers: str, state_dir: Path) -> Path | None:
-    """The file that an embedded log of this setting is: ``embedded`` is ``log.db`` in `state_dir`, ``embedded:PATH``
-    the file PATH. None of Kafka's brokers."""
+    """The file of the embedded log: ``log.db`` in `state_dir` for ``embedded``, PATH for ``embedded:PATH``. None for
+    Kafka."""
     kind, colon, path = bootstrap_servers.partition(":")
     if kind != EMBEDDED:
         return None

@@ -1,4 +1,4 @@
-"""Packages that a part of Stateline needs and a plain ``pip install stateline`` does not bring."""
+"""Check packages that parts of Stateline need and a plain ``pip install stateline`` does not install."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ _PACKAGES: dict[Extra, tuple[str, ...]] = {
 
 
 def need_extra(extra: Extra, what: str) -> None:
-    """Look whether the packages of this extra are installed; none is imported. `what` needs them, as people call it,
-    in the plural.
-
-    Raises `ConfigurationError`, which names those that are missing and what to install.
-    """
+    """Raise `ConfigurationError` if packages of this extra are missing, with the command that installs them. Imports
+    none. `what` names in the plural what needs them."""
     if missing := [package for package in _PACKAGES[extra] if not _is_installed(package)]:
         raise ConfigurationError(f"{what} need {', '.join(missing)}, not installed here: run `{install_line(extra)}`.")
 
 
 def install_line(extra: Extra) -> str:
-    """What to type to have it. Where Stateline is installed already, pip adds what is missing."""
+    """The command that installs it, also beside an installed Stateline."""
     return f"pip install 'stateline[{extra}]'"
 
 
 def extra_of(module: str) -> Extra | None:
-    """The extra that brings a module which an application's own code has failed to import; None if none does."""
+    """The extra with a module that the application's code failed to import."""
     return "spark" if module.partition(".")[0] == "pyspark" else None
 
 

@@ -1,9 +1,8 @@
-"""From what is given to a `Config`, or to one line that says what is wrong.
+"""Make a `Config` of all sources, or say in one line what is wrong.
 
-Sources, the later one wins: Stateline's defaults, `App(..., config={...})`, a TOML file (`stateline.toml` in
-the working directory, or ``--config FILE``), the environment (``STATELINE_COMMIT_INTERVAL_MS=100``), and
-``--set commit.interval.ms=100``. `load_config` decides and touches nothing; `read_config` reads file and
-environment.
+Later sources override earlier ones: Stateline's defaults, `App(..., config={...})`, a TOML file (`stateline.toml` in
+the working directory, or ``--config FILE``), the environment (``STATELINE_COMMIT_INTERVAL_MS=100``), and ``--set
+commit.interval.ms=100``. `load_config` is pure; `read_config` reads file and environment.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def load_config(
     overrides: Sequence[str] = (),
     defaults: Mapping[str, object] | None = None,
 ) -> Config:
-    """The settings that follow from these sources (module docstring for their order). Pure.
+    """The settings of these sources, in the order of this module's docstring. Pure.
 
-    `file` is parsed TOML, flat or nested; `overrides` are ``name=value`` texts; `defaults` are the App's,
-    under dotted names. Raises `ConfigurationError`, one line: setting, value, origin, what is allowed.
+    `file` is parsed TOML, flat or nested. `overrides` are ``name=value`` texts. `defaults` are the App's, with dotted
+    names. Raises `ConfigurationError` in one line: setting, value, origin, allowed values.
     """
     given = {"application.id": SourcedValue(application_id, "App")}
     sources = (
@@ -68,7 +67,7 @@ def read_config(
     overrides: Sequence[str] = (),
     defaults: Mapping[str, object] | None = None,
 ) -> Config:
-    """`load_config` over the environment and a file: `path`, or `stateline.toml` here if there is one."""
+    """`load_config` with the environment and a file: `path`, or `stateline.toml` here if it exists."""
     chosen = path or Path(DEFAULT_FILE)
     try:
         tree = tomllib.loads(chosen.read_text(encoding="utf-8"))
@@ -84,8 +83,8 @@ def read_config(
 
 
 def check_settings(settings: Mapping[str, object], origin: str) -> None:
-    """Raise `ConfigurationError` for a name that no setting has, with the nearest that one has, and for a value that
-    its setting cannot have. What does not fit together is looked at where all sources are known."""
+    """Raise `ConfigurationError` for an unknown name, with the nearest known one, and for an invalid value. Rules over
+    several settings are checked once all sources are known."""
     given = {"application.id": SourcedValue("unnamed", origin)}
     for name, setting in from_tree(settings, origin):
         _check_known(name, setting)

@@ -1,11 +1,10 @@
-"""What listings and messages have in the place of a secret. Pure."""
+"""Hide secrets in listings and messages. Pure."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "[hidden]"
-"""What stands there."""
 
 # Keys are secrets, too, as fs.s3a.access.key, API_KEY and fs.azure.account.key.NAME, but for where they lie.
 _SECRET = re.compile(
@@ -19,7 +18,7 @@ _ASSIGNED = re.compile(r"([\w.-]+)\s*=")  # as in -Djavax.net.ssl.keyStorePasswo
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a setting of this name, or this value of it, has a password or a key in it. A user alone is none."""
+    """Whether this setting's name or value has a password or a key. A user name alone is no secret."""
     if _SECRET.search(name) or _LOGIN.search(value):
         return True
     return any(_SECRET.search(assigned) for assigned in _ASSIGNED.findall(value))

@@ -1,8 +1,8 @@
 """The settings of an application, under Kafka Streams' names where Kafka Streams has the setting.
 
-Settings that begin with ``consumer.``, ``producer.`` or ``admin.`` go to librdkafka as they are, those that
-begin with ``topic.`` to the topics that Stateline creates, those that begin with ``spark.`` to Spark, under their full
-names. Where they come from: `stateline.config.loading`.
+Settings that begin with ``consumer.``, ``producer.`` or ``admin.`` go to librdkafka unchanged. Those that begin with
+``topic.`` go to topics that Stateline creates, those with ``spark.`` to Spark, under their full names. Sources of
+settings: `stateline.config.loading`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from stateline_store.state_store import IsolationLevel
 
 
 class SettingDescription(NamedTuple):
-    """One setting as it stands: its dotted name, its value as text, where it came from, what it is for."""
+    """One setting: its dotted name, value as text, origin, description and allowed values."""
 
     name: str
     value: str
@@ -73,7 +73,7 @@ class SettingDescription(NamedTuple):
 
 
 class Config(BaseModel):
-    """Every setting of a running application, an attribute each. Immutable, so thread-safe. `load_config` makes one."""
+    """Every setting of a running application as an attribute. Immutable, so thread-safe. `load_config` makes one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -274,50 +274,48 @@ class Config(BaseModel):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether processing.guarantee is exactly_once_v2."""
         return self.processing_guarantee == "exactly_once_v2"
 
     @property
     def worker_uncommitted_max_bytes(self) -> int:
-        """What one worker may hold: its share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
+        """One worker's share of statestore.uncommitted.max.bytes, at least 1; -1 for no limit."""
         limit = self.statestore_uncommitted_max_bytes
         return limit if limit < 0 else max(1, limit // self.num_workers)
 
     @property
     def node(self) -> str:
-        """What this node is called: node.name, or else the host's name."""
+        """The node's name: node.name, or else the host's name."""
         return self.node_name or os.uname().nodename
 
     @property
     def runs_pipelines(self) -> bool:
-        """Whether pipelines may run here by pipeline.node; unset, any node may be the one that does."""
+        """Whether pipeline.node allows pipelines here. Unset, it allows any node."""
         return self.pipeline_node in (None, self.node)
 
     @property
     def pipelines_move(self) -> bool:
-        """Whether another node may go on with a pipeline: pipeline.checkpoint.location is set."""
+        """Whether another node may continue a pipeline: pipeline.checkpoint.location is set."""
         return self.pipeline_checkpoint_location is not None
 
     def member_name(self, instance: str) -> str:
-        """What this worker is called in its group, and by its transactions: the same one, started anew, fences the one
-        before it, and no two of different machines may have one name."""
+        """The worker's name in its group and its transactions. A restarted worker fences its predecessor by it. It is
+        unique over all machines."""
         return self.group_instance_id or f"{self.node}-{instance}"
 
     @property
     def rack_tags(self) -> list[str]:
-        """The names in rack.aware.assignment.tags."""
         return [name.strip() for name in (self.rack_aware_assignment_tags or "").split(",") if name.strip()]
 
     def caller_share(self, most: int) -> int:
-        """How many of these one caller may have: server.caller.share.percent, rounded up."""
+        """One caller's share of `most`: server.caller.share.percent, rounded up."""
         return -(-most * self.server_caller_share_percent // 100)
 
     def describe(self) -> list[SettingDescription]:
-        """Every setting in the order of declaration, and each one that is passed on. Secrets are hidden."""
+        """Every setting in the order of declaration, with those passed on. Secrets are hidden."""
         return list(self._rows())
 
     def origin(self, name: str) -> str:
-        """Where the setting of this dotted name was set, as error messages say it."""
+        """The origin of the setting with this dotted name, for error messages."""
         return self._origins.get(name, "default")
 
     def _rows(self) -> Iterator[SettingDescription]:
@@ -364,8 +362,8 @@ _IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
 
 
 def _descriptions() -> dict[str, str]:
-    """What the docstring of each field says. Read when somebody asks: pydantic's `use_attribute_docstrings` reads the
-    source at every start, which takes three times as long as all else about `Config`."""
+    """The fields' docstrings. They are read on demand: pydantic's `use_attribute_docstrings` reads the source at every
+    start, which takes three times as long as the rest of `Config`."""
     declaration = ast.parse(inspect.getsource(Config)).body[0]
     assert isinstance(declaration, ast.ClassDef)
     return {
@@ -376,18 +374,18 @@ def _descriptions() -> dict[str, str]:
 
 
 def dotted_name(field: str) -> str:
-    """The setting's name as users write it: `commit_interval_ms` is ``commit.interval.ms``."""
+    """The setting's name for users: `commit_interval_ms` is ``commit.interval.ms``."""
     return _IRREGULAR.get(field, field.replace("_", "."))
 
 
 def allowed_values(field: str) -> str:
-    """What the setting of this field accepts, in the words of error messages."""
+    """The allowed values of this field's setting, for error messages."""
     metadata = Config.model_fields[field].metadata
     return next(mark.text for mark in metadata if isinstance(mark, Allowed))
 
 
 def as_text(value: object) -> str:
-    """A value as users write it."""
+    """The value as users write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Where settings come from: each source as pairs of a dotted name and what was given. Judges nothing."""
+"""Read each source of settings as pairs of a dotted name and a value. It checks no values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_SETTING = re.compile(
 
 
 class SourcedValue(NamedTuple):
-    """A value as it was given, and where."""
+    """A value and its origin."""
 
     value: object
     origin: str
@@ -31,7 +31,7 @@ Source = Iterator[tuple[str, SourcedValue]]
 
 
 def from_tree(tree: Mapping[str, object], origin: str, above: str = "") -> Source:
-    """Parsed TOML: tables nest; a quoted key such as ``"commit.interval.ms"`` is a dotted name already."""
+    """Parsed TOML. Tables nest; a quoted key such as ``"commit.interval.ms"`` is a dotted name already."""
     for key, value in tree.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def from_tree(tree: Mapping[str, object], origin: str, above: str = "") -> Sourc
 
 
 def from_environment(environment: Mapping[str, str], known: Container[str]) -> Source:
-    """``STATELINE_COMMIT_INTERVAL_MS`` is commit.interval.ms. An unknown one comes too, as a likely typo."""
+    """``STATELINE_COMMIT_INTERVAL_MS`` is commit.interval.ms. Unknown names are yielded too, as likely typos."""
     for variable, value in environment.items():
         rest = variable.removeprefix(PREFIX)
         name = rest.lower().replace("_", ".")

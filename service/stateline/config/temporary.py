@@ -1,4 +1,4 @@
-"""Where a process keeps temporary files: where the system says, or else in the state directory."""
+"""Choose a directory for a process's temporary files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _locks: list[TaskLock] = []  # held to the end of the process
 
 
 def use_temporary_directory(config: Config) -> None:
-    """Have `tempfile` use a directory that can be written: where ``TMPDIR`` or the system says, or else a new one in
-    the application's state directory, which goes at the end of the process.
+    """Make `tempfile` use a writable directory: that of ``TMPDIR`` or the system, or else a new one in the
+    application's state directory, deleted at the end of the process.
 
-    Raises `ConfigurationError` if neither can be written, and `RetryLaterError` where there is only no room.
+    Raises `ConfigurationError` if neither is writable, and `RetryLaterError` if the disk is full.
     """
     asked = [found for name in _VARIABLES if (found := os.environ.get(name))] + list(_USUAL)
     with suppress(FileNotFoundError):  # none can be written

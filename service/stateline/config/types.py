@@ -1,4 +1,4 @@
-"""What settings accept: types that pydantic checks, each with the words of its error message."""
+"""Types of settings that pydantic checks, each with the text of its error message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stateline_store.state_store import IsolationLevel
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a setting accepts, in the words of its error message."""
+    """The allowed values of a setting, for its error message."""
 
     text: str
 
@@ -79,8 +79,8 @@ def _url(value: str) -> str:
 
 
 NODE_NAME = r"[A-Za-z0-9._-]{1,200}"
-"""What a node may be called: its workers are static members of their group by that name, of which Kafka's clients take
-these characters, at most 249, and a certificate is made out to it."""
+"""The pattern of node names. Names of static members begin with it: Kafka's clients accept these characters, at most
+249. Certificates are issued to it."""
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[(?P<ipv6>[0-9A-Fa-f:.]+)\]):(?P<port>[0-9]{1,5})")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _ORIGIN = r"https?://[A-Za-z0-9._~-]+(:\d{1,5})?"

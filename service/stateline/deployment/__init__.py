@@ -1,1 +1,1 @@
-"""What the processes of one application leave each other, on disk and in the log."""
+"""Files and records by which the processes of an application know each other."""

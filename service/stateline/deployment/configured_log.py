@@ -1,4 +1,4 @@
-"""The log of a configuration."""
+"""Open the log that the settings describe."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from stateline.log import Log, open_log
 
 
 def log_exists(config: Config) -> bool:
-    """False for an embedded log whose file is not there yet: opening it would make it."""
+    """False if the embedded log has no file yet. Opening it would make one."""
     file = embedded_path(config.bootstrap_servers, config.state_dir)
     return file is None or file.exists()
 
 
 def configured_log(config: Config, *, read_only: bool = False) -> Log:
-    """The log that these settings describe; the caller closes it. `read_only` and what raises are `open_log`'s."""
+    """The caller closes it. `read_only` and errors are those of `open_log`."""
     return open_log(
         config.bootstrap_servers,
         config.state_dir,

@@ -1,4 +1,4 @@
-"""How processes leave each other files: each in one step, and read only as what it is said to be."""
+"""Write and read the files that processes share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def publish(
     sync: bool = False,
     only_writer: bool = False,
 ) -> None:
-    """Put this content in place of what the file holds, so that readers see the old or the new, never a half. With
-    `sync` so does whoever looks after a power cut: for what nobody else could tell; without it, for what whoever starts
-    anew tells again. A folder that is not there is made with `folder_mode`, as far as the umask allows; `mode` and
-    `only_writer` are `durable_files.replace_file`'s.
+    """Replace a file's content atomically. With `sync` this also holds after a power cut. Use it for content that no
+    restart writes again. `folder_mode` is for a new folder. `mode` and `only_writer` are those of
+    `durable_files.replace_file`.
 
-    Raises `RetryLaterError` where nothing can be written.
+    Raises `RetryLaterError` if the file cannot be written.
     """
     try:
         path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
@@ -38,9 +37,9 @@ def publish(
 
 
 def decoded(kind: type[T], content: bytes) -> T:
-    """The value of a dataclass in this JSON. Members that it does not know are ignored.
+    """Read a dataclass from JSON. Ignores unknown members.
 
-    Raises `DamagedDataError` for what is no JSON of it: a member is missing, or of another type.
+    Raises `DamagedDataError` if a member is missing or has another type.
     """
     adapter = _ADAPTERS.get(kind) or _ADAPTERS.setdefault(kind, TypeAdapter(kind))
     try:

@@ -1,14 +1,14 @@
-"""Until when nobody else can have what a group has given this member: a worker its tasks, a driver its pipeline.
+"""Know until when a member of a group is its only one for its tasks (a worker) or its pipeline (a driver).
 
-A group gives a member's tasks to others when it has heard nothing of it for the session timeout. So who has the group's
-word that it is a member may say `active` for that long, counted from when it asked; a little less, for clocks differ.
-What the broker counts is an offset commit outside a transaction: it is refused to whoever is no member of the newest
-generation, and begins the session anew (`OffsetMetadataManager.commitOffset` of Kafka 4.3). Heartbeats do the same, and
-librdkafka sends them on a thread of its own, which tells nothing and goes on when the worker hangs. Offsets inside a
-transaction begin nothing anew.
+A group gives a member's tasks to others after the session timeout without a sign of life. So a member may call itself
+active for nearly that long after it asked the group. The margin allows for clocks that run at different speeds.
 
-What is committed is the offset of a partition that nobody reads by a group (`deployment.nodes_topic`): one of a source
-could undo what a transaction on its way commits.
+The question is an offset commit outside a transaction. The broker refuses it to anybody who is no member of the newest
+generation, and it restarts the session (`OffsetMetadataManager.commitOffset` of Kafka 4.3). Heartbeats prove nothing:
+librdkafka sends them on its own thread, also while the worker hangs. Offsets inside a transaction restart no session.
+
+The committed offset belongs to a partition that no group reads (`deployment.nodes_topic`). An offset of a source could
+undo the commit of a transaction.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MARGIN_PER_SESSION = 10  # one part of so many is not used
 
 
 class Lease:
-    """One member's, on its thread."""
+    """One member's lease, for its thread."""
 
     def __init__(self, session_timeout_ms: int, place: TopicPartition | None) -> None:
-        """`place` is the partition to commit an offset of; None where nobody else can have the tasks at all."""
+        """`place` is the partition whose offset is committed. None: no other process can have the tasks."""
         self._place = place
         self._length_ms = session_timeout_ms - session_timeout_ms // _MARGIN_PER_SESSION
         self._interval_ms = session_timeout_ms // _RENEWALS_PER_SESSION
@@ -34,16 +34,16 @@ class Lease:
 
     @property
     def until_ms(self) -> int | None:
-        """As of now, by `clock.boot_ms`; 0 for one that has not begun, None for one that does not end."""
+        """The end by `clock.boot_ms`: 0 before the beginning, None without an end."""
         return None if self._place is None else self._until_ms
 
     @property
     def holds(self) -> bool:
-        """Whether nobody else can have the tasks at this moment."""
+        """Whether no other process can have the tasks now."""
         return self._place is None or boot_ms() < self._until_ms
 
     def renew_if_due(self, consumer: Consumer) -> None:
-        """See what the group has said, and ask it again now and then. Waits for nothing."""
+        """Read the group's answer, and ask again if it is time. Never waits."""
         if self._place is None:
             return
         confirmed_ms = consumer.confirmed_at_ms
@@ -54,5 +54,5 @@ class Lease:
             self._asked_at_ms = now_ms
 
     def end(self) -> None:
-        """The group was left: others may have the tasks from now on."""
+        """The member has left the group."""
         self._until_ms, self._asked_at_ms = 0, -self._interval_ms

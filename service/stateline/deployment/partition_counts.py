@@ -1,15 +1,13 @@
-"""How many partitions topics had when stores were made of them. Pure.
+"""Know how many partitions topics had when stores were made of them. Pure.
 
-A key's partition follows from the number of partitions. When that grows, new records of a key go to another partition
-than the old ones: what keeps keys by partition would have the key twice, so it is refused. Two things tell that a topic
-has grown since a store was made of it:
+A key's partition depends on the number of partitions. If the number grows, new records of a key go to another
+partition, and stores by partition would have the key twice. So that is refused. Two places have the old number:
 
-- ``topology.json``, where each worker writes down what it counted (`stateline.deployment.stores.topology_file`)
-- the store's changelog, which has as many partitions as the topics had that it follows
+- ``topology.json``, with the counts of the last worker (`stateline.deployment.stores.topology_file`)
+- the store's changelog, which has as many partitions as the topics that it follows
 
-Of the tables that a pipeline reads, and its results that are one, its checkpoint tells
-(`stateline.spark.sink.partitions`). Of a topic that was deleted and made anew (it has another id) tables are made anew
-as well. Topics without stores may grow: nothing is kept of their keys.
+A pipeline's checkpoint has the counts of its tables and results (`stateline.spark.sink.partitions`). If a topic was
+deleted and created again, its id differs, and its tables are rebuilt. Topics without stores may grow.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicCount:
-    """A topic as it was counted; its members are those of files (on disk: never change)."""
+    """A topic as it was counted. On disk: never change its members."""
 
     partitions: int
     topic_id: str
 
 
 class PartitionsChangedError(StoresRefusedError):
-    """Topics have other numbers of partitions than when stores were made of them."""
+    """The numbers of partitions differ from those when stores were made."""
 
     keeps_rows: ClassVar[bool] = True
 
@@ -42,8 +40,8 @@ class PartitionsChangedError(StoresRefusedError):
 def counted_topics(
     topology: Topology, found: Mapping[str, TopicInfo], before: Mapping[str, TopicInfo]
 ) -> dict[str, TopicInfo]:
-    """Those of these topics whose number of partitions must stay, because stores are made of them; as they were counted
-    `before`, unless they were made anew since."""
+    """The topics whose number of partitions must stay, because stores are made of them. Counts `before` stay valid
+    unless the topic was created again."""
     names = [topic.name for s in topology.subtopologies if s.stores for topic in s.sources]
     names += [table.source.name for table in topology.global_tables.values() if table.source is not None]
     known = {name: info for name, info in before.items() if name in found and found[name].topic_id == info.topic_id}
@@ -51,8 +49,7 @@ def counted_topics(
 
 
 def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]) -> None:
-    """Raise `PartitionsChangedError` if a topic of which stores are made has other partitions than were counted before.
-    `found` is what there is now."""
+    """Raise `PartitionsChangedError` if a topic with stores has more partitions in `found` than in `counted`."""
     reasons: dict[str, str] = {}
     for subtopology in topology.subtopologies:
         stores = [store.name for store in subtopology.stores]
@@ -67,8 +64,8 @@ def refuse_grown(topology: Topology, counted: Mapping[str, TopicInfo], found: Ma
 
 
 def refuse_other_changelogs(topology: Topology, found: Mapping[str, int], wanted: Mapping[str, int]) -> None:
-    """Raise `PartitionsChangedError` for stores whose changelogs have other numbers of partitions (`found`) than the
-    topics that they follow (`wanted`)."""
+    """Raise `PartitionsChangedError` if a changelog has other partitions (`found`) than the topics it follows
+    (`wanted`)."""
     reasons: dict[str, str] = {}
     for subtopology in topology.subtopologies:
         sources = ", ".join(topic.name for topic in subtopology.sources)
@@ -85,7 +82,7 @@ def refuse_other_changelogs(topology: Topology, found: Mapping[str, int], wanted
 
 
 def grown(names: Iterable[str], counted: Mapping[str, TopicInfo], found: Mapping[str, TopicInfo]) -> str | None:
-    """``Topic x has 4 partitions, and had 2`` of the first of these topics that has more than were counted before."""
+    """``Topic x has 4 partitions, and had 2`` for the first of these topics that has grown."""
     for name in names:
         before, now = counted.get(name), found.get(name)
         if before is None or now is None or before.topic_id != now.topic_id or before.partitions >= now.partitions:
@@ -95,12 +92,10 @@ def grown(names: Iterable[str], counted: Mapping[str, TopicInfo], found: Mapping
 
 
 def counts_of(counted: Mapping[str, TopicInfo]) -> dict[str, TopicCount]:
-    """These topics as files have them."""
     return {name: TopicCount(info.partitions, info.topic_id) for name, info in counted.items()}
 
 
 def topics_of(counts: Mapping[str, TopicCount]) -> dict[str, TopicInfo]:
-    """The topics that files have so."""
     return {name: TopicInfo(name, count.partitions, count.topic_id) for name, count in counts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Stores that no worker may run, and why."""
+"""The error for stores that no worker may run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from stateline_store import TopologyError
 
 
 class StoresRefusedError(TopologyError):
-    """No worker may run these stores. `reasons` says why, by store. With `keeps_rows` the last committed rows are
-    right, and servers answer them; otherwise they answer the reason."""
+    """`reasons` is by store. With `keeps_rows` servers answer the last committed rows, otherwise the reason."""
 
     keeps_rows: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""Topics an application needs: the user's must exist, Stateline's own are created (Kafka Streams' names, settings)."""
+"""Create Stateline's own topics, with Kafka Streams' names and settings, and check the user's."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ def ensure_topics(
     counted: Mapping[str, TopicInfo] = MappingProxyType({}),
     configured: ConfiguredTopics = UNCONFIGURED,
 ) -> dict[str, int]:
-    """Create what is missing of Stateline's own topics; the partition count of every topic of the application.
+    """Create Stateline's missing topics. Returns the partition count of every topic of the application.
 
-    `also_required` is the dead-letter topic, if there is one; `counted` are topics that stores were made of, as they
-    were then; `configured` is what the application's settings say of the topics that are created.
+    `also_required` is the dead-letter topic. `counted` are topics as stores were made of them. `configured` are the
+    settings for created topics. Several processes may call this at once.
 
-    Raises `TopologyError` naming the user's topics that do not exist, each kind by what it is for, and internal topics
-    whose partition count no longer fits; `PartitionsChangedError` when a topic has another number of partitions than
-    its stores were made for; `InvalidArgumentError` naming the topic and its settings when the log refuses these;
-    `ConfigurationError` as `refuse_deleting`.
-    Calling it from several processes at once is fine.
+    Raises `TopologyError` with the user's missing topics, and for internal topics whose partition count does not fit.
+    Raises `PartitionsChangedError` if a topic has other partitions than its stores were made for,
+    `InvalidArgumentError` if the log refuses settings, and `ConfigurationError` like `refuse_deleting`.
     """
     refuse_deleting(topology, configured)
     found = admin.topics()
@@ -63,8 +61,8 @@ def refusals(
     also_required: Iterable[str] = (),
     counted: Mapping[str, TopicInfo] = MappingProxyType({}),
 ) -> Iterator[TopologyError]:
-    """What `ensure_topics` raises where these topics are there: each reason why no worker would start. While topics
-    are missing, how many partitions others need is not known. Pure."""
+    """Each error that `ensure_topics` raises with these topics. While topics are missing, the partitions of others are
+    unknown. Pure."""
     existing = {name: info.partitions for name, info in found.items()}
 
     def refuse_missing() -> None:
@@ -93,8 +91,7 @@ def _raised(*checks: Callable[[], None]) -> Iterator[TopologyError]:
 
 
 def refuse_settings(topology: Topology, admin: Admin, existing: Container[str], configured: ConfiguredTopics) -> None:
-    """Raise `InvalidArgumentError` as `ensure_topics`, of what it would create where these topics are there. Creates
-    nothing."""
+    """Raise `InvalidArgumentError` if the log would refuse settings of topics to create. Creates nothing."""
     missing = [topic for topic in created_topics(topology, configured) if topic.name not in existing]
     _create(admin, missing, {topic.name: 1 for topic in missing}, validate_only=True)
 
@@ -118,7 +115,6 @@ def _create(
 
 
 def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
-    """Raise `TopologyError` naming the first changelog of another application that is not there, and those that are."""
     names = set(existing)
     for name, owner in external.items():
         if name not in names:
@@ -131,7 +127,7 @@ def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[st
 
 
 def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
-    """``source topics: a, b; dead-letter topic: c (…)``, empty when all are there."""
+    """``source topics: a, b; dead-letter topic: c (…)``, empty if none is missing."""
     required, read = required_topics(topology), topology.topics_read()
     kinds = {
         "source topic": {name for name in required if name in read},
@@ -160,8 +156,8 @@ _DOES_NOT_FIT = (
 def report_other_settings(
     topology: Topology, admin: Admin, *, of: Container[str] | None = None, configured: ConfiguredTopics = UNCONFIGURED
 ) -> None:
-    """Log `setting_warnings`, each once; of these topics alone, if they are given. Somebody may have meant it so:
-    nothing is altered. A login that may not ask gets no warnings."""
+    """Log each of `setting_warnings`, of the topics `of` alone if given. Changes nothing, because the settings may be
+    meant. If the login may not read settings, it warns of none."""
     try:
         for warning in setting_warnings(topology, admin, of=of, configured=configured):
             logger.warning("%s", warning)
@@ -172,11 +168,11 @@ def report_other_settings(
 def setting_warnings(
     topology: Topology, admin: Admin, *, of: Container[str] | None = None, configured: ConfiguredTopics = UNCONFIGURED
 ) -> list[str]:
-    """What to say of each of Stateline's own topics whose settings are not those it would be created with, of each
-    topic of the user's that deletes what a table of it needs, and of each changelog of a Kafka Streams application
-    whose settings do not fit what was declared of its store; of these topics alone, if they are given.
+    """Warn of topics with unexpected settings, of the topics `of` alone if given: Stateline's own with other settings
+    than at creation, the user's that delete what a table needs, and Kafka Streams changelogs that do not fit their
+    declared store.
 
-    All settings are asked for in one request. Raises `ConfigurationError` where the login may not ask.
+    It makes one request. Raises `ConfigurationError` if the login may not read settings.
     """
     tables = table_settings(topology)
     wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
@@ -202,8 +198,7 @@ def setting_warnings(
 def settings_that_differ(
     topology: Topology, admin: Admin, configured: ConfiguredTopics
 ) -> dict[str, dict[str, tuple[str, str]]]:
-    """Topic → setting → (found, wanted), of Stateline's own topics that are there with other settings than they would
-    be created with. A login that may not ask finds none."""
+    """Topic → setting → (found, wanted) of Stateline's own topics. Empty if the login may not read settings."""
     wanted = {topic.name: topic.settings for topic in created_topics(topology, configured)}
     try:
         found = admin.topic_settings(wanted)
@@ -214,7 +209,7 @@ def settings_that_differ(
 
 
 def alter_command(topic: str, settings: Mapping[str, str]) -> str:
-    """Kafka's own command that gives a topic these settings."""
+    """Kafka's command that sets these settings."""
     listed = ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in settings.items())
     return (
         "kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
@@ -228,7 +223,7 @@ def _age(settings: Mapping[str, str]) -> str:
 
 
 def other_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Setting → (found, wanted), of those among `wanted` that are not so. Pure."""
+    """Setting → (found, wanted) of differing settings. Pure."""
     there = {name: found.get(name, "nothing") for name in wanted}
     return {
         name: (there[name], value)
@@ -238,9 +233,9 @@ def other_settings(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[
 
 
 def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions each created topic needs: its own say, else as many as the largest it is like.
+    """Partitions of each created topic: its own number, or that of the largest topic it is like.
 
-    A topic may be like one that is itself created (a repartition topic's readers have changelogs).
+    A topic may be like a created one: the readers of a repartition topic have changelogs.
     """
     waiting = list(topics)
     counts: dict[str, int] = {}
@@ -257,10 +252,7 @@ def wanted_partitions(topics: Iterable[InternalTopic], existing: Mapping[str, in
 
 
 def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dict[int, int]:
-    """Subtopology → its number of tasks.
-
-    Raises `TopologyError` when its source topics have different counts: they would not be co-partitioned.
-    """
+    """Subtopology → its number of tasks. Raises `TopologyError` if its source topics have different counts."""
     partitions: dict[int, int] = {}
     for subtopology in topology.subtopologies:
         found = {topic.name: counts[topic.name] for topic in subtopology.sources}

@@ -1,8 +1,7 @@
-"""Unix sockets by which the processes of one state directory reach each other.
+"""Unix sockets between the processes of one state directory.
 
-A socket's address holds about 100 bytes, and a state directory may lie deeper. So a socket is bound and reached through
-an open descriptor of its folder, and always lies in the state directory. Server and worker check the user of the
-process at the other end.
+A socket's address has room for about 100 bytes, and a state directory may lie deeper. So a socket is bound and reached
+through an open descriptor of its folder. Server and worker check the user of the process at the other end.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `struct ucred` of Linux
 
 @contextmanager
 def address(path: Path) -> Iterator[str]:
-    """An address of this socket that is short enough, for as long as the block runs. Raises `OSError` where its folder
-    cannot be opened."""
+    """A short address of this socket during the block. Raises `OSError` if its folder cannot be opened."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         short = f"/proc/self/fd/{folder}"
@@ -30,7 +28,7 @@ def address(path: Path) -> Iterator[str]:
 
 
 def listening(path: Path) -> socket.socket:
-    """A socket that listens at this path, for this user alone. Raises `OSError` where there can be none."""
+    """Listen at this path, for this user alone. Raises `OSError`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Before bind: Linux gives the file the socket's own mode, so that it is never open to others.
@@ -45,8 +43,8 @@ def listening(path: Path) -> socket.socket:
 
 
 def connected(path: Path, trusted: Collection[int]) -> socket.socket:
-    """A connection, which never blocks, to the process that listens at this path. Raises `OSError` where none does,
-    `BlockingIOError` where it has no room for more, `PermissionError` where it runs as none of the `trusted` users."""
+    """Connect to the process that listens at this path; the connection never blocks. Raises `OSError` if none does,
+    `BlockingIOError` if it has no room, `PermissionError` if it runs as no `trusted` user."""
     connection = _connected(path)
     try:
         check_user(connection, trusted)
@@ -57,7 +55,7 @@ def connected(path: Path, trusted: Collection[int]) -> socket.socket:
 
 
 def is_served(path: Path) -> bool:
-    """Whether a process listens at this path. Raises `OSError` where that cannot be told."""
+    """Whether a process listens at this path. Raises `OSError` if that is unknown."""
     try:
         _connected(path).close()
     except (ConnectionRefusedError, FileNotFoundError):
@@ -68,13 +66,13 @@ def is_served(path: Path) -> bool:
 
 
 def trusted_users(application: Path) -> frozenset[int]:
-    """The ids of the users whose processes work on this application's directory: root, this user, and its owner.
-    Raises `OSError` where there is no such directory."""
+    """Ids of the users whose processes may work on this directory: root, this user, and its owner. Raises `OSError` if
+    it does not exist."""
     return frozenset({0, os.geteuid(), application.stat().st_uid})
 
 
 def check_user(connection: socket.socket, trusted: Collection[int]) -> None:
-    """Raise `PermissionError` when the process at the other end runs as none of these users."""
+    """Raise `PermissionError` if the process at the other end runs as none of these users."""
     if not hasattr(socket, "SO_PEERCRED"):  # macOS: the modes of files guard sockets there
         return
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

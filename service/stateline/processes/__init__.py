@@ -1,1 +1,1 @@
-"""Processes that belong together: started, watched, ended; what they write to the terminal and may use."""
+"""Start, watch and end processes that belong together."""

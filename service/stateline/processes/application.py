@@ -1,4 +1,4 @@
-"""Which processes an application consists of, as children of a supervisor."""
+"""List the processes of an application, as children of a supervisor."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline ru
 
 @contextmanager
 def only_run(config: Config) -> Iterator[None]:
-    """Be the one `stateline run` of this application in this state directory while the block runs.
+    """Be the only `stateline run` of this application in this state directory during the block.
 
-    The workers of a second one would have the same names, and be started again and again in vain. Raises
-    `ConfigurationError` while the first one lives, however it was started.
+    Workers of a second one would have the same names and restart without end. Raises `ConfigurationError` while the
+    first one lives.
     """
     application = make_state_directory(config).application
     try:
@@ -48,10 +48,10 @@ def only_run(config: Config) -> Iterator[None]:
 
 
 def application_children(app: App, config: Config, target: str, passed_on: Sequence[str]) -> list[Child]:
-    """The pipelines' processes, `num.workers` workers (none when nothing is kept), and a server. No pipelines where
+    """The processes of pipelines, `num.workers` workers (none without stores), and a server. There are no pipelines if
     `pipeline.node` names another node.
 
-    Two workers cannot share one ``group.instance.id``: each gets the configured one with its number behind it.
+    Workers cannot share a ``group.instance.id``: each appends its number to the configured one.
     """
     topology = app.topology()
     workers = config.num_workers if topology.subtopologies else 0
@@ -68,8 +68,8 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
 
 
 def listening_child(child: Child, clients: int, nodes: int | None) -> Child:
-    """The server as one that inherits the sockets of these descriptors, and so can take over from another one; any
-    other child as it is."""
+    """Make the server inherit the sockets of these descriptors, so that it can take over from another one. Other
+    children are returned unchanged."""
     if child.name != SERVER:
         return child
     others = () if nodes is None else (nodes,)
@@ -86,8 +86,8 @@ def listening_child(child: Child, clients: int, nodes: int | None) -> Child:
 
 
 def pipeline_children(config: Config, names: Sequence[str], target: str, passed_on: Sequence[str]) -> list[Child]:
-    """One process per pipeline, or one for all of them as `pipeline.drivers` says. A mistake in a pipeline ends that
-    process alone."""
+    """One process per pipeline, or one for all (`pipeline.drivers`). A mistake in a pipeline ends that process
+    alone."""
     if len(names) > 1 and share_a_driver(config, names):
         command = _command("pipeline", target, *names, *passed_on)
         return [Child(ALL_PIPELINES, command, stop_order=_FIRST, fails_alone=True)]
@@ -96,14 +96,14 @@ def pipeline_children(config: Config, names: Sequence[str], target: str, passed_
 
 
 def share_a_driver(config: Config, names: Sequence[str]) -> bool:
-    """Whether these pipelines run in one process: as configured, and always what ``spark-submit`` has started."""
+    """Whether these pipelines run in one process: if configured so, and always under ``spark-submit``."""
     return len(names) == 1 or config.pipeline_drivers == "one" or is_submitted()
 
 
 def chosen_pipelines(app: App, names: Sequence[str]) -> list[str]:
-    """The pipelines of these names, all when none is given.
+    """The pipelines of these names, all if there are none.
 
-    Raises `DoesNotExistError` for a name that the application does not declare, or when it declares none.
+    Raises `DoesNotExistError` for an undeclared name, and if the application has no pipelines.
     """
     declared = list(app.topology().pipelines)
     if not declared:

@@ -1,4 +1,4 @@
-"""What a supervisor keeps running: a `Child`, when it is started again, and its process."""
+"""A process that a supervisor keeps running (`Child`), and when it restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAVE = signal.SIGUSR2
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to keep running. Children of a lower `stop_order` are stopped, and gone, before others."""
+    """A process to keep running. Children of a lower `stop_order` are stopped, and have ended, before others."""
 
     name: str
     command: Sequence[str]
@@ -31,26 +31,26 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the supervisor's own."""
     pass_fds: Sequence[int] = ()
-    """Open files of the supervisor's that the child inherits, under the same numbers."""
+    """Open files of the supervisor that the child inherits, under the same numbers."""
     fails_alone: bool = False
-    """Its mistakes stop nothing but itself, as long as there are others."""
+    """Its mistakes end only this child, as long as there are others."""
     says_ready: bool = False
-    """It says when it does its work (`ReadySignal`), if somebody waits for that."""
+    """It reports its readiness (`ReadySignal`), if the supervisor waits for it."""
     answers: bool = False
-    """It takes connections at the supervisor's listeners once it has said that it is ready."""
+    """Once ready, it accepts connections at the supervisor's listeners."""
     takes_over: bool = False
-    """New code: it starts beside the process that has the old, and that goes when this one is ready."""
+    """With new code it starts beside the old process, which ends when this one is ready."""
     leaves_by: signal.Signals = signal.SIGTERM
-    """What lets it go when another process takes its place."""
+    """The signal that ends it when another process replaces it."""
     quits_by: signal.Signals = signal.SIGTERM
-    """What ends it when the application cannot run here."""
+    """The signal that ends it when the application cannot run here."""
     stop_timeout_s: float = 0.0
-    """How long it may take to stop before it is killed, where that is longer than the supervisor's timeout."""
+    """How long it may take to stop before it is killed, if longer than the supervisor's timeout."""
 
 
 @dataclass(slots=True)
 class RestartPolicy:
-    """When an ended child starts again. Pure: it is told how long the child lived."""
+    """Decides when an ended child restarts. Pure: the caller passes how long the child lived."""
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
@@ -60,7 +60,7 @@ class RestartPolicy:
     _was_stable: bool = False
 
     def ended(self, exit_code: int, life_s: float) -> float | None:
-        """Seconds until the next start; None when there must be none, because the caller has to act first."""
+        """Seconds until the next start; None if it must not restart, because the caller has to act first."""
         if life_s >= self.stable_after_s:
             self._was_stable = True
         if exit_code == STORES_REFUSED or (exit_code == CALLERS_MISTAKE and not self._was_stable):
@@ -68,7 +68,7 @@ class RestartPolicy:
         return self.delay_after(life_s)
 
     def delay_after(self, life_s: float) -> float:
-        """Seconds until the next start of what can be started again."""
+        """Seconds until the next start, for any exit code."""
         if life_s >= self.worked_after_s:
             self._failures = 0
         delay_s = min(math.ldexp(self.first_delay_s, self._failures), self.max_delay_s)
@@ -78,7 +78,7 @@ class RestartPolicy:
 
 @dataclass(slots=True, eq=False)
 class Supervised:
-    """A child and its current process, if any; `restart_at` counts only while there is none."""
+    """A child with its current process, if any. `restart_at` counts only without one."""
 
     child: Child
     policy: RestartPolicy
@@ -89,24 +89,23 @@ class Supervised:
     stopping_since: float = 0.0
     last_line: str = ""
     ended_with: str = ""
-    """The last words of the process before this one, if any."""
+    """The last line of the process before this one, if any."""
     pipe: ReadyPipe | None = None
-    """Of one that is waited for, until it is ready."""
+    """Open until the process is ready, if the supervisor waits for that."""
     takes_over: bool = False
-    """It takes the place of another process, until it is ready."""
+    """It replaces another process, until it is ready."""
     is_leaving: bool = False
-    """Its end is wanted, and the end of it."""
+    """Its process is to end, and it is then forgotten."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it does its work, as far as anybody wanted to know."""
+        """Whether it is ready, or nobody waits for that."""
         if self.pipe is not None and self.pipe.is_said():
             self.forget_pipe()
             self.takes_over = False
         return self.process is not None and self.pipe is None
 
     def forget_pipe(self) -> None:
-        """Wait for it no more."""
         if self.pipe is not None:
             self.pipe.close()
             self.pipe = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not tell."""
+    """Memory that is available without swapping; None if the system does not tell."""
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

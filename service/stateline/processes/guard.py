@@ -1,8 +1,8 @@
-"""Ends a supervisor's children when the supervisor is gone, even after `kill -9`. Standard library only.
+"""End a supervisor's children when the supervisor has ended, even by `kill -9`. Standard library only.
 
-Arguments: the seconds between SIGTERM and SIGKILL, and the children that run already. Standard input has
-lines: ``+PID`` a child (the leader of its process group) was started, ``-PID`` it has ended. The kernel closes
-the pipe with the supervisor, whatever killed that. What is left gets SIGTERM, then SIGKILL for its whole group.
+Arguments: the seconds between SIGTERM and SIGKILL, and the process ids of running children. Lines of standard input:
+``+PID`` for a started child (the leader of its process group), ``-PID`` for an ended one. The kernel closes the pipe
+when the supervisor ends. The remaining children get SIGTERM, then their groups get SIGKILL.
 """
 
 import os
@@ -13,7 +13,6 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Follow standard input to its end, then end what is left."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it goes with its supervisor, not before
     children = {int(pid) for pid in sys.argv[2:]}

@@ -30,9 +30,9 @@ _VARIES = re.compile(r"\d+")  # ports of the client, times, counts, numbers of c
 
 
 class SaidOnce(logging.Filter):
-    """Lets a message pass once a minute, whatever numbers are in it: librdkafka says the same hundreds of times.
+    """Passes a message once a minute, whatever its numbers: librdkafka repeats the same one hundreds of times.
 
-    Any thread may log through it; two that say the same at the same moment may both be heard.
+    Thread-safe, except that two equal messages at the same moment may both pass.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class SaidOnce(logging.Filter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as one line of JSON. `origin` has the members that say where a line comes from."""
+    """Formats each record as one line of JSON. `origin` has members that every line gets."""
 
     def __init__(self, origin: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class JsonLines(logging.Formatter):
 
 
 def use_log_format(name: Literal["text", "json"], origin: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Write in this format from now on; `set_up_logging` begins with text. As JSON, warnings of Python and failures
-    that nobody handles are logged as well: each would print several lines of text otherwise."""
+    """Use this format from now on; `set_up_logging` begins with text. JSON also logs Python's warnings and unhandled
+    errors, which would be several lines of text otherwise."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines(origin) if name == "json" else logging.Formatter(LOG_FORMAT))
     logging.captureWarnings(name == "json")
@@ -105,7 +105,7 @@ def _log_failure(kind: type[BaseException], failure: BaseException, trace: Trace
 
 
 def say_error(message: str, traceback_of: BaseException | None = None) -> None:
-    """What ends the process: its last line. The traceback comes before it."""
+    """Write the last line of a process that fails, after the traceback."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         logging.getLogger("stateline").critical("%s", message, exc_info=traceback_of)
         return
@@ -115,15 +115,15 @@ def say_error(message: str, traceback_of: BaseException | None = None) -> None:
 
 
 def last_words(line: str) -> str:
-    """The message of a line that `say_error` wrote in another process."""
+    """The message of a line that another process wrote with `say_error`."""
     said = _parsed(line)
     return line.removeprefix("error: ") if said is None else str(said.get("message", line))
 
 
 def json_line_writer(origin: Mapping[str, str], stream: TextIO | None = None) -> Callable[[str, str], None]:
-    """A function of a supervised process's name and a line it wrote. It writes the line as JSON to the stream, standard
-    output unless given. A line of text (Spark's, a crash's) becomes the `message` of one with the current time and
-    level INFO; a line of JSON keeps its members and gets those that it lacks."""
+    """Return a function that writes a process's line as JSON to the stream, by default standard output. A line of text
+    becomes the `message` of a JSON line with the current time and level INFO. A line of JSON keeps its members and gets
+    missing ones."""
 
     def write(process: str, line: str) -> None:
         said = _parsed(line)
@@ -160,7 +160,7 @@ def _whole(value: Any) -> Any:
 
 
 def set_up_logging(verbosity: int) -> None:
-    """Above 0 everything, the repetitions of librdkafka too; 0 what happens; below 0 only what goes wrong."""
+    """Log everything above 0, including librdkafka's repetitions; events at 0; only warnings and errors below 0."""
     level = logging.DEBUG if verbosity > 0 else logging.WARNING if verbosity < 0 else logging.INFO
     logging.basicConfig(format=LOG_FORMAT, level=level, stream=sys.stderr)
     for chatty in ("py4j", "httpx", "httpcore", "asyncio"):

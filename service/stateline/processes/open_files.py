@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open."""
+"""Raise the limit of open files and connections of a process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 def allow_many() -> None:
-    """Raise this process's own limit as far as the system lets it. A shell gives 1024, which a server has used up with
-    as many idle connections, and a worker with the files of its stores."""
+    """Raise the soft limit as far as the system allows. A shell's 1024 are too few for a server's idle connections, or
+    for the files of a worker's stores."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,6 +1,6 @@
-"""A process tells its supervisor when it does its work: by a pipe, which also tells when the process has ended before.
+"""Tell a supervisor by a pipe that a process is ready. The pipe also tells if the process ended before.
 
-Only a process that is waited for has one. The supervisor tells it, too, whether it takes the place of another one.
+Only awaited processes have a pipe. The supervisor also tells the process whether it replaces another one.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ class ReadyPipe:
         self._read_end, self.write_end = os.pipe()
 
     def environment(self, *, takes_over: bool) -> dict[str, str]:
-        """What tells the process of it; `write_end` has to be passed on to it, under the same number."""
+        """Variables for the process. It has to inherit `write_end` under the same number."""
         return {_VARIABLE: str(self.write_end), _TAKES_OVER: str(int(takes_over))}
 
     def started(self) -> None:
-        """The process has its end: the supervisor's copy of that would keep the pipe open."""
+        """Close the supervisor's copy of the process's end, which would keep the pipe open."""
         os.close(self.write_end)
 
     def is_said(self) -> bool:
-        """Whether the process has said it. False for good when it ended before."""
+        """Whether the process is ready. Stays False if it ended before."""
         readable, _, _ = select.select([self._read_end], [], [], 0)
         return bool(readable) and os.read(self._read_end, 1) != b""
 
     def close(self) -> None:
-        """Wait no more."""
         os.close(self._read_end)
 
 
 class ReadySignal:
-    """The process's end. Made once, before it starts others: these are not to take the pipe for theirs."""
+    """The process's end. Make it once, before the process starts others, which must not inherit the pipe."""
 
     def __init__(self) -> None:
         descriptor = os.environ.pop(_VARIABLE, None)
@@ -48,11 +47,11 @@ class ReadySignal:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a supervisor waits to be told."""
+        """Whether a supervisor waits for readiness."""
         return self._descriptor is not None
 
     def say(self) -> None:
-        """The work is done here now. Nothing when nobody waits, or it was said."""
+        """Report readiness, once. Does nothing if nobody waits."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             try:

@@ -1,13 +1,13 @@
-"""New code, or other settings, in place of what runs, and nobody is refused meanwhile.
+"""Replace running processes by ones with new code or settings, without refusing requests.
 
-1. A process of its own loads the new code. When it cannot, that is said, with file and line, and everything goes on.
-2. Processes that keep stores stop and start, one after the other: the servers go on answering from disk.
-3. Then pipelines, for which nobody waits.
-4. At last the servers: a new one begins at the same listening socket, and when it is ready, and lasts, the old one
-   takes nothing more, ends what it has begun, and goes. Both answer in between, each by its code.
+1. A separate process loads the new code. If it fails, that is logged with file and line, and nothing changes.
+2. Workers stop and start, one after the other. Servers keep answering from disk.
+3. Pipelines restart, for which nobody waits.
+4. Servers are replaced last. A new one starts at the same listening socket. When it is ready and stays so, the old one
+   accepts nothing more, completes its requests, and ends. Both answer meanwhile.
 
-When one of the new processes ends before it is ready, or soon after, that is all: what was not reached yet goes on with
-the code that it has. A worker is ready when its work with the new code has lasted (`CommitSchedule.has_worked_since`).
+If a new process ends before it is ready, or soon after, the renewal ends, and the remaining processes keep their code.
+A worker is ready when its work with the new code has lasted (`CommitSchedule.has_worked_since`).
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ Steps = Generator[None, None, str]  # ends with why not; empty when it was done
 
 @dataclass(frozen=True, slots=True)
 class NewCode:
-    """What there is to run by the new code, and the files that it was loaded from."""
+    """The processes of the new code, and the files that it was loaded from."""
 
     children: Sequence[Child]
     files: Sequence[Path]
 
 
 class Renewal:
-    """Of one supervisor's children. `load` is a command that loads the code and writes to the file whose name it gets
-    as its last argument; `read` makes `NewCode` of that, or raises `ConfigurationError` for what a renewal cannot
-    bring. With `sources`, a change of one of these files begins it. For the supervisor's thread.
-    """
+    """Renews one supervisor's children. `load` is a command that loads the code and writes to the file in its last
+    argument. `read` makes `NewCode` of the file, or raises `ConfigurationError` for changes that need a restart. With
+    `sources`, a change of a file starts a renewal. For the supervisor's thread."""
 
     def __init__(
         self,
@@ -66,19 +65,19 @@ class Renewal:
             supervisor.outlive_mistakes()
 
     def watch(self, files: Sequence[Path]) -> None:
-        """What runs was loaded from these."""
+        """Watch the files that the running code was loaded from."""
         self._files = files
         if self._sources is not None:
             self._sources.watch(files)
 
     def begin(self, why: str) -> None:
-        """Begin, or as soon as the one that is under way is through."""
+        """Start a renewal, or start the next one after the current one."""
         self._is_wanted = True
         self._supervisor.outlive_mistakes()
         self._supervisor.say(f"{why}: loading the code again.")
 
     def advance(self) -> None:
-        """Go on, as far as that goes at once."""
+        """Continue without waiting."""
         if self._sources is not None and (changed := self._sources.changed()):
             self.begin(f"{_listed(changed)} changed")
         if self._steps is None and self._is_wanted:
@@ -92,7 +91,7 @@ class Renewal:
             self._supervisor.say(ended.value or "Everything runs the new code.")
 
     def close(self) -> None:
-        """Leave it: who was started stays the supervisor's."""
+        """Abandon the renewal. The supervisor keeps the started processes."""
         if self._steps is not None:
             self._steps.close()
             self._steps = None
@@ -124,7 +123,7 @@ class Renewal:
         return ""
 
     def _is_superseded(self, child: Child) -> bool:
-        """Whether newer code was saved meanwhile: nobody waits for this one, but for who takes over from it."""
+        """Whether newer code was saved meanwhile. Nobody waits for this child then, unless it takes over."""
         return self._is_wanted and self._sources is not None and not child.takes_over
 
     def _replaced(self, child: Child, settles_s: float, started: list[_Started]) -> Steps:

@@ -1,6 +1,6 @@
-"""`RunPlan`: what `stateline run` and `serve` start, as a process that has loaded the code tells who supervises.
+"""`RunPlan`: the processes that `stateline run` and `serve` start, written by a process that has loaded the code.
 
-The supervisor has loaded the application once, and a module that is imported stays what it was.
+The supervisor has loaded the application once, and cannot load changed modules again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready", "quits_by
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """`files` are those that the application and its settings were loaded from, `fixed` the settings that only a start
-    takes over."""
+    """`files` are those that the application and its settings were loaded from. `fixed` are settings that only a start
+    of the supervisor changes."""
 
     children: Sequence[Child]
     files: Sequence[Path]
     fixed: Mapping[str, str]
 
     def write(self, path: Path) -> None:
-        """For `read`, of the same version: it is not kept."""
+        """Write it for `read` of the same version."""
         children = [{name: getattr(child, name) for name in _TOLD} for child in self.children]
         told = {"children": children, "files": list(map(str, self.files)), "fixed": self.fixed}
         path.write_bytes(orjson.dumps(told))
 
     @staticmethod
     def read(path: Path, fixed: Mapping[str, str], listens: Callable[[Child], Child]) -> NewCode:
-        """What was written, each child as it `listens`. Raises `ConfigurationError` when a setting is another than the
-        `fixed` one of the supervisor."""
+        """Read the file and make each child listen. Raises `ConfigurationError` if a setting differs from a `fixed`
+        one."""
         told = orjson.loads(path.read_bytes())
         refuse_others(told["fixed"], fixed)
         children = [Child(**{**child, "quits_by": signal.Signals(child["quits_by"])}) for child in told["children"]]
@@ -49,17 +49,17 @@ class RunPlan:
 
 
 def fixed_settings(config: Config, *also: str) -> dict[str, str]:
-    """The settings that who supervises keeps while it runs, and these, as text."""
+    """The settings that a running supervisor cannot change, and `also` these, as text."""
     return {name: str(getattr(config, name.replace(".", "_"))) for name in (*_FIXED, *also)}
 
 
 def refuse_others(found: Mapping[str, str], fixed: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` when one of these settings is another than the fixed one."""
+    """Raise `ConfigurationError` if one of these settings differs from the fixed one."""
     others = [f"{name} = {found[name]} instead of {was}" for name, was in fixed.items() if found[name] != was]
     if others:
         raise ConfigurationError(f"{', '.join(others)}: that needs a restart.")
 
 
 def fixed_of_serve(config: Config) -> dict[str, str]:
-    """The same of `stateline serve`, which shares out its connections among so many processes."""
+    """The same for `stateline serve`, which shares its connections among server.processes."""
     return fixed_settings(config, "server.processes")

@@ -1,4 +1,4 @@
-"""Limits of log lines that a stranger can cause by connecting or asking again and again: the disk is not filled."""
+"""Limit log lines that strangers can cause by repeated requests, so that the disk does not fill."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MOST_KINDS = 100
 
 
 class Seldom:
-    """Lets one line a second pass, and the same line once a minute. For one thread."""
+    """Passes one line a second, and the same line once a minute. For one thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._said_s, self._said, self._left_out = -SAME_LINE_INTERVAL_S, "", 0
 
     def line(self, text: str, cause: str = "") -> str:
-        """The line to log: the text, with how many lines were left out before. Empty if this one is left out, too. A
-        line is the same if its text and its `cause` are."""
+        """The text to log, with the number of lines left out before. Empty if this one is left out. Lines are equal if
+        text and `cause` are."""
         now_s, said = self._now(), f"{text}\0{cause}"
         if now_s < self._said_s + (SAME_LINE_INTERVAL_S if said == self._said else LINE_INTERVAL_S):
             self._left_out += 1
@@ -31,7 +31,7 @@ class Seldom:
 
 
 class _SeldomFilter(logging.Filter):
-    """Applies `Seldom` to a logger's records from INFO on, to each kind of message by itself."""
+    """Applies `Seldom` to each kind of message of a logger, from INFO on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _SeldomFilter(logging.Filter):
 
 
 def _raised_at(record: logging.LogRecord) -> str:
-    """Type and place of the exception that the record shows; empty without one."""
+    """Type and place of the record's exception, empty without one."""
     kind, _, traceback = record.exc_info or (None, None, None)
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -57,7 +57,7 @@ def _raised_at(record: logging.LogRecord) -> str:
 
 
 def seldom(name: str) -> logging.Logger:
-    """The logger of this name, whose lines are limited from now on as by `Seldom`."""
+    """The logger of this name, limited by `Seldom` from now on."""
     logger = logging.getLogger(name)
     if not any(isinstance(each, _SeldomFilter) for each in logger.filters):
         logger.addFilter(_SeldomFilter())

@@ -1,5 +1,4 @@
-"""`SourceFiles`: whether the files that an application was loaded from have changed. It looks at them now and then: no
-event of the system tells the same everywhere."""
+"""Watch the files that an application was loaded from. It polls, because system events differ between platforms."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ _Stamp = tuple[int, int, int] | None  # modification time (ns), size, inode; Non
 
 
 class SourceFiles:
-    """Some files; with `with_new`, other modules in their folders and in packages there too, such as one that is
-    missing so far. One thread owns it."""
+    """Some files; `with_new` adds other modules in their folders and in packages there. One thread owns it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -25,15 +23,15 @@ class SourceFiles:
         self._look_at_s = 0.0
 
     def watch(self, paths: Collection[Path], *, with_new: bool = False) -> None:
-        """These from now on. What has changed since `changed` told of it last is still to be told."""
+        """Watch these from now on. Changes that `changed` has not returned yet are kept."""
         self._paths, self._with_new = frozenset(paths), with_new
         found = self._stamps()
         self._known = {path: self._known.get(path, stamp) for path, stamp in found.items()}
         self._last = found
 
     def changed(self) -> list[Path]:
-        """Those that have been written, made or deleted since it was said last. Only when nothing has changed between
-        two looks: an editor that puts a new file in the old one's place, or a checkout, is waited for."""
+        """Files written, made or deleted since the last answer. It answers only after two equal looks, so that an
+        editor or a checkout can finish."""
         if self._now() < self._look_at_s:
             return []
         self._look_at_s = self._now() + LOOK_INTERVAL_S

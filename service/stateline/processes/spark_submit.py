@@ -1,4 +1,4 @@
-"""Whether this process is a driver that ``spark-submit`` has started."""
+"""Recognise a driver that ``spark-submit`` has started."""
 
 from __future__ import annotations
 

@@ -45,16 +45,16 @@ Emit = Callable[[str, str], None]
 
 
 class Renewing(Protocol):
-    """Brings new code to the children while they run: `stateline.processes.renewal`."""
+    """Brings new code to running children: `stateline.processes.renewal`."""
 
     def begin(self, why: str) -> None:
-        """Start it, or start it anew when it is under way."""
+        """Start, or start again after the current renewal."""
 
     def advance(self) -> None:
-        """Go on, as far as that goes at once. Raises nothing of the code's."""
+        """Continue without waiting. Raises nothing of the code's."""
 
     def close(self) -> None:
-        """Leave it."""
+        """Abandon it."""
 
 
 class StandingIn(Protocol):
@@ -68,19 +68,18 @@ class StandingIn(Protocol):
 
 
 def write_line(name: str, line: str) -> None:
-    """The default for a child's lines: ``name | line`` on standard output, as one write."""
+    """Write ``name | line`` to standard output in one write."""
     sys.stdout.write(f"{name:<10} | {line}\n")
     sys.stdout.flush()
 
 
 class Supervisor:
-    """Runs these children until `stop`. Use it as a context manager, or call `stop` yourself, come what may.
+    """Runs these children until `stop`. Use it as a context manager, or always call `stop`.
 
-    `emit` gets (name, line) for each line of the children's output and for the supervisor's own messages,
-    from several threads, one call at a time. `listeners` are sockets that children inherit: a stop closes them first,
-    else connections would queue up for nobody when the last child stops. `stand_in` answers there while no child that
-    `answers` is ready. With `takes_over`, the first start of the children replaces processes that still run. With
-    `hands_over`, HAND_OVER ends it, and is what children are told then.
+    `emit` gets (name, line) for each line of a child and of the supervisor, from several threads, one call at a time.
+    Children inherit the sockets `listeners`. `stop` closes them first, else connections would wait for nobody.
+    `stand_in` answers there while no child that `answers` is ready. With `takes_over`, the first children replace
+    running processes. With `hands_over`, HAND_OVER ends the supervisor, and the children get it too.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Supervisor:
 
     @property
     def processes(self) -> dict[str, int]:
-        """Name and process id of every child that runs now."""
+        """Name → process id of each running child."""
         return {one.child.name: one.process.pid for one in self._all if one.process is not None}
 
     def start(self) -> None:
@@ -138,26 +137,26 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every child has said that it does its work, of those that were waited for."""
+        """Whether every awaited child is ready."""
         return all(one.is_ready for one in self._all)
 
     @property
     def is_answered(self) -> bool:
-        """Whether a child takes connections at the listeners."""
+        """Whether a child accepts connections at the listeners."""
         return any(one.is_ready for one in self._all if one.child.answers and not one.is_leaving)
 
     def of(self, name: str) -> Supervised | None:
-        """The child of this name, the one that stays where there are two."""
+        """The child of this name. If there are two, the one that stays."""
         return next((one for one in self._all if one.child.name == name and not one.is_leaving), None)
 
     @property
     def names(self) -> list[str]:
-        """Of the children that are to stay, in order."""
+        """Names of the children that stay, in order."""
         return [one.child.name for one in self._all if not one.is_leaving]
 
     @contextmanager
     def guarded(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Within the block it does not outlive the supervisor either, even one that is killed."""
+        """During the block, the guard ends this process too if the supervisor is killed."""
         self._tell_guard("+", process.pid)
         try:
             yield
@@ -165,19 +164,18 @@ class Supervisor:
             self._tell_guard("-", process.pid)
 
     def outlive_mistakes(self) -> None:
-        """From now on a mistake of the caller's stops nothing but the child that found it: new code is to come, and
-        what it brings is started anew."""
+        """From now on the caller's mistakes end only the child that finds them, because new code will restart it."""
         self._outlives_mistakes = True
 
     def add(self, child: Child) -> Supervised:
-        """Start one more child, which is waited for if it says when it is ready."""
+        """Start one more child, and wait for it if it says when it is ready."""
         one = Supervised(child, self._policy(), takes_over=child.says_ready)
         self._all.append(one)
         self._start(one)
         return one
 
     def let_go(self, one: Supervised) -> None:
-        """End this child, and forget it when it has ended: `has`."""
+        """Ask this child to end, and forget it when it has ended: `has`."""
         one.is_leaving = True
         if one.process is None:
             self._forget(one)
@@ -185,7 +183,7 @@ class Supervisor:
             self._terminate([one], one.child.leaves_by)
 
     def has(self, one: Supervised) -> bool:
-        """Whether it is one of the children. Kills one that was let go and takes too long."""
+        """Whether it is still a child. Kills one that was let go and takes too long."""
         if one in self._all and one.is_leaving and time.monotonic() > one.stopping_since + self._stops_within_s([one]):
             self._kill(one)
             self._forget(one)
@@ -199,14 +197,13 @@ class Supervisor:
         self._all.remove(one)
 
     def say(self, line: str) -> None:
-        """A line of the supervisor's own."""
+        """Write a line of the supervisor's own."""
         self._emit(SAYS, line)
 
     def poll(self) -> None:
-        """Notice children that ended, and start those whose time has come. Returns at once.
+        """Notice ended children, and start those that are due. Returns at once.
 
-        Raises `ConfigurationError` when a child found a mistake of the caller's. The others still run then:
-        call `stop`.
+        Raises `ConfigurationError` if a child found a mistake of the caller's. The others still run then: call `stop`.
         """
         if self._guard is not None and self._guard.poll() is not None:
             self._start_guard()
@@ -226,10 +223,10 @@ class Supervisor:
             self.stand_in.answer(is_needed=not self.is_answered)
 
     def run(self, renewal: Renewing | None = None, terminal: Terminal | None = None) -> None:
-        """`start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. Call it on the main thread.
+        """Call `start`, then `poll` until SIGINT, SIGTERM or SIGHUP, then `stop`. For the main thread.
 
-        With a `renewal`, SIGHUP begins that, unless it comes because the `terminal` (as of now, unless given) is gone.
-        Raises `ConfigurationError` as `poll` does, after everything was stopped.
+        With a `renewal`, SIGHUP starts it, unless SIGHUP comes because the `terminal` is gone. Raises
+        `ConfigurationError` like `poll`, after everything was stopped.
         """
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *([HAND_OVER] if self._hands_over else [])]
         before = {number: signal.signal(number, self._interrupted) for number in wanted}
@@ -265,11 +262,11 @@ class Supervisor:
             renewal.begin("SIGHUP")
 
     def stop(self) -> None:
-        """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all are gone.
+        """End every child: SIGTERM by `stop_order`, SIGKILL at the deadline. Returns when all have ended.
 
-        An order waits for those before it for half of the time that remains; whoever is slower has until the deadline
-        all the same. The last order has at least the `stop_timeout_s` of its children. A second signal during `run`
-        kills at once.
+        Each order gets half of the remaining time before the next one starts; slower children still have until the
+        deadline. The last order has at least the `stop_timeout_s` of its children. A second signal during `run` kills
+        at once.
         """
         if self.stand_in is not None:
             self.stand_in.close()
@@ -357,7 +354,7 @@ class Supervisor:
         self._emit(SAYS, f"{one.child.name} ended ({_ending(code)}); it starts again in {delay_s:g} s.")
 
     def _reap(self, one: Supervised) -> int:
-        """The exit code of an ended process, once what it started was ended and its output forwarded."""
+        """The exit code of an ended process, after its process group was killed and its output forwarded."""
         process, one.process = one.process, None
         assert process is not None
         code = process.wait()

@@ -1,4 +1,4 @@
-"""Why SIGHUP has come: somebody asks for new code, or the terminal is gone and with it whoever looks at this."""
+"""Tell apart the two reasons of SIGHUP: a request for new code, and a closed terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def hangups_held() -> Iterator[None]:
-    """SIGHUP waits within the block, until `heed_hangups` or its end: a process that still loads has no answer to it,
-    and would be ended. Main thread only."""
+    """Hold SIGHUP back during the block, or until `heed_hangups`: it would end a process that still loads. Main thread
+    only."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
@@ -20,12 +20,12 @@ def hangups_held() -> Iterator[None]:
 
 
 def heed_hangups() -> None:
-    """SIGHUP comes from now on, and one that has waited at once."""
+    """Accept SIGHUP from now on, including one that was held back."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
 
 class Terminal:
-    """The terminal that this process was started from, if any."""
+    """The terminal that started this process, if any."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
@@ -33,7 +33,7 @@ class Terminal:
             self._descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
 
     def is_gone(self) -> bool:
-        """Whether there was one, and it has hung up."""
+        """Whether there was one and it has hung up."""
         if self._descriptor is None:
             return False
         try:
@@ -43,7 +43,6 @@ class Terminal:
         return False
 
     def close(self) -> None:
-        """Look at it no more."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -35,14 +35,13 @@ _tracer: Tracer | None = None
 
 
 def is_tracing() -> bool:
-    """Whether spans of this process are sent."""
     return _tracer is not None
 
 
 @contextmanager
 def traced(config: Config, process: str) -> Iterator[None]:
-    """Send spans while this lasts, if `tracing.exporter` says so; what waits is sent at its end. `process` is the name
-    of the resource's ``service.instance.id``, behind the node's. Raises `ConfigurationError` without the extra otel."""
+    """Send spans during the block if `tracing.exporter` says so, and the remaining ones at its end. `process` follows
+    the node's name in ``service.instance.id``. Raises `ConfigurationError` without the extra otel."""
     global _tracer
     if config.tracing_exporter == "none":
         yield
@@ -69,8 +68,8 @@ def traced(config: Config, process: str) -> Iterator[None]:
 def span(
     name: str, attributes: Attributes, kind: Kind = "INTERNAL", parent: Mapping[str, str] | None = None
 ) -> Iterator[Span | None]:
-    """A span of what is done meanwhile, below the current one, or below the one that `parent` has as `traceparent`.
-    None while no spans are sent. An exception is noted on it."""
+    """A span of the block, below the current one or below `parent`'s `traceparent`. None while no spans are sent. It
+    records an exception."""
     if _tracer is None:
         yield None
         return
@@ -92,12 +91,12 @@ def carrier() -> dict[str, str]:
 
 
 def carried_by(message: Mapping[str, object]) -> dict[str, str]:
-    """What `carrier` put into a message of another process, and nothing else of it."""
+    """The members that `carrier` put into another process's message."""
     return {name: value for name in _CARRIED if isinstance(value := message.get(name), str)} if _tracer else {}
 
 
 def links_of(traceparents: Iterable[str]) -> list[Link]:
-    """Links to the spans that these headers of records name, each once, and no more than `_MOST_LINKS`."""
+    """Links to the spans in these headers of records, each once, at most `_MOST_LINKS`."""
     from opentelemetry.trace import Link, get_current_span
 
     links = []
@@ -111,7 +110,7 @@ def links_of(traceparents: Iterable[str]) -> list[Link]:
 
 
 def tracer() -> Tracer | None:
-    """For spans whose times are known afterwards; None while no spans are sent."""
+    """The tracer for spans whose times are known afterwards; None while no spans are sent."""
     return _tracer
 
 

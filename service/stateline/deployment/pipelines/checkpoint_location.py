@@ -1,11 +1,11 @@
-"""Where the checkpoints of pipelines are that all nodes reach, and how these know that they mean the same.
+"""Find the checkpoints that all nodes reach, and make sure that all nodes mean the same directory.
 
-A URL (``hdfs://…``, ``s3a://…``) says it itself. Of a path ``<path>/<application>/pipelines/.location`` tells:
+A URL (``hdfs://…``, ``s3a://…``) is unique. For a path, ``<path>/<application>/pipelines/.location`` has an id:
 
     {"location": UUID}
 
-On disk: never change. Who comes first makes it. Two machines that have another directory at one path, because one has
-not mounted it, are told apart by it.
+On disk: never change. The first node makes it. It tells apart two machines with different directories at one path, for
+example because one has not mounted it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ _NAME = ".location"
 
 
 def is_url(location: str) -> bool:
-    """Whether Hadoop's `FileSystem` reaches it, and not the operating system."""
+    """Whether Hadoop's `FileSystem` reaches it, not the operating system."""
     return "://" in location
 
 
 def location_id(config: Config) -> str:
-    """The id of what is in `pipeline.checkpoint.location`: the URL, or the id of the directory, made if need be.
+    """The id of `pipeline.checkpoint.location`: the URL, or the id of the directory, made if it has none.
 
-    Raises `ConfigurationError` when there is no such directory or this user may not write there, `DamagedDataError`
-    when its file holds no id.
+    Raises `ConfigurationError` if the directory is missing or not writable, `DamagedDataError` if its file has no id.
     """
     location = config.pipeline_checkpoint_location
     assert location is not None, "whoever asks has looked"

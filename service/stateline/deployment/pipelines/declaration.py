@@ -4,8 +4,8 @@
      "output_mode", "operators": [{"operator": name, parameter: value}],
      "topics": {topic: {"partitions", "topic_id"}} whose keys the pipeline keeps}
 
-On disk: never change. ASCII without spaces, replaced in one step: `stateline.spark.sink.checkpoint` does it,
-`stateline.spark.sink.declaration` compares.
+On disk: never change. ASCII without spaces, replaced atomically by `stateline.spark.sink.checkpoint`.
+`stateline.spark.sink.declaration` compares declarations.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DECLARATION_FILE = "declaration.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDeclaration:
-    """What a pipeline was like; its members are the file's. An operator has its name under ``operator``, and its
-    parameters by theirs."""
+    """A pipeline as the file describes it. An operator has its name under ``operator``, and its parameters by their
+    names."""
 
     version: int = _VERSION
     reads: Sequence[str]
@@ -40,7 +40,7 @@ class PipelineDeclaration:
 
     @classmethod
     def decode(cls, content: bytes, where: object = DECLARATION_FILE) -> PipelineDeclaration:
-        """Raises `NewerFormatError` for another version, `DamagedDataError` for what is none; both name `where`."""
+        """Raises `NewerFormatError` for another version, `DamagedDataError` for other content. Both name `where`."""
         try:
             version = json.loads(content)["version"]
         except (ValueError, KeyError, TypeError) as error:
@@ -53,7 +53,6 @@ class PipelineDeclaration:
             raise _no_declaration(where) from error
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         return json.dumps(asdict(self), separators=(",", ":"), default=str).encode()
 
 

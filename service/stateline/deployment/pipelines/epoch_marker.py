@@ -1,4 +1,4 @@
-"""The marker of a micro-batch: which one a pipeline's result topics hold, for its sink and for workers.
+"""The marker of a micro-batch in a pipeline's result topics, for its sink and for workers.
 
 A record of the topic ``<application.id>-<pipeline>-epochs`` (one partition, compacted; on disk: never change), written
 in the transaction of the micro-batch's rows:
@@ -8,11 +8,11 @@ in the transaction of the micro-batch's rows:
                "rows": result rows of the batch, "resultTopicIds": {topic: id},
                "resultEnds": {topic: {"<partition>": last offset}}}
 
-`resultEnds` is there when the pipeline's
-micro-batches are to be seen whole: where all of them so far end, in every partition that has records.
+`resultEnds` is there if the pipeline's micro-batches are to be seen whole. It has the ends of all micro-batches so far,
+in every partition with records.
 
-A worker keeps the number of an epoch (its marker's next offset) in the `offsets` of each store that the epoch is in,
-under ``<epochs topic>-0``.
+A worker keeps an epoch's number (its marker's next offset) in the `offsets` of each store with the epoch, under
+``<epochs topic>-0``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import orjson
 from stateline_store import DamagedDataError, TopicPartition
 
 LOADING = -1
-"""In `offsets`, instead of an epoch's number, of stores whose rows are of no whole epoch; on disk: never change."""
+"""In `offsets` instead of an epoch's number, for stores whose rows are of no whole epoch. On disk: never change."""
 
 # Markers that are compacted away are missed by none but a driver that looks a day later.
 EPOCHS_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
@@ -36,8 +36,8 @@ ResultEnds = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class EpochMarker:
-    """A micro-batch that the result topics hold. `topic_ids` are those of the result topics. `result_ends` is None
-    unless micro-batches are to be seen whole."""
+    """A micro-batch in the result topics. `topic_ids` are those of the result topics. `result_ends` is None unless
+    micro-batches are to be seen whole."""
 
     query_id: str
     batch_id: int
@@ -47,7 +47,6 @@ class EpochMarker:
     result_ends: ResultEnds | None = None
 
     def encode(self) -> bytes:
-        """The marker record's value."""
         tree = {
             "queryId": self.query_id,
             "batchId": self.batch_id,
@@ -59,7 +58,7 @@ class EpochMarker:
 
     @classmethod
     def decode(cls, value: bytes, where: str = "") -> EpochMarker:
-        """The marker in these bytes. Raises `DamagedDataError`, which says `where`, when there is none."""
+        """Raises `DamagedDataError` with `where` if this is no marker."""
         try:
             tree = orjson.loads(value)
             required = tree["queryId"], tree["batchId"], tuple(tree["endOffsets"]), tree["rows"], tree["resultTopicIds"]
@@ -73,7 +72,6 @@ class EpochMarker:
         return marker
 
     def last_offsets(self) -> dict[TopicPartition, int] | None:
-        """`result_ends` by partition."""
         if self.result_ends is None:
             return None
         return {

@@ -1,8 +1,8 @@
-"""Which node may run a pipeline whose checkpoint all of them reach: the one member of the pipeline's own group.
+"""Decide which node may run a pipeline whose checkpoint all nodes reach: the one member of the pipeline's own group.
 
-The group is ``<application.id>-pipeline-<name>``, and the partition of ``<application.id>-nodes`` is what it gives. A
-driver joins when nobody is in it, so that nodes that come and go are no rebalance for the one that runs, and begins
-when it is alone in it, so that whoever joined in the same moment leaves and it stays:
+The group is ``<application.id>-pipeline-<name>``. It assigns the partition of ``<application.id>-nodes``. A driver
+joins only an empty group, so that nodes that come and go cause no rebalance for the running one. It begins only when it
+is alone, so that others that joined at the same moment leave and it stays:
 
 | state     | what is seen                                          | then                                     |
 |-----------|-------------------------------------------------------|------------------------------------------|
@@ -16,9 +16,9 @@ when it is alone in it, so that whoever joined in the same moment leaves and it 
 | `held`    | the lease is over, or the group says that this one is | `lost`: the driver ends, at once         |
 |           | no member any more                                    |                                          |
 
-The lease is `deployment.lease`: it is over before the group lets go of a member, and so before another one can be alone
-in it. A rebalance, in which the partition is taken for a moment, does not end it. It keeps two from working at once;
-that nothing is written twice does not depend on it: who begins fences the producer of whoever was before
+The lease (`deployment.lease`) ends before the group drops a member, so before another one can be alone in it. A
+rebalance, which takes the partition for a moment, does not end it. The lease keeps two drivers from working at once.
+Results are written once even without it: a driver that begins fences its predecessor's producer
 (`spark.sink.epoch_writer`).
 """
 
@@ -48,8 +48,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a driver knows at a moment. `alone`: nobody else is in the group. `given` is None until it has decided.
-    `late`: it has been in there for a while."""
+    """A driver's knowledge at a moment. `alone`: nobody else is in the group. `given` is None until the group has
+    decided. `late`: the driver has been in the group for a while."""
 
     alone: bool = False
     given: bool | None = None
@@ -59,7 +59,7 @@ class Seen:
 
 
 def next_state(state: State, seen: Seen) -> State:
-    """As the table says."""
+    """Apply the table of this module."""
     if state == "waiting":
         return "joining" if seen.alone and not seen.drained else "waiting"
     if state == "joining":
@@ -70,16 +70,14 @@ def next_state(state: State, seen: Seen) -> State:
 
 
 def lease_group(application_id: str, pipeline: str) -> str:
-    """The consumer group of this pipeline's drivers."""
     return f"{application_id}-pipeline-{pipeline}"
 
 
 class PipelineLease:
-    """One driver's of one pipeline, on a thread of its own from the start until `close`. Thread-safe.
+    """A driver's lease of one pipeline, on its own thread from the start until `close`. Thread-safe.
 
-    `lost(why)` is called on that thread when the lease has ended although nobody has closed it; another driver may
-    begin a moment later. `is_drained` is asked now and then; when it is true, `give_up` is called, in order that the
-    driver stops and closes this.
+    That thread calls `lost(why)` if the lease ends without `close`; another driver may begin a moment later. It calls
+    `give_up` when `is_drained` is true: the driver has to stop and close this.
     """
 
     def __init__(
@@ -111,11 +109,11 @@ class PipelineLease:
 
     @property
     def holds(self) -> bool:
-        """Whether no other driver can have the pipeline at this moment."""
+        """Whether no other driver can have the pipeline now."""
         return self._state == "held" and self._lease.holds
 
     def close(self) -> None:
-        """Leave the group: another driver may begin. Returns when that has been said, or could not be."""
+        """Leave the group. Returns when that is done or has failed."""
         self._closing.set()
         self._thread.join()
 
@@ -157,7 +155,7 @@ class PipelineLease:
         return Seen(not others, self._given, self._lease.holds, late, drained)
 
     def _without_an_answer(self) -> State:
-        """Who has the lease has it until it ends; who has not begins anew."""
+        """A holder keeps the lease until its end. Others begin again."""
         self._closing.wait(_LOOK_S if self._state == "held" else _PAUSE_S)
         return "waiting" if self._state != "held" else next_state("held", Seen(confirmed=self._lease.holds))
 
@@ -191,11 +189,10 @@ class PipelineLease:
             self._consumer.pause(partitions)  # its records are others' affair
 
     def _suspended(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group decides anew."""
         self._given = None
 
     def _dropped(self, partitions: Sequence[TopicPartition]) -> None:
-        """This member's session was over. It would join again, and be in another's way, behind this."""
+        """The session has ended. Without this, the member would join again and be in another one's way."""
         self._suspended(partitions)
         self._lease.end()
         if self._state == "held" and not self._closing.is_set():

@@ -1,17 +1,18 @@
-"""Which node of an application runs its pipelines: one, because their checkpoints are in its state directory; or any
-of those that reach them, where `pipeline.checkpoint.location` says where they are instead (`pipeline_lease` decides).
+"""Decide which node of an application runs its pipelines.
 
-A record of the topic ``<application.id>-nodes`` says it, the newest one with this key:
+It is one node, because their checkpoints are in its state directory. With `pipeline.checkpoint.location`, it is any
+node that reaches the location (`pipelines.lease` decides). A record of the topic ``<application.id>-nodes`` has the
+node. The newest one with this key counts:
 
     key   := 0x00 "pipelines"                  no node is called so: no setting has this byte
     value := {"node": its name, "directory": id of its state directory}      JSON
 
-or, for checkpoints at a location, the node that was the first to say so, and ``location:`` with the location's id.
+For checkpoints at a location, it has the node that wrote it first, and ``location:`` with the location's id.
 
-In the log: never change. The first node that starts them writes it, in a transaction whose id is
-``<application.id>-pipelines/``: of several that begin at once Kafka fences all but one, and the others then find its
-record. It stays when the node stops, as the checkpoints do. `pipeline.node` is the operator's word: whom it names, and
-who starts them, writes over it.
+In the log: never change. The first node that starts pipelines writes it, in a transaction with the id
+``<application.id>-pipelines/``. If several nodes begin at once, Kafka fences all but one, and the others find its
+record. The record stays when the node stops, like the checkpoints. The node of the setting `pipeline.node` overwrites
+it at its start.
 """
 
 from __future__ import annotations
@@ -47,23 +48,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PipelinesNode:
-    """A node's name, for people, and the id of what has the checkpoints, its state directory or a location: a node may
-    be renamed, and one of the same name with another directory is not the one."""
+    """A node's name, for people, and the id of its state directory or of the location. Only the id counts: nodes may be
+    renamed."""
 
     node: str
     directory: str
 
 
 def be_pipelines_node(config: Config) -> None:
-    """Make this node the one that runs the application's pipelines, unless another one is.
+    """Make this node run the application's pipelines, unless another one does. On the embedded log it always may.
 
-    Raises `ConfigurationError`, which names that node, when another one is: by `pipeline.node`, or without that because
-    it was the first to start them. One machine, on the embedded log, always is.
-
-    With `pipeline.checkpoint.location` each may be that has the right one. Raises `ConfigurationError` for another
-    directory than the one that others use, one that cannot be read or written, and on the embedded log.
-
-    Raises what the log raises.
+    Raises `ConfigurationError` with the other node: that of `pipeline.node`, or the first that started pipelines. With
+    `pipeline.checkpoint.location`, every node with the same location may run them. It raises `ConfigurationError` if
+    the location differs from that of others or is unusable, and on the embedded log. Raises what the log raises.
     """
     if not config.runs_pipelines:
         raise ConfigurationError(
@@ -83,7 +80,7 @@ def be_pipelines_node(config: Config) -> None:
 
 
 def _claim(log: Log, config: Config, own: PipelinesNode, state: str) -> None:
-    """`state` is the id of the state directory, which may have had them before they were at a location."""
+    """`state` is the id of the state directory. The checkpoints may have been there before they had a location."""
     with closing(log.admin()) as admin:
         place = ensure_nodes_topic(config.application_id, admin)
     for _ in range(_ATTEMPTS):
@@ -125,7 +122,7 @@ def _elsewhere(config: Config, found: PipelinesNode) -> ConfigurationError:
 def _write(
     log: Log, place: TopicPartition, application_id: str, found: PipelinesNode | None, own: PipelinesNode
 ) -> None:
-    """Replace what was found, unless it has changed meanwhile. Raises `FencedError` when somebody else does so."""
+    """Replace `found`, unless it has changed meanwhile. Raises `FencedError` if another node does so."""
     with closing(log.producer(f"{application_id}-pipelines/")) as producer:
         producer.init_transactions()  # whoever has looked before cannot write any more
         if _newest(log, place) != found:
@@ -138,7 +135,6 @@ def _write(
 
 
 def _newest(log: Log, place: TopicPartition) -> PipelinesNode | None:
-    """What is committed now; None when nobody has started pipelines yet."""
     newest = None
     for record in records_until_now(log, place):
         if record.key == PIPELINES_KEY:

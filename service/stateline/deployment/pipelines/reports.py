@@ -1,13 +1,13 @@
-"""The topic ``<application.id>-pipeline-status``: how far pipelines are, for servers that do not see their files.
+"""The topic ``<application.id>-pipeline-status``: the progress of pipelines, for servers that do not see their files.
 
-Compacted, of one partition; a driver on Kafka writes it:
+It is compacted, with one partition. A driver on Kafka writes it:
 
     key   := name of the pipeline, UTF-8
     value := {"node", "directory": id of the state directory, "status": PipelineStatus}      JSON; a tombstone when the
              pipeline was stopped in order
 
-In the log: never change. A driver that lives repeats the newest at least every `REPEAT_S`: who reads takes it for gone
-when nothing has come for `SILENT_S` by its own clock, so no two clocks are compared.
+In the log: never change. A driver repeats its newest record at least every `REPEAT_S`. A reader takes it for gone after
+`SILENT_S` without one, by the reader's own clock.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """A pipeline's status, and whose: a node's name, for people, and the id of its driver's state directory."""
+    """A pipeline's status, with its node's name, for people, and the id of its driver's state directory."""
 
     node: str
     directory: str
     status: PipelineStatus
 
     def encode(self) -> bytes:
-        """The value of its record."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def decode(cls, value: bytes) -> PipelineReport | None:
-        """What `encode` wrote; None for anything else, which may be a newer build's, and beyond 64 KiB."""
+        """None for other content, which may be a newer build's, and beyond 64 KiB."""
         if len(value) > MOST_BYTES:
             return None
         try:
@@ -63,7 +62,6 @@ class PipelineReport:
 
 
 def reports_partition(application_id: str) -> TopicPartition:
-    """The one partition that the topic of this application has."""
     return TopicPartition(f"{application_id}-pipeline-status", 0)
 
 
@@ -73,10 +71,10 @@ def follow_reports(
     told: Callable[[Sequence[tuple[str, PipelineReport | None]], bool], bool],
     wait_s: float,
 ) -> None:
-    """Read the topic from its start and on, until `told(heard, is_read)` returns False.
+    """Read the topic from its start until `told(heard, is_read)` returns False.
 
-    `heard` has the pipeline and the report of each record of a batch, None for a pipeline that was stopped. The rest is
-    as in `nodes_topic.follow_nodes`. Raises what the log raises, as `DoesNotExistError` when there is no such topic.
+    `heard` has the pipeline and report of each record of a batch; the report of a stopped pipeline is None. The rest is
+    as in `nodes_topic.follow_nodes`. Raises what the log raises, `DoesNotExistError` if the topic is missing.
     """
     place = reports_partition(application_id)
     with closing(log.admin()) as admin:
@@ -95,8 +93,8 @@ def _told(record: Record) -> tuple[str, PipelineReport | None]:
 
 
 class PipelineReporter:
-    """One driver's, on a thread of its own until `close`. Thread-safe. What cannot be written is said once, and tried
-    again: nothing but the telling depends on it."""
+    """A driver's reports, written on its own thread until `close`. Thread-safe. A failed write is logged once and
+    retried."""
 
     def __init__(self, log: Log, application_id: str, node: str, directory: str) -> None:
         self._log, self._place = log, reports_partition(application_id)
@@ -110,14 +108,14 @@ class PipelineReporter:
         self._thread.start()
 
     def say(self, pipeline: str, status: PipelineStatus | None) -> None:
-        """This is how far the pipeline is; None: it was stopped in order. Returns at once."""
+        """Report this status; None: the pipeline was stopped in order. Returns at once."""
         with self._changed:
             self._newest[pipeline] = status
             self._unsaid.add(pipeline)
             self._changed.notify()
 
     def close(self) -> None:
-        """Say the last, and end; waits for Kafka a little."""
+        """Write the last reports and end. Waits up to 2 s for Kafka."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -143,7 +141,7 @@ class PipelineReporter:
                 self._unsaid |= self._newest.keys()
 
     def _write(self, producer: Producer) -> bool:
-        """Wait for something to say, say it; whether there will be more."""
+        """Wait for reports and write them. Returns whether there will be more."""
         began_s = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._unsaid or self._closing, REPEAT_S)

@@ -1,7 +1,7 @@
-"""``<application>/pipelines/<pipeline>/status.json``: how far a pipeline is, as its driver says.
+"""``<application>/pipelines/<pipeline>/status.json``: a pipeline's progress, written by its driver.
 
-JSON of `PipelineStatus`, in the order of its members. On disk: never change. It is there from the start of a pipeline's
-driver until it is stopped in order; whether one lives tells the pipeline's ``.lock`` beside it. Replaced by rename.
+JSON of `PipelineStatus`, in the order of its members. On disk: never change. Replaced by rename. It exists from the
+start of a driver until an orderly stop. The pipeline's ``.lock`` beside it tells whether the driver lives.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import orjson
 from stateline.deployment.json_files import decoded
 
 MOST_BYTES = 64 * 1024
-"""Of a status that other machines take."""
+"""Limit of a status that other machines read."""
 State = Literal["starting", "running", "waiting", "restarting", "failed"]
-"""`running` from the first micro-batch on, `waiting` when there is nothing to read, `restarting` after a failure, until
-it starts again, `failed` when it does not: the caller has to act first."""
+"""`running` from the first micro-batch on; `waiting` if there is nothing to read; `restarting` after a failure, until
+the next start; `failed` if it does not start again before the caller acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """How far a pipeline is; a restart of it changes only what it says. Times are milliseconds since the epoch.
+    """A pipeline's progress, with the members of the file. Times are milliseconds since the epoch.
 
-    It has an attribute per member of the file. `batch_id` to `duration_ms`, `rows_out` to `batch_at_ms` are the newest
-    micro-batch's, -1, 0 and nothing before the first. `lag` is how many records its topics have behind it, None where
-    no source says so. `totals` are sums since the driver started; `restarts` counts since the pipeline was last stopped
-    in order.
+    `batch_id` to `duration_ms` and `rows_out` to `batch_at_ms` are the newest micro-batch's; before the first they are
+    -1, 0 or empty. `lag` counts the records left in its topics, None if no source tells. `totals` are sums since the
+    driver's start. `restarts` counts since the last orderly stop.
     """
 
     pipeline: str
@@ -57,33 +56,31 @@ class PipelineStatus:
 
     @classmethod
     def decode(cls, content: bytes) -> PipelineStatus:
-        """Raises `DamagedDataError` for what is none, or of another version."""
+        """Raises `DamagedDataError` for other content or another version."""
         return decoded(cls, content)
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         return orjson.dumps(self)
 
 
 def pipelines_directory(state_dir: Path, application_id: str) -> Path:
-    """Where an application's pipelines have a directory each, by their names."""
+    """The folder with a directory per pipeline, by name."""
     return state_dir / application_id / "pipelines"
 
 
 def status_path(directory: Path) -> Path:
-    """In a pipeline's directory."""
     return directory / "status.json"
 
 
 def lock_path(directory: Path) -> Path:
-    """What a pipeline's driver has locked while it lives."""
+    """A pipeline's driver locks it while it lives."""
     return directory / ".lock"
 
 
 def read_status(directory: Path) -> PipelineStatus | None:
-    """The newest one in a pipeline's directory; None when it was stopped in order, or never ran.
+    """The newest status; None after an orderly stop, or if the pipeline never ran.
 
-    Raises `OSError` when it cannot be read, `DamagedDataError` as `decode` does.
+    Raises `OSError` if it cannot be read, `DamagedDataError` like `decode`.
     """
     try:
         return PipelineStatus.decode(status_path(directory).read_bytes())

@@ -1,8 +1,7 @@
-"""Whether a state directory is of the log that is configured now. ``topology.json`` says of which log it is.
+"""Check whether a state directory belongs to the configured log. ``topology.json`` names the log's cluster.
 
-Offsets of one log mean nothing in another one: tables would be rebuilt from other topics, and stores with a changelog
-could never start. Topics keep their ids in a cluster that has got another id, so state of the same topics is no other
-log's.
+Offsets of one log mean nothing in another: tables would be rebuilt from other topics, and stores with a changelog could
+never start. A cluster with a new id keeps the ids of its topics, so state of the same topics still belongs to it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,8 @@ def refuse_other_cluster(
     counted: Mapping[str, TopicInfo],
     admin: Admin,
 ) -> str:
-    """The id of the log's cluster. Raises `ConfigurationError` where stores here are of another one, and what the log
-    raises.
-
-    `before` is the cluster that the last worker here has written down, empty where none has; `counted` are the topics
-    of that one.
-    """
+    """Return the id of the log's cluster. Raises `ConfigurationError` if the stores here belong to another one, and
+    what the log raises. `before` is the cluster in ``topology.json``, empty if unknown. `counted` are its topics."""
     now = admin.cluster_id()
     if before in ("", now) or not now or not stored(directory, Stale(everything=True)):
         return now

@@ -44,18 +44,17 @@ _logger = logging.getLogger(__name__)
 
 
 def settle_resets(config: Config, log: Log) -> Reset | None:
-    """Let go of what is older here than the newest reset; that reset, None when there was none.
+    """Delete state here that is older than the newest reset. Returns that reset, None if there was none.
 
-    Raises `ConfigurationError` when a reset has begun that is not done: its message has the command. Raises
-    `LockedError` when another process has been at it for a minute, `RetryLaterError` naming what cannot be deleted, and
-    what the log raises.
+    Raises `ConfigurationError` with the command if a reset is not complete. Raises `LockedError` if another process
+    deletes here for a minute, `RetryLaterError` with what cannot be deleted, and what the log raises.
     """
     return _settle(config, newest_reset(log, config.application_id))
 
 
 def settle_if_known(config: Config) -> None:
-    """As `settle_resets`, for a server, which answers from what is on disk also while the log is away, or without the
-    right to read there: then a worker sees to it. Raises as that does otherwise."""
+    """Run `settle_resets` for a server. A server answers from disk also while the log is away or unreadable. Then a
+    worker deletes later."""
     if not log_exists(config):
         return
     try:
@@ -86,7 +85,7 @@ def _settle(config: Config, reset: Reset | None) -> Reset | None:
 
 @contextmanager
 def discarding(directory: StateDirectory) -> Iterator[None]:
-    """Be the only one who deletes in this directory. Raises `LockedError` as `settle_resets`."""
+    """Be the only process that deletes in this directory. Raises `LockedError` after a minute."""
     make_directory(directory.application)
     until_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -104,9 +103,10 @@ def discarding(directory: StateDirectory) -> Iterator[None]:
 
 
 def discard(directory: StateDirectory, pipelines: Path, stale: Stale) -> list[str]:
-    """Delete what is stale; what that was, for people. `pipelines` has those of this machine. Under `discarding`.
+    """Delete stale state under `discarding`. Returns its names for people. `pipelines` is the directory of this
+    machine's.
 
-    Raises `LockedError` when a process still has a task, `RetryLaterError` naming what cannot be deleted.
+    Raises `LockedError` if a process still has a task, `RetryLaterError` with what cannot be deleted.
     """
     if not stale or not directory.application.exists():
         return []
@@ -118,7 +118,7 @@ def discard(directory: StateDirectory, pipelines: Path, stale: Stale) -> list[st
 
 
 def stored(directory: StateDirectory, stale: Stale) -> list[str]:
-    """What `discard` would delete of stores now, as ``0_3`` or ``totals of 0_3``; nothing is changed."""
+    """The stores that `discard` would delete, as ``0_3`` or ``totals of 0_3``. Changes nothing."""
     if not directory.application.exists():
         return []
     tasks = [task for task in directory.all_tasks() if _holds_anything(directory.task(task))]
@@ -128,13 +128,13 @@ def stored(directory: StateDirectory, stale: Stale) -> list[str]:
 
 
 def has_checkpoint(pipeline: Path) -> bool:
-    """Whether a pipeline's directory has a checkpoint, or what is left of one that was being deleted."""
+    """Whether a pipeline's directory has a checkpoint, or the rest of one whose deletion was interrupted."""
     return (pipeline / "checkpoint").exists() or (pipeline / _OLD).exists()
 
 
 def delete_checkpoint(pipeline: Path) -> bool:
-    """Delete the checkpoint in a pipeline's directory, in one step for whoever looks; whether there was one. Raises
-    `RetryLaterError` naming it where that is refused."""
+    """Delete the checkpoint of a pipeline's directory, atomically for readers. Returns whether there was one. Raises
+    `RetryLaterError` if that is refused."""
     checkpoint, old = pipeline / "checkpoint", pipeline / _OLD
     there = has_checkpoint(pipeline)
     try:

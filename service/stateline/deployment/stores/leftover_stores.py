@@ -1,7 +1,7 @@
-"""Stores in a state directory that the application does not declare: renamed ones, and those of earlier code.
+"""Find and delete undeclared stores in a state directory: renamed ones, and those of earlier code.
 
-Their files stay, because nobody knows whether the rows are anywhere else. A start says so, and `stateline stores
---delete` frees the space.
+Their files stay, because nobody knows whether the rows exist elsewhere. A start warns, and `stateline stores --delete`
+frees the space.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stateline_store.files.relocation_journal import journal_path
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a state directory has of a store: in which tasks, and how many bytes of files."""
+    """The tasks that have files of a store, and the size of the files in bytes."""
 
     tasks: tuple[str, ...]
     size: int
@@ -31,8 +31,7 @@ class Leftover:
 
 
 def leftovers(directory: StateDirectory, declared: Container[str]) -> dict[str, Leftover]:
-    """The stores on disk that are not `declared`, by name. Reads only. Raises `RetryLaterError` when a directory may
-    not be read."""
+    """Undeclared stores on disk, by name. Reads only. Raises `RetryLaterError` if a directory is unreadable."""
     found: dict[str, Leftover] = {}
     if not directory.application.is_dir():
         return found
@@ -45,7 +44,7 @@ def leftovers(directory: StateDirectory, declared: Container[str]) -> dict[str, 
 
 
 def told(found: Mapping[str, Leftover], target: str) -> str:
-    """A warning of these stores, in one sentence each."""
+    """The warning of these stores."""
     names = ", ".join(f"{name} ({each.described})" for name, each in found.items())
     return (
         f"The state directory has stores that the application does not declare: {names}. Their files stay. To delete "
@@ -54,11 +53,11 @@ def told(found: Mapping[str, Leftover], target: str) -> str:
 
 
 def delete_leftover(directory: StateDirectory, name: str, declared: Container[str], target: str) -> Leftover:
-    """Delete the files of this store in every task; what there was.
+    """Delete the files of this store in every task. Returns what there was.
 
-    Holds the locks of all its tasks meanwhile. Raises `LockedError` if a process has one of them: nothing is deleted
-    then. Raises `DoesNotExistError` for a store that is declared or not there, and `RetryLaterError` when the file
-    system refuses, or a relocation has to be finished.
+    Holds the locks of all its tasks. Raises `LockedError` if a process has one of them: nothing is deleted then. Raises
+    `DoesNotExistError` if the store is declared or does not exist, and `RetryLaterError` if the file system refuses or
+    a relocation is unfinished.
     """
     if name in declared:
         raise DoesNotExistError(
@@ -86,7 +85,6 @@ def delete_leftover(directory: StateDirectory, name: str, declared: Container[st
 
 
 def stores_on_disk(task: Path) -> set[str]:
-    """The names of the stores that have files in this task's directory."""
     below = task / "rocksdb"
     databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()
     own = {path.name for path in task.iterdir() if path.is_dir() and path.name != below.name}

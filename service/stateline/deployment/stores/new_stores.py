@@ -1,7 +1,7 @@
-"""Says which stores are new to an application that has run before: they have what comes from now on, and no history.
+"""Find stores that are new to an application that has run before. They get new records, and no history.
 
-A store with a changelog is new when this start has made that, although the group has read the store's input already. Of
-one without a changelog nothing tells.
+A store with a changelog is new if this start created the changelog after the group had read the store's input. A new
+store without a changelog cannot be recognised.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ _IN_STORE: tuple[PartKind, ...] = ("store", "through")
 
 
 def say_new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> None:
-    """Warn of each, as `new_stores` says it. Raises what the log raises."""
     for warning in new_stores(topology, created, admin, reset):
         _log.warning("%s", warning)
 
 
 def new_stores(topology: Topology, created: Collection[str], admin: Admin, reset: Reset | None) -> Iterator[str]:
-    """What to say of each, with the command that fills it. `created` are the topics that a start has made, or would
-    make; who was started over, by `reset`, has its changelogs made anew and lacks nothing that was wanted. Raises what
-    the log raises."""
+    """Yield a warning per subtopology with new stores, with the command that fills them. `created` are the topics that
+    the start creates. A `reset` creates changelogs again, and then nothing is missing. Raises what the log raises."""
     for subtopology in topology.subtopologies:
         new = [
             store.name
@@ -54,8 +52,8 @@ def lost_changelogs(
     committed: Mapping[TopicPartition, tuple[int, OffsetNote]],
     bounds: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[str, str]:
-    """Why stores whose changelog was deleted are not served, by store. The group has noted that input went into such a
-    store, so an empty changelog would restore it without that input. `existing` are the topics there are. Pure."""
+    """Store → why it is not served, if its changelog was deleted. The group's notes say that input went into the store,
+    and an empty changelog would restore it without that input. Pure."""
     reasons: dict[str, str] = {}
     missing = {
         FedPart(store.name, kind).digest: store
@@ -79,8 +77,8 @@ def lost_changelogs(
 
 
 def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo], admin: Admin) -> None:
-    """Raise `StoresRefusedError` as `lost_changelogs` says it, before anybody creates a changelog again. Raises
-    what the log raises."""
+    """Raise `StoresRefusedError` for `lost_changelogs`, before anybody creates a changelog again. Raises what the log
+    raises."""
     if not _without_changelog(topology, existing):
         return
     sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
@@ -91,7 +89,6 @@ def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo]
 
 
 def _without_changelog(topology: Topology, existing: Container[str]) -> list[StoreDefinition]:
-    """The stores that should have a changelog, and have none among these topics."""
     changelogs = [
         (store, store.changelog(topology.application_id)) for store in topology.stores.values() if store.source is None
     ]
@@ -99,7 +96,7 @@ def _without_changelog(topology: Topology, existing: Container[str]) -> list[Sto
 
 
 def _feeding(topology: Topology, subtopology: Subtopology, created: Collection[str]) -> list[Subtopology]:
-    """It, and those that fill repartition topics which are as new: what these have read is not in there."""
+    """The subtopology, and those that fill its new repartition topics: these topics lack what was read before."""
     found = [subtopology]
     for each in found:
         new = {topic.name for topic in each.sources if topic.internal and topic.name in created}
@@ -108,7 +105,7 @@ def _feeding(topology: Topology, subtopology: Subtopology, created: Collection[s
 
 
 def _passed(topology: Topology, feeding: Iterable[Subtopology], admin: Admin, reset: Reset | None) -> list[str]:
-    """The sources of these that the group is not at the beginning of, unless a reset has put it there."""
+    """Their sources in which the group is not at the beginning, unless a reset put it there."""
     names = list(dict.fromkeys(topic.name for subtopology in feeding for topic in subtopology.sources))
     places = [place for info in admin.topics(names).values() for place in info.places]
     committed = admin.committed(topology.application_id, places)

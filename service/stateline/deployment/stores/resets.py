@@ -1,18 +1,18 @@
-"""What of an application was started over (`stateline reset`), and when: for every state directory that it has.
+"""What of an application was started over (`stateline reset`), and when.
 
-A record of the topic ``<application.id>-nodes``, on either log, says it; the newest one with this key counts:
+A record of the topic ``<application.id>-nodes`` says it, on either log. The newest one with this key counts:
 
     key   := 0x00 "reset"
     value := {"epoch", "state": "begun" | "done", "everything": epoch,
               "stores": {store: epoch}, "pipelines": {pipeline: epoch}, "work": what is done, or null}      JSON
 
-and ``<application>/reset.json``, which is ``{"epoch"}``, up to which of these a state directory has followed.
+``<application>/reset.json``, which is ``{"epoch"}``, says which reset a state directory has followed.
 
-In the log and on disk: never change. An epoch is the time in ms at which a reset began, and larger than any before it:
-so it is larger too where the topic was deleted that knew of those. `everything`, and those by name, are the newest
-resets of each: who has missed several finds all that is to go (`stale`).
+In the log and on disk: never change. An epoch is the milliseconds at which a reset began, and always larger than the
+last one, also if the topic was deleted. `everything` and the epochs by name are those of the newest reset of each. So a
+directory that has missed several resets finds everything to delete (`stale`).
 
-A reset is `begun` first and `done` last. Nobody starts in between: `refuse_unfinished`.
+A reset is `begun` first and `done` last. No process starts in between: `refuse_unfinished`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ResetWork:
-    """What a reset does, as it was decided when it began; whoever completes it does the same. In the log: never change.
+    """The steps of a reset, decided when it began. Whoever completes it does the same. In the log: never change.
 
-    `subtopologies` are those whose input is read again, `stores` and `pipelines` what is emptied (all of them, and what
-    no code declares any more, with `everything`); `changelogs`, `internal` (repartition topics and markers) and
-    `results` are topics that are deleted, `offsets` where the group goes on.
+    `subtopologies` read their input again. `stores` and `pipelines` are emptied, with `everything` also undeclared
+    ones. `changelogs`, `internal` (repartition topics and markers) and `results` are topics to delete. `offsets` are
+    the group's next ones.
     """
 
     everything: bool = False
@@ -59,7 +59,7 @@ class ResetWork:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """What a state directory has from before a reset."""
+    """State in a directory that is older than a reset."""
 
     everything: bool = False
     stores: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The newest reset, and what is left to say of all before it."""
+    """The newest reset, and the epochs of all before it."""
 
     epoch: int
     state: Literal["begun", "done"]
@@ -81,12 +81,11 @@ class Reset:
     work: ResetWork | None = None
 
     def encode(self) -> bytes:
-        """The value of its record."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def decode(cls, value: bytes) -> Reset:
-        """What `encode` wrote. Raises `DamagedDataError` for anything else."""
+        """Raises `DamagedDataError` if `encode` did not write this."""
         try:
             tree = orjson.loads(value)
             work = tree["work"]
@@ -102,7 +101,7 @@ class Reset:
         return found
 
     def stale(self, epoch: int) -> Stale:
-        """What is older than this in a directory that has followed all resets up to `epoch`."""
+        """State older than this in a directory that has followed all resets up to `epoch`."""
         return Stale(
             self.everything > epoch,
             frozenset(name for name, at in self.stores.items() if at > epoch),
@@ -111,7 +110,7 @@ class Reset:
 
 
 def begun(before: Reset | None, here: int, work: ResetWork) -> Reset:
-    """The next reset, which does this. `before` is the newest one, None of none; `here` the epoch of this directory."""
+    """The next reset. `before` is the newest one, `here` the epoch of this directory."""
     epoch = max(now_ms(), here + 1, 0 if before is None else before.epoch + 1)
     known = before or Reset(0, "done")
     if work.everything:
@@ -122,12 +121,12 @@ def begun(before: Reset | None, here: int, work: ResetWork) -> Reset:
 
 
 def done(reset: Reset) -> Reset:
-    """The same, through. Its `work` stays: who starts knows by it where the input was to go on."""
+    """Its `work` stays: it says where the input was to continue."""
     return replace(reset, state="done")
 
 
 def newest_reset(log: Log, application_id: str) -> Reset | None:
-    """What is committed now; None when nothing was ever started over. Raises what the log raises."""
+    """The committed one, None if nothing was ever reset. Raises what the log raises."""
     with closing(log.admin()) as admin:
         place = nodes_partition(application_id)
         if place.topic not in admin.topics([place.topic]):
@@ -140,8 +139,8 @@ def newest_reset(log: Log, application_id: str) -> Reset | None:
 
 
 def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset | None) -> None:
-    """Replace what was found; None: there was no reset after all. Raises `LockedError` when another one has said
-    something meanwhile, and what the log raises."""
+    """Replace `found`; None withdraws the reset. Raises `LockedError` if another reset wrote meanwhile, and what the
+    log raises."""
     with closing(log.admin()) as admin:
         place = ensure_nodes_topic(application_id, admin)
     with closing(log.producer(f"{application_id}-reset/")) as producer:
@@ -159,7 +158,6 @@ def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset |
 
 
 def refuse_unfinished(reset: Reset | None, application_id: str) -> None:
-    """Raise `ConfigurationError` when it has begun and is not done."""
     if reset is not None and reset.state == "begun":
         raise ConfigurationError(
             f"{application_id!r} is being started over, and that was not completed: offsets, topics and state would be "
@@ -173,8 +171,7 @@ class _Followed:
 
 
 def followed_epoch(application: Path) -> int:
-    """Up to which reset this application's directory has followed; 0 of one that knows of none. Raises
-    `DamagedDataError` for a file that is none."""
+    """The epoch of this directory, 0 if it knows no reset. Raises `DamagedDataError` for a damaged file."""
     path = application / _FILE
     try:
         return decoded(_Followed, path.read_bytes()).epoch
@@ -186,12 +183,12 @@ def followed_epoch(application: Path) -> int:
 
 
 def say_followed(application: Path, epoch: int) -> None:
-    """It has nothing any more of before this reset. Raises `RetryLaterError` where nothing can be written."""
+    """Write that nothing here is older than this reset. Raises `RetryLaterError` if it cannot."""
     replace_file(application / _FILE, orjson.dumps({"epoch": epoch}))
 
 
 def is_where_it_was_put(reset: Reset | None, topic: str, partitions: Collection[tuple[int, int]]) -> bool:
-    """Whether a group's offsets (partition, next offset) of this topic are those that the newest reset gave it."""
+    """Whether these (partition, next offset) of a topic are those that the newest reset set."""
     if reset is None or reset.work is None or topic not in reset.work.offsets:
         return False
     put = reset.work.offsets[topic]

@@ -8,10 +8,12 @@
      "cluster": the log's `cluster_id`,
      "stopped": why no worker runs the application; empty while workers may}
 
-On disk: never change. Indented by two, replaced by rename. Every worker writes the same one, and reads at its start
-what the last one has counted. A worker that ends because it may not run some stores says why (`stopped`). Servers
-answer the last committed state then, but for stores whose rows are not what their Position says (`refused`). Both
-stand until a worker runs all its tasks, or a reset has deleted rows.
+On disk: never change. Indented by two, replaced by rename. Every worker writes the same file, and reads the counts of
+the last worker at its start.
+
+A worker that may not run some stores ends and says why (`stopped`). Servers then answer the last committed state,
+except of stores whose rows differ from their Position (`refused`). Both stay until a worker runs all its tasks, or a
+reset has deleted rows.
 """
 
 from __future__ import annotations
@@ -38,15 +40,15 @@ _log = logging.getLogger(__name__)
 
 
 GLOBAL_TABLES = "global"
-"""Where an id of a task is asked for: what each worker has of all partitions."""
+"""In place of a task's id: global tables, of which each worker has all partitions."""
 GLOBAL = -1
-"""In place of a subtopology: of global tables, as in Kafka Streams' ids of tasks."""
+"""In place of a subtopology: global tables, as in Kafka Streams' task ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which task family holds a store, and in how many partitions. `changelog` is None without one. `refused` says why
-    its rows must not be answered, `stopped` why no worker runs it."""
+    """The task family and the partitions of a store. `refused` says why its rows must not be answered, `stopped` why no
+    worker runs it."""
 
     subtopology: int
     partitions: int
@@ -55,14 +57,12 @@ class Placement:
     stopped: str | None = None
 
     def task_id(self, partition: int) -> str:
-        """The text of the `TaskId` that has this partition, as in `Instance.tasks`; `GLOBAL_TABLES` of those."""
+        """The text of the partition's `TaskId`, as in `Instance.tasks`; `GLOBAL_TABLES` for global tables."""
         return GLOBAL_TABLES if self.subtopology == GLOBAL else str(TaskId(self.subtopology, partition))
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSubtopology:
-    """A subtopology, its partitions, and by name what is connected in it."""
-
     ordinal: int
     partitions: int
     sources: Sequence[str]
@@ -72,8 +72,8 @@ class PublishedSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStore:
-    """Where a store is. `changelog` is None of one that is not logged; `refused` says why no worker runs it; `made_of`
-    is as of `stateline.model.unnamed_stores`, None of others."""
+    """`refused` says why no worker runs it. `made_of` is that of `stateline.model.unnamed_stores`, None for named
+    stores."""
 
     subtopology: int
     changelog: str | None
@@ -81,7 +81,7 @@ class PublishedStore:
     made_of: str | None = None
 
     def members(self) -> dict[str, Any]:
-        """As in the file, where nothing is said of a store that is not refused, or has a name of its own."""
+        """The file's members: without `refused` and `made_of` if they are None."""
         found: dict[str, Any] = {"subtopology": self.subtopology, "changelog": self.changelog}
         more = {"refused": self.refused, "made_of": self.made_of}
         return found | {name: text for name, text in more.items() if text is not None}
@@ -89,7 +89,7 @@ class PublishedStore:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTopology:
-    """What ``topology.json`` says; its members are the file's."""
+    """The content of ``topology.json``, with its members."""
 
     application_id: str
     default_isolation_level: str
@@ -108,7 +108,7 @@ class PublishedTopology:
         counted: Mapping[str, TopicInfo] = MappingProxyType({}),
         cluster: str = "",
     ) -> PublishedTopology:
-        """That of an application whose subtopologies have so many `partitions`, by ordinal."""
+        """`partitions` is by the ordinal of subtopologies."""
         subtopologies = [
             PublishedSubtopology(
                 s.ordinal,
@@ -131,7 +131,7 @@ class PublishedTopology:
 
     @classmethod
     def decode(cls, content: bytes) -> PublishedTopology:
-        """Raises `DamagedDataError` for what is none."""
+        """Raises `DamagedDataError`."""
         found = decoded(cls, content)
         ordinals = {s.ordinal for s in found.subtopologies}
         for name, store in found.stores.items():
@@ -140,11 +140,9 @@ class PublishedTopology:
         return found
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         return orjson.dumps(self, _members, orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS)
 
     def placements(self) -> dict[str, Placement]:
-        """Store → placement."""
         partitions = {s.ordinal: s.partitions for s in self.subtopologies}
         return {
             name: Placement(
@@ -154,48 +152,45 @@ class PublishedTopology:
         }
 
     def task_ids(self) -> frozenset[str]:
-        """The texts of all its `TaskId`s."""
         return frozenset(
             str(TaskId(s.ordinal, partition)) for s in self.subtopologies for partition in range(s.partitions)
         )
 
     def refusing(self, error: StoresRefusedError) -> PublishedTopology:
-        """The same, with why no worker runs it."""
+        """Add why no worker runs it."""
         reasons = {} if error.keeps_rows else error.reasons
         stores = {name: replace(store, refused=reasons.get(name, store.refused)) for name, store in self.stores.items()}
         return replace(self, stores=stores, stopped=str(error))
 
     def refused_as(self, before: PublishedTopology) -> PublishedTopology:
-        """The same, with the refusals that stand in `before`."""
+        """Take over the refusals of `before`."""
         reasons = {name: store.refused for name, store in before.stores.items()}
         stores = {name: replace(store, refused=reasons.get(name)) for name, store in self.stores.items()}
         return replace(self, stores=stores, stopped=before.stopped)
 
     def without_refusals(self) -> PublishedTopology:
-        """The same application, which workers may run."""
         stores = {name: replace(store, refused=None) for name, store in self.stores.items()}
         return replace(self, stores=stores, stopped="")
 
 
 @dataclass(frozen=True, slots=True)
 class _CountedTopics:
-    """What a worker that starts has to know of the file."""
+    """The part of the file that a starting worker needs."""
 
     topics: Mapping[str, TopicCount]
 
 
 def topology_path(application: Path) -> Path:
-    """Where the file is."""
     return application / "topology.json"
 
 
 def publish_topology(application: Path, topology: PublishedTopology) -> None:
-    """Replace what is said, for good: also after a power cut. Raises `RetryLaterError` where nothing can be written."""
+    """Replace the file, and sync it. Raises `RetryLaterError` if it cannot be written."""
     publish(topology_path(application), topology.encode(), sync=True)
 
 
 def read_topology(application: Path) -> PublishedTopology:
-    """What the file says. Raises `NotReadyError` when no worker has written it yet, or it cannot be read."""
+    """Raises `NotReadyError` if no worker has written the file yet, or it is unreadable."""
     path = topology_path(application)
     try:
         return PublishedTopology.decode(path.read_bytes())
@@ -211,10 +206,10 @@ def read_topology(application: Path) -> PublishedTopology:
 
 def read_counted(application: Path) -> dict[str, TopicInfo]:
     """Return the input topics of the stores, as the last worker counted them. Returns none if there is no such file,
-    and none with a warning if the file is not JSON. The other members of the file do not matter.
+    and none with a warning if the file is not JSON. The other members do not matter.
 
-    Raises `DamagedDataError` when what it says of them makes no sense, `RetryLaterError` when the operating system
-    refuses to read it: they may have grown since.
+    Raises `DamagedDataError` if the counts are invalid, and `RetryLaterError` if the operating system refuses to read
+    them: the topics may have grown since.
     """
     path = topology_path(application)
     try:
@@ -245,7 +240,7 @@ def read_counted(application: Path) -> dict[str, TopicInfo]:
 
 
 def read_cluster(application: Path) -> str:
-    """The cluster of the last worker's log; empty where that is not known."""
+    """The cluster of the last worker's log, empty if unknown."""
     found = _last(application)
     return "" if found is None else found.cluster
 
@@ -258,8 +253,7 @@ def _last(application: Path) -> PublishedTopology | None:
 
 
 def read_made_of(application: Path) -> dict[str, str]:
-    """What the stores without a name of their own were made of when the last worker started; empty where that is not
-    known."""
+    """What unnamed stores were made of when the last worker started, empty if unknown."""
     found = _last(application)
     return (
         {}
@@ -269,25 +263,24 @@ def read_made_of(application: Path) -> dict[str, str]:
 
 
 def publish_refusal(application: Path, error: StoresRefusedError, now: Callable[[], PublishedTopology]) -> None:
-    """Say why no worker runs the application, and leave the rest of the file; where there is none yet, `now` makes
-    it."""
+    """Add why no worker runs the application. If there is no file yet, `now` makes its content."""
     publish_topology(application, (_read(application) or now()).refusing(error))
 
 
 def publish_as_refused(application: Path, topology: PublishedTopology) -> None:
-    """As `publish_topology`, and keep the refusals of the last worker: whether they still hold is not known yet."""
+    """Publish the topology with the refusals of the last worker: whether they still hold is not known yet."""
     before = _read(application)
     publish_topology(application, topology if before is None else topology.refused_as(before))
 
 
 def publish_unrefused(application: Path) -> None:
-    """Take refusals back: workers run the application now, or what they refused was deleted."""
+    """Remove refusals: workers run the application now, or the refused stores were deleted."""
     if (found := _last(application)) is not None and found != (unrefused := found.without_refusals()):
         publish_topology(application, unrefused)
 
 
 def unreadable(path: Path, error: OSError) -> NotReadyError:
-    """What to say when the operating system refuses `path`, or what it names in the error."""
+    """The error if the operating system refuses `path`, or the path in the error."""
     return NotReadyError(
         f"{error.filename or path} cannot be read ({error.strerror or error}): give the server's user access to the "
         "state directory (state.dir), or repair it."

@@ -1,8 +1,8 @@
-"""``<application>/instances/<instance>.drain``: somebody wants this worker to leave its group for good; and
-``<application>/pipelines/<pipeline>/.drain``: that another node runs this pipeline.
+"""``<application>/instances/<instance>.drain`` asks a worker to leave its group for good.
+``<application>/pipelines/<pipeline>/.drain`` asks a driver to let another node run its pipeline.
 
-An empty file, which `stateline node drain` makes. A worker of that name that finds it hands over what it has, and takes
-nothing more until it is started anew: then it removes the file. So does a pipeline's driver. On disk: never change.
+`stateline node drain` makes these empty files. The worker or driver hands over, and takes nothing until its next start,
+which removes the file. On disk: never change.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from stateline_store.files.durable_files import refused
 
 
 def drain_path(application: Path, instance: str) -> Path:
-    """Where it is asked of this instance."""
     return instances_directory(application) / f"{instance}.drain"
 
 
 def ask_to_drain(application: Path, instance: str) -> None:
-    """Have this worker leave. Raises `RetryLaterError` where nothing can be written."""
+    """Raises `RetryLaterError` if the file cannot be written."""
     _touch(drain_path(application, instance))
 
 
 def pipeline_drain_path(directory: Path) -> Path:
-    """Where it is asked of a pipeline, in its directory."""
     return directory / ".drain"
 
 
 def ask_pipeline_to_drain(directory: Path) -> None:
-    """Have this pipeline's driver stop, and another node's go on. Raises as `ask_to_drain`."""
+    """Raises `RetryLaterError` if the file cannot be written."""
     _touch(pipeline_drain_path(directory))
 
 

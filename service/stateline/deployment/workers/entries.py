@@ -1,4 +1,4 @@
-"""What workers tell each other in ``<application.id>-nodes``, those of all nodes: what each is, and what it follows.
+"""Records of workers in ``<application.id>-nodes``: what each worker of any node is, and what it follows.
 
     key   := 0x00 "worker/" name in the group, UTF-8: its static id, or else its client id
     value := {"topology": digest of what it runs, "directory": id of its state directory, "tags": {name: text},
@@ -11,8 +11,8 @@
     value := {"stays": whether it is in its group nevertheless}         of one that cannot work                     JSON
              a tombstone when it works again
 
-In the log: never change. What else a value has is a newer build's. A worker that has gone leaves its entries: they
-count for nothing while the group has no such member.
+In the log: never change. Other members of a value come from newer builds. Entries of a worker that has gone are ignored
+while the group has no such member.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FAULT_KEY = b"\0fault/"
 _READ_PAUSE_S = 0.005
 _READ_TIMEOUT_S = 15.0
 SAID_AGAIN_S = 5.0
-"""How often one that is about to join says so; one that has not for three times as long does not any more."""
+"""A worker that is about to join repeats it at this interval. It counts for three intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """Of one worker. `topology`: `Topology.digest`; `directory`: id of its state directory; `tags`: its
-    ``client.tag.*``; `tasks`: `Topology.tasks_digest`."""
+    """`topology`: `Topology.digest`; `directory`: id of its state directory; `tags`: its ``client.tag.*``; `tasks`:
+    `Topology.tasks_digest`."""
 
     topology: str
     directory: str = ""
@@ -54,12 +54,11 @@ class WorkerEntry:
     tasks: str = ""
 
     def encode(self) -> bytes:
-        """The value of its record."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def decode(cls, value: bytes) -> WorkerEntry | None:
-        """What `encode` wrote; None for anything else, which may be a newer build's."""
+        """None for other content, which may be a newer build's."""
         try:
             found = orjson.loads(value)
             topology, directory, tags, tasks = (found[each.name] for each in fields(cls))
@@ -72,19 +71,18 @@ class WorkerEntry:
 
 @dataclass(frozen=True, slots=True)
 class StandbysEntry:
-    """What a worker follows: the tasks that have caught up, as texts. One that is `joining` says so again and again
-    (`SAID_AGAIN_S`), and waits until what will move to it, and to others because of it, has."""
+    """The tasks, as texts, with which a worker has caught up. A `joining` worker repeats that (`SAID_AGAIN_S`), and
+    waits until the tasks that will move because of it have caught up."""
 
     caught_up: frozenset[str] = frozenset()
     joining: bool = False
 
     def encode(self) -> bytes:
-        """The value of its record."""
         return orjson.dumps({"caught_up": sorted(self.caught_up), "joining": self.joining})
 
     @classmethod
     def decode(cls, value: bytes) -> StandbysEntry | None:
-        """As `WorkerEntry.decode`."""
+        """None for other content, which may be a newer build's."""
         try:
             found = orjson.loads(value)
             return cls(frozenset(map(str, found["caught_up"])), bool(found["joining"]))
@@ -94,18 +92,16 @@ class StandbysEntry:
 
 @dataclass(frozen=True, slots=True)
 class FaultEntry:
-    """Of a worker whose starts fail, or that nobody reaches: whether it `stays` in its group, or leaves it for a
-    while."""
+    """A worker whose starts fail, or that nobody reaches. It `stays` in its group, or leaves it for a while."""
 
     stays: bool
 
     def encode(self) -> bytes:
-        """The value of its record."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def decode(cls, value: bytes) -> FaultEntry | None:
-        """As `WorkerEntry.decode`."""
+        """None for other content, which may be a newer build's."""
         try:
             return cls(bool(orjson.loads(value)["stays"]))
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -113,8 +109,7 @@ class FaultEntry:
 
 
 class SaidFault(NamedTuple):
-    """A fault, at which offset it stands, and when it was said: milliseconds since the epoch, by the clock of who
-    said it."""
+    """A fault with its offset and its time in milliseconds since the epoch, by the writer's clock."""
 
     offset: int
     at_ms: int
@@ -122,12 +117,11 @@ class SaidFault(NamedTuple):
 
 
 class WorkerEntries:
-    """One worker's, on its thread. What is called raises what the log raises. `standbys` is, as of the last look with
-    `all`, what each follows by its name, and when that was said (`time.monotonic`); `faults` has what
-    those say that cannot work."""
+    """One worker's view, for its thread. Methods raise what the log raises. After `all`, `standbys` has each worker's
+    entry and its time (`time.monotonic`), and `faults` the entries of workers that cannot work."""
 
     def __init__(self, log: Log, application_id: str, own: str, entry: WorkerEntry) -> None:
-        """`own` is the worker's name in the group, `entry` what it says of itself."""
+        """`own` is the worker's name in the group."""
         self._log = log
         self._place = nodes_partition(application_id)
         self._own = own
@@ -140,24 +134,24 @@ class WorkerEntries:
         self._reset: bytes | None = None  # the newest, as it was written
 
     def say(self) -> None:
-        """Let the others know what this one is, from now on."""
+        """Write this worker's entry."""
         self._own_at = self._write(_KEY, self._entry.encode())
         if self._consumer is None:
             self._consumer = self._log.consumer()
             self._consumer.assign({self._place: 0})  # it reads ahead until somebody looks
 
     def say_standbys(self, entry: StandbysEntry) -> None:
-        """Let the others know what this one follows, from now on. After `say`."""
+        """Write what this worker follows. After `say`."""
         self._write(_STANDBYS_KEY, entry.encode())
 
     def say_fault(self, entry: FaultEntry) -> int:
-        """Let the others know that this one cannot work. Returns the offset; the next `all` has what was said before
-        it. After `say`."""
+        """Write that this worker cannot work. Returns the offset; the next `all` has everything before it. After
+        `say`."""
         self._own_at = self._write(FAULT_KEY, entry.encode())
         return self._own_at
 
     def withdraw_fault(self) -> None:
-        """Let the others know that this one works again, if it has said that it cannot. After `say`."""
+        """Write that this worker works again, if it has written a fault. After `say`."""
         self.all()
         if self.faults.pop(self._own, None) is not None:
             self._write(FAULT_KEY, None)
@@ -169,9 +163,8 @@ class WorkerEntries:
             return producer.flush()[self._place]
 
     def all(self) -> Mapping[str, tuple[int, WorkerEntry]]:
-        """What each has said last, by its name, and at which offset: all of it that was said before this one did, and
-        what has come since. Empty while the topic has gone.
-        """
+        """Each worker's last entry and its offset, by name: everything before this worker's own entry, and newer ones
+        that have arrived. Empty while the topic is missing."""
         deadline = time.monotonic() + _READ_TIMEOUT_S
         while self._consumer is not None:
             try:
@@ -208,7 +201,7 @@ class WorkerEntries:
             self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic() - age_s, standbys
 
     def newest_reset(self, admin: Admin) -> Reset | None:
-        """As `resets.newest_reset`, of all that was said before this call; None too while the topic has gone."""
+        """The newest reset written before this call. None also while the topic is missing."""
         if self._consumer is None:
             return None
         end = admin.watermarks(self._place)[1]
@@ -221,7 +214,6 @@ class WorkerEntries:
         return None if self._reset is None else Reset.decode(self._reset)
 
     def close(self) -> None:
-        """Let go of the log."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = None
@@ -235,5 +227,5 @@ def _name(key: bytes, prefix: bytes) -> str:
 
 
 def entry_name(member: GroupMember) -> str:
-    """Under which a member of the group has said what it is."""
+    """The name under which a member of the group writes its entries."""
     return member.instance_id or member.client_id

@@ -31,7 +31,7 @@ class _File:
 
 
 class FailedStarts:
-    """Of the worker of this name, which has the lock. `count` is of the processes before this one."""
+    """Failed starts of the worker that has this name's lock. `count` is that of earlier processes."""
 
     def __init__(self, application: Path, instance: str) -> None:
         self.path = instances_directory(application) / f"{instance}.starts"
@@ -51,16 +51,16 @@ class FailedStarts:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the file is there: an operator may delete it."""
+        """Whether the file exists. An operator may delete it."""
         return self.path.exists()
 
     def joined(self) -> None:
-        """The worker joins its group: this start has failed unless `forget` is called. Raises `StorageError`."""
+        """The worker joins its group: the start counts as failed until `forget`. Raises `StorageError`."""
         publish(self.path, orjson.dumps(_File(self.count + 1)))
         self.is_pending, self._runs_s = True, None
 
     def runs(self) -> bool:
-        """All tasks run at this moment. Returns whether they have for so long that the start has succeeded."""
+        """All tasks run now. Returns whether they have run long enough for a successful start."""
         now_s = monotonic()
         self._runs_s = self._runs_s or now_s
         if now_s >= self._runs_s + _WORKED_S:

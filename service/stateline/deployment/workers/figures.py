@@ -1,11 +1,10 @@
-"""``<application>/instances/<instance>.figures``: what a worker has counted of its own work, for `/metrics`.
+"""``<application>/instances/<instance>.figures``: a worker's counters, for `/metrics`.
 
     {"instance", "updated_at_ms", "totals": {…}, "rates": {…}, "ratios": {…}, "commit_latency": {…},
      "skipped", "dead_lettered", "dropped_by_operators", "uncommitted_bytes", "uncommitted_max_bytes",
      "block_cache_usage", "lag": {task: {topic: offsets}}, "dropped": {task: puts},
      "rocksdb": {task: {store: {property: value}}},
-     "standbys": {task: {"records": that its copy lacks, "ms": for how long it has
-     lacked some; null when unknown}},
+     "standbys": {task: {"records": that its copy lacks, "ms": for how long it has lacked some; null when unknown}},
      "stores": {task: {store: {"commit_rate", "commit_latency_avg_s", "commit_latency_max_s", "uncommitted_bytes"}}},
      "steps": {step: {"taken": records, "dropped": {reason: records}}}}
 
@@ -28,7 +27,7 @@ _SUFFIX = ".figures"
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Everything that only grows, since the worker's start. Seconds are those of work, not of the clock."""
+    """Counters since the worker's start. Seconds are seconds of work."""
 
     commits: int
     forced_commits: int
@@ -44,7 +43,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, of the last 30 seconds."""
+    """Per second, over the last 30 seconds."""
 
     commits: float
     processed: float
@@ -54,7 +53,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Shares of the time of the last 30 seconds."""
+    """Shares of the last 30 seconds."""
 
     commit: float
     process: float
@@ -62,7 +61,7 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True)
 class CommitLatency:
-    """Of the commits of the last 30 seconds; None without one."""
+    """Over the last 30 seconds; None without a commit."""
 
     avg_s: float | None
     max_s: float | None
@@ -70,8 +69,7 @@ class CommitLatency:
 
 @dataclass(frozen=True, slots=True)
 class StandbyLag:
-    """Of a standby, or a task that is to be one: how many records it lacks, and for how long it has lacked some; None
-    for unknown."""
+    """How many records a standby, or a future one, lacks, and for how long. None if unknown."""
 
     records: int | None
     ms: int | None
@@ -79,8 +77,8 @@ class StandbyLag:
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """Of a store of a task, KIP-892's: calls of `commit` per second, and what they took, of the last 30 seconds (None
-    without one); about how many bytes the next one frees, 0 for a store without transactions."""
+    """A store of a task, as in KIP-892: calls of `commit` per second and their latency over the last 30 seconds, None
+    without one. `uncommitted_bytes` is about the size of the next commit, 0 for a store without transactions."""
 
     commit_rate: float
     commit_latency_avg_s: float | None
@@ -90,8 +88,7 @@ class StoreFigures:
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Of a step: the records that it was given since the worker's start, and those of them that it dropped, by
-    reason."""
+    """Records that a step has got since the worker's start, and its dropped ones by reason."""
 
     taken: int
     dropped: Mapping[str, int]
@@ -99,9 +96,8 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker's; its members are the file's. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by task, the
-    task ``global`` for global tables; what is not known is left out of them. `uncommitted_max_bytes` is -1 for no
-    limit."""
+    """One worker's figures, with the members of the file. `lag`, `dropped`, `rocksdb`, `standbys` and `stores` are by
+    task; ``global`` has global tables. Unknown figures are left out. `uncommitted_max_bytes` is -1 without a limit."""
 
     instance: str
     updated_at_ms: int
@@ -124,19 +120,17 @@ class WorkerFigures:
 
     @classmethod
     def decode(cls, content: bytes) -> WorkerFigures:
-        """Raises `DamagedDataError` for what is none, or of another version."""
+        """Raises `DamagedDataError` for other content or another version."""
         return decoded(cls, content)
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         return orjson.dumps(self, option=orjson.OPT_INDENT_2)
 
 
 def figures_path(application: Path, instance: str) -> Path:
-    """Where this instance tells them."""
     return instances_directory(application) / f"{instance}{_SUFFIX}"
 
 
 def instance_of(name: str) -> str | None:
-    """The instance whose figures a file of this name has; None of another file."""
+    """The instance whose figures are in the file of this name, None for another file."""
     return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None

@@ -1,4 +1,4 @@
-"""``<application>/instances/<instance>.json``: a worker process, as it describes itself to servers.
+"""``<application>/instances/<instance>.json``: a worker process, described for servers.
 
     {"instance", "process_id": UUID of the directory, "member_id": by which its consumer group knows it, or null,
      "generation": of the group when it was given the tasks, -1 of none, "pid",
@@ -7,8 +7,8 @@
      "global_tables": "restoring" | "running", or null of an application without any,
      "drained": whether it was asked to drain and has handed over what it had}
 
-On disk: never change. Indented by two, replaced by rename. ``<instance>.lock`` beside it is locked while the worker
-lives, and says how often one was started; one that was killed leaves its file.
+On disk: never change. Indented by two, replaced by rename. A killed worker leaves its file. ``<instance>.lock`` beside
+it is locked while the worker lives, and has the number of its starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stateline_store import DamagedDataError
 _LOCK = ".lock"  # on disk: never change
 _COUNT_BYTES = 21  # on disk: never change
 STANDBY = "standby"
-"""Of a task that another node has and that this worker follows. On disk: never change."""
+"""The state of a task that another worker has and this one follows. On disk: never change."""
 
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One worker process; its members are the file's. `process_id` is the `StateDirectory`'s. It may be gone."""
+    """A worker process, with the members of the file. `process_id` is the `StateDirectory`'s. The process may have
+    ended."""
 
     instance: str
     process_id: UUID | None = None
@@ -50,35 +51,32 @@ class Instance:
     drained: bool = False
 
     def state_of(self, task_id: str) -> str | None:
-        """The state of this task, or of `GLOBAL_TABLES`; None of what it does not have."""
+        """The state of this task, or of `GLOBAL_TABLES`; None if the worker does not have it."""
         return self.global_tables if task_id == GLOBAL_TABLES else self.tasks.get(task_id)
 
     def has(self, task_id: str) -> bool:
-        """Whether its group has given it this task; one that it follows as a standby is another worker's."""
+        """Whether its group has assigned this task to it. A standby is another worker's task."""
         return self.state_of(task_id) not in (None, STANDBY)
 
     @classmethod
     def decode(cls, content: bytes) -> Instance:
-        """Raises `DamagedDataError` for what is none."""
+        """Raises `DamagedDataError`."""
         return decoded(cls, content)
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         return orjson.dumps(self, str, orjson.OPT_INDENT_2)
 
 
 def instance_path(application: Path, instance: str) -> Path:
-    """Where this instance describes itself."""
     return instances_directory(application) / f"{instance}.json"
 
 
 def lock_path(application: Path, instance: str) -> Path:
-    """What this instance has locked while it lives."""
     return instances_directory(application) / f"{instance}{_LOCK}"
 
 
 def locked_instances(application: Path) -> list[str]:
-    """The instances that were ever started here; none where that cannot be read."""
+    """The instances that were ever started here; none if that cannot be read."""
     try:
         names = os.listdir(instances_directory(application))
     except OSError:
@@ -87,7 +85,7 @@ def locked_instances(application: Path) -> list[str]:
 
 
 def starts(application: Path, instance: str) -> int | None:
-    """How often this instance was started; None where its lock does not say so."""
+    """How often this instance was started; None if its lock does not say so."""
     try:
         text = lock_path(application, instance).read_bytes()[:_COUNT_BYTES].strip()
     except OSError:
@@ -96,19 +94,18 @@ def starts(application: Path, instance: str) -> int | None:
 
 
 def counted(times: int) -> bytes:
-    """What the lock says of so many starts: always as long, so that it replaces what was there."""
+    """The lock's content for this number of starts. Its length is fixed, so that it replaces the old content."""
     return b"%*d\n" % (1 - _COUNT_BYTES, times)
 
 
 def instances_directory(application: Path) -> Path:
-    """Where all workers of the application on this machine have their files."""
     return application / "instances"
 
 
 def read_instances(application: Path) -> dict[str, Instance]:
-    """Instance → its description. A file that makes no sense is left out, with a warning.
+    """Instance → its description. A damaged file is left out with a warning.
 
-    Raises `NotReadyError` when the operating system refuses the directory or a file.
+    Raises `NotReadyError` if the operating system refuses the directory or a file.
     """
     instances = {}
     for path in _instance_files(instances_directory(application)):
@@ -126,7 +123,7 @@ def read_instances(application: Path) -> dict[str, Instance]:
 
 
 def _instance_files(directory: Path) -> list[Path]:
-    """Not by `glob`, to which a directory that may not be read is an empty one."""
+    """`glob` would take an unreadable directory for an empty one."""
     try:
         return sorted(directory / name for name in os.listdir(directory) if name.endswith(".json"))
     except FileNotFoundError:
