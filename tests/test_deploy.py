@@ -22,9 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.server.test_workers_metrics import TOLD
 from stateline.cli.nodes.certificates import make_authority, make_certificate
-from stateline.config.loading import load_config
+from stateline.config.loading import PREFIX, load_config
 from stateline.config.settings import Config
-from stateline.config.sources import PREFIX
 from stateline.deployment.workers.figures import WorkerFigures
 from stateline.dsl.app import App
 from stateline.problem_kinds import PROBLEMS

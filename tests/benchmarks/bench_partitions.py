@@ -18,7 +18,7 @@ from pathlib import Path
 
 from figures import at_most
 
-from stateline.processes.open_files import allow_many
+from stateline.processes.machine import allow_many
 from stateline_store import KeyValueStore, SecondaryReader, StoreContext
 
 PARTITIONS = 200

@@ -19,7 +19,7 @@ from processes import until  # finds the tests' modules, too
 from stateline import App, InputRecord, StoreView, serdes, stores
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
-from stateline.processes.open_files import allow_many
+from stateline.processes.machine import allow_many
 from stateline.worker.loop.worker import Worker
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.running_worker import configured, create

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from chaos.node_scene import NodeScene
 from stateline.deployment.nodes_topic import nodes_partition
-from stateline.deployment.workers.drain_request import ask_to_drain
+from stateline.deployment.workers.instance_file import ask_to_drain
 from support.processes.host_nodes import Node, make_keys
 from support.processes.small_disk import full
 

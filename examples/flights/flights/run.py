@@ -34,7 +34,7 @@ from flights.time_checks import check_times
 from flights.tour import Replay, Tour
 from stateline.client import NEVER, Client
 from stateline.log import Log, open_log
-from stateline.processes.free_memory import free_bytes
+from stateline.processes.machine import free_bytes
 
 DEFAULT_STATE_DIR = Path(".stateline/demo")
 

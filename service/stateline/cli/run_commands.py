@@ -115,9 +115,8 @@ def _supervise(
     from functools import partial
 
     from stateline.processes.application import SERVER, listening_child
-    from stateline.processes.renewal import Renewal
+    from stateline.processes.renewal import Renewal, SourceFiles
     from stateline.processes.run_plan import RunPlan
-    from stateline.processes.source_files import SourceFiles
     from stateline.processes.supervisor import Supervisor
     from stateline.server.listeners import listening
     from stateline.server.stand_in import StandIn

@@ -6,17 +6,19 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from stateline.processes.logging import use_log_format
+from stateline_store import InvalidArgumentError
 
 if TYPE_CHECKING:
     from stateline.config.settings import Config
     from stateline.dsl.app import App
 
 logger = logging.getLogger(__name__)
+Word = TypeVar("Word", bound=str)
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App: flights:app is `app` in flights.py.")]
 Settings = Annotated[
@@ -73,3 +75,26 @@ def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[
     for setting in settings or ():
         passed += ["--set", setting]
     return passed
+
+
+def word_of(option: str, given: str, among: Sequence[Word]) -> Word:
+    """The given word. Raises `InvalidArgumentError` with the option, its value and the accepted words."""
+    from stateline.serde.plain import shown
+
+    for word in among:
+        if word == given:
+            return word
+    raise InvalidArgumentError(f"{option} {shown(given)}: {' or '.join(among)} is accepted.")
+
+
+def confirmed(question: str, *, yes: bool, before: str = "") -> bool:
+    """Ask on standard error unless `yes`, and return the answer. Raises `InvalidArgumentError` if nobody can answer.
+    `before` is what to do before giving --yes."""
+    try:
+        return yes or typer.confirm(question, err=True)
+    except typer.Abort as error:
+        if sys.stdin is not None and sys.stdin.isatty():  # by Ctrl-C or Ctrl-D
+            return False
+        raise InvalidArgumentError(
+            f"Nobody has answered, so nothing was done: give --yes where nobody can be asked{before}."
+        ) from error

@@ -128,7 +128,7 @@ def remove(name: Name, file: TokensPath = None) -> None:
 
 def tokens_file(given: Path | None) -> Path:
     """The given file, or that of ./stateline.toml. Raises `ConfigurationError` if neither names one."""
-    from stateline.config.sources import from_tree
+    from stateline.config.loading import from_tree
 
     if given is None:
         try:

@@ -17,48 +17,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
+from stateline.config import types
 from stateline.config.embedded import EMBEDDED, embedded_path
 from stateline.config.secrets import HIDDEN, is_secret
-from stateline.config.types import (
-    AccessLogging,
-    Allowed,
-    BytesOrUnlimited,
-    BytesPerSecond,
-    Count,
-    CountOrNone,
-    CountOrUnlimited,
-    Directory,
-    Guarantee,
-    Handler,
-    Isolation,
-    LogFormat,
-    Milliseconds,
-    MillisecondsOrUnlimited,
-    MillisecondsToAdd,
-    OptionalAddress,
-    OptionalAddresses,
-    OptionalFile,
-    OptionalListen,
-    OptionalNames,
-    OptionalNodeName,
-    OptionalOrigins,
-    OptionalSharedLocation,
-    OptionalText,
-    OptionalUrl,
-    PassedOn,
-    Percent,
-    PipelineDrivers,
-    Port,
-    ProductionHandler,
-    Replication,
-    Servers,
-    Switch,
-    Text,
-    TracingExporter,
-    Upgrade,
-    UpgradeFrom,
-    Wait,
-)
 from stateline_store.state_store import IsolationLevel
 
 
@@ -77,19 +38,19 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    application_id: Text
+    application_id: types.Text
     """The application's name: its consumer group, its state directory, the prefix of its internal topics."""
-    bootstrap_servers: Servers = EMBEDDED
+    bootstrap_servers: types.Servers = EMBEDDED
     """Where topics live: the embedded log (in the state directory, or in the file PATH), or Kafka brokers."""
-    processing_guarantee: Guarantee = "at_least_once"
+    processing_guarantee: types.Guarantee = "at_least_once"
     """exactly_once_v2 commits results and input offsets in one Kafka transaction."""
-    commit_interval_ms: Milliseconds = Field(
+    commit_interval_ms: types.Milliseconds = Field(
         default_factory=lambda data: 100 if data.get("processing_guarantee") == "exactly_once_v2" else 30_000
     )
     """How often stores and offsets are committed: 30000 unless set, 100 under exactly_once_v2."""
-    state_dir: Directory = Path(".stateline")
+    state_dir: types.Directory = Path(".stateline")
     """Stores live in <state.dir>/<application.id>. Never a directory that the system cleans, such as /tmp."""
-    default_state_isolation_level: Isolation = Field(
+    default_state_isolation_level: types.Isolation = Field(
         default_factory=lambda data: (
             IsolationLevel.READ_COMMITTED
             if data.get("processing_guarantee") == "exactly_once_v2"
@@ -97,177 +58,177 @@ class Config(BaseModel):
         )
     )
     """Isolation level of queries that name none: READ_UNCOMMITTED, or READ_COMMITTED under exactly_once_v2."""
-    repartition_purge_interval_ms: Milliseconds = 30_000
+    repartition_purge_interval_ms: types.Milliseconds = 30_000
     """How often committed records of repartition topics are deleted."""
-    statestore_uncommitted_max_bytes: BytesOrUnlimited = 64 * 1024 * 1024
+    statestore_uncommitted_max_bytes: types.BytesOrUnlimited = 64 * 1024 * 1024
     """A worker commits early if its buffers would exceed its share of this, one num.workers-th."""
-    state_cleanup_delay_ms: Milliseconds = 600_000
+    state_cleanup_delay_ms: types.Milliseconds = 600_000
     """A task's directory unused for this long is deleted, unless a store in it could not be rebuilt."""
-    automatic_state_relocation: Switch = True
+    automatic_state_relocation: types.Switch = True
     """Move stores whose subtopology has a new number. false: refuse to start, and show where they are."""
-    upgrade_from: UpgradeFrom = None
+    upgrade_from: types.UpgradeFrom = None
     """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
-    upgrade_mode: Upgrade = None
+    upgrade_mode: types.Upgrade = None
     """in_place builds the new files beside the plain ones; roll_over leaves that to standbys and new nodes."""
-    statestore_sync: Switch = False
+    statestore_sync: types.Switch = False
     """fsync each commit. Without it, a power cut can lose the last commits. They are then replayed."""
-    node_name: OptionalNodeName = None
+    node_name: types.OptionalNodeName = None
     """This machine's name in the whole application. Unset: the host's name. One directory, one name."""
-    node_url: OptionalUrl = None
+    node_url: types.OptionalUrl = None
     """Where clients reach this node's HTTP. Unset: the server's address, unless it listens on every address."""
-    node_peer_listen: OptionalListen = None
+    node_peer_listen: types.OptionalListen = None
     """Where other nodes reach this one. Unset: any free port, of server.host with certificates, else of 127.0.0.1."""
-    node_peer_advertised: OptionalAddress = None
+    node_peer_advertised: types.OptionalAddress = None
     """The address given to other nodes, if it is not the one of node.peer.listen."""
-    node_peer_tls_certificate_file: OptionalFile = None
+    node_peer_tls_certificate_file: types.OptionalFile = None
     """This node's certificate as PEM, issued to its name. On a link by TLS, both nodes show theirs."""
-    node_peer_tls_key_file: OptionalFile = None
+    node_peer_tls_key_file: types.OptionalFile = None
     """The certificate's private key, as PEM, without a password."""
-    node_peer_tls_ca_file: OptionalFile = None
+    node_peer_tls_ca_file: types.OptionalFile = None
     """The authority that signed the certificates of all nodes and of nobody else, as PEM."""
-    node_peer_secret_file: OptionalFile = None
+    node_peer_secret_file: types.OptionalFile = None
     """For nodes of one machine, instead of certificates: a file with a secret that all of them have."""
-    node_leave: Switch = False
+    node_leave: types.Switch = False
     """A node that is stopped leaves its group for good. Others get its tasks at once, not after its session."""
-    node_copy_max_bytes_per_second: BytesPerSecond = 52_428_800
+    node_copy_max_bytes_per_second: types.BytesPerSecond = 52_428_800
     """Limit for copying stores' files to a node that begins to follow them. 0: neither send nor fetch any."""
-    num_standby_replicas: CountOrNone = 0
+    num_standby_replicas: types.CountOrNone = 0
     """Copies of each task on other nodes. They follow its changelogs. If its node is lost, one takes over."""
-    max_warmup_replicas: Count = 2
+    max_warmup_replicas: types.Count = 2
     """Standbys that catch up on a worker at a time. The next begins when one has caught up."""
-    acceptable_recovery_lag: CountOrNone = 10_000
+    acceptable_recovery_lag: types.CountOrNone = 10_000
     """A standby that lacks at most this many records has caught up: its task may move there."""
-    rack_aware_assignment_tags: OptionalNames = None
+    rack_aware_assignment_tags: types.OptionalNames = None
     """Names of client.tag.* in which nodes with further copies of a task are to differ, as zone,rack."""
-    group_instance_id: OptionalText = None
+    group_instance_id: types.OptionalText = None
     """Static membership: a restarted worker of this name keeps its tasks and its disk. Unset: <node>-<instance>."""
-    session_timeout_ms: Milliseconds = 45_000
+    session_timeout_ms: types.Milliseconds = 45_000
     """After this long without a heartbeat a worker's tasks go to others."""
-    transaction_timeout_ms: Milliseconds = 60_000
+    transaction_timeout_ms: types.Milliseconds = 60_000
     """After this long the broker aborts an open transaction."""
-    max_poll_interval_ms: Milliseconds = 300_000
+    max_poll_interval_ms: types.Milliseconds = 300_000
     """After this long without a poll a worker counts as stuck."""
-    max_partition_skew_ms: MillisecondsOrUnlimited = 10_000
+    max_partition_skew_ms: types.MillisecondsOrUnlimited = 10_000
     """How far in event time a partition is read ahead of another one that has no records yet; -1: in the order read."""
-    max_task_idle_ms: Wait = 1_000
+    max_task_idle_ms: types.Wait = 1_000
     """How long a partition without records, or one that restores, holds back partitions that are further ahead."""
-    deserialization_exception_handler: Handler = "fail"
+    deserialization_exception_handler: types.Handler = "fail"
     """How to handle a record that cannot be read."""
-    processing_exception_handler: Handler = "fail"
+    processing_exception_handler: types.Handler = "fail"
     """How to handle a record whose processor raises."""
-    production_exception_handler: ProductionHandler = "fail"
+    production_exception_handler: types.ProductionHandler = "fail"
     """How to handle a forwarded record that the log refuses."""
-    dead_letter_topic: OptionalText = None
+    dead_letter_topic: types.OptionalText = None
     """The topic of dead letters, for handlers of dead-letter (errors.dead.letter.queue.topic.name)."""
-    max_timestamp_ahead_ms: MillisecondsOrUnlimited = -1
+    max_timestamp_ahead_ms: types.MillisecondsOrUnlimited = -1
     """A record whose timestamp is further ahead of the worker's clock counts as unreadable."""
-    replication_factor: Replication = -1
+    replication_factor: types.Replication = -1
     """The replication factor of changelog and repartition topics that Stateline creates."""
-    windowstore_changelog_additional_retention_ms: MillisecondsToAdd = 86_400_000
+    windowstore_changelog_additional_retention_ms: types.MillisecondsToAdd = 86_400_000
     """How much longer than its store a changelog of windows or sessions keeps records, for clocks that differ."""
-    server_host: Text = "127.0.0.1"
+    server_host: types.Text = "127.0.0.1"
     """The address that the server listens on."""
-    server_port: Port = 8000
+    server_port: types.Port = 8000
     """The port that the server listens on."""
-    server_wait_max_ms: Wait = 60_000
+    server_wait_max_ms: types.Wait = 60_000
     """The largest wait_ms of a query; a larger one is refused."""
-    server_limit_default: Count = 1_000
+    server_limit_default: types.Count = 1_000
     """Entries on a page of a query that names no limit."""
-    server_limit_max: Count = 10_000
+    server_limit_max: types.Count = 10_000
     """The largest limit of a query."""
-    server_body_max_bytes: Count = 4 * 1024 * 1024
+    server_body_max_bytes: types.Count = 4 * 1024 * 1024
     """The largest body of a request. All large bodies of a process together may have 16 times as much."""
-    server_processes: Count = 1
+    server_processes: types.Count = 1
     """Server processes behind the port. Each can use one core."""
-    server_drain_ms: Wait = 0
+    server_drain_ms: types.Wait = 0
     """How long a server that is stopped still accepts requests, while /readyz says 503."""
-    server_access_log: AccessLogging = "off"
+    server_access_log: types.AccessLogging = "off"
     """A log line for each request, or for slow and failed ones."""
-    server_slow_query_ms: Wait = 1_000
+    server_slow_query_ms: types.Wait = 1_000
     """A request that takes this long is slow."""
-    server_follow_ms: Wait = 300_000
+    server_follow_ms: types.Wait = 300_000
     """Store partitions queried within this time follow each commit. Others follow less often."""
-    server_cursor_ttl_ms: Milliseconds = 60_000
+    server_cursor_ttl_ms: types.Milliseconds = 60_000
     """How long after its last page a cursor is kept."""
-    server_cursors_max: Count = 256
+    server_cursors_max: types.Count = 256
     """Cursors of a server process. Beyond it, the caller with the most loses the least recently used one."""
-    server_cursors_max_bytes: Count = 1_073_741_824
+    server_cursors_max_bytes: types.Count = 1_073_741_824
     """Files on disk kept only for cursors and streams. Beyond it, the caller with the most loses its first cursor."""
-    server_snapshots_max: Count = 16
+    server_snapshots_max: types.Count = 16
     """Snapshots of an application at a time. One more gets TOO_MANY_REQUESTS."""
-    server_snapshots_max_bytes: BytesOrUnlimited = 10_737_418_240
+    server_snapshots_max_bytes: types.BytesOrUnlimited = 10_737_418_240
     """Bytes on disk kept only for snapshots. Beyond it, no snapshot is made and no lease extended."""
-    server_snapshot_ttl_max_ms: Milliseconds = 3_600_000
+    server_snapshot_ttl_max_ms: types.Milliseconds = 3_600_000
     """The longest lease of a snapshot, from its start or renewal. A longer one is refused."""
-    server_query_timeout_ms: Milliseconds = 60_000
+    server_query_timeout_ms: types.Milliseconds = 60_000
     """How long a query may work before its answer begins, without wait_ms. Then it gets TOO_MANY_REQUESTS."""
-    server_scans_max: CountOrUnlimited = 64
+    server_scans_max: types.CountOrUnlimited = 64
     """Scans that a server process runs at a time, without waiting ones. One more gets TOO_MANY_REQUESTS."""
-    server_rate_limit: CountOrUnlimited = -1
+    server_rate_limit: types.CountOrUnlimited = -1
     """Requests per second of a token, or of an address without one, at a server process. More get TOO_MANY_REQUESTS."""
-    server_caller_share_percent: Percent = 50
+    server_caller_share_percent: types.Percent = 50
     """How much of the snapshots, scans, change feeds and large bodies one caller (token or address) may have."""
-    server_forwarded_allow_ips: OptionalAddresses = None
+    server_forwarded_allow_ips: types.OptionalAddresses = None
     """Proxies whose X-Forwarded-For is trusted, where server.rate.limit counts addresses. Unset: none."""
-    server_cors_origins: OptionalOrigins = None
+    server_cors_origins: types.OptionalOrigins = None
     """Origins whose pages may ask the server from a browser, and read its answers."""
-    server_tokens_file: OptionalFile = None
+    server_tokens_file: types.OptionalFile = None
     """The permissions of tokens: a file that `stateline token` writes. Unset: everyone may ask everything."""
-    server_tls_certificate_file: OptionalFile = None
+    server_tls_certificate_file: types.OptionalFile = None
     """The server's certificate and its intermediates, as PEM, for TLS (needs server.tls.key.file)."""
-    server_tls_key_file: OptionalFile = None
+    server_tls_key_file: types.OptionalFile = None
     """The certificate's private key, as PEM, without a password."""
-    server_insecure: Switch = False
+    server_insecure: types.Switch = False
     """Something else guards the server: without tokens, listen on any address, and accept any host name."""
-    server_changes_max: Count = 64
+    server_changes_max: types.Count = 64
     """Change feeds at a time. One more is refused with 429."""
-    server_changes_buffer_bytes: Count = 1024 * 1024
+    server_changes_buffer_bytes: types.Count = 1024 * 1024
     """How much may wait for the reader of a change feed. About as much is read ahead from Kafka."""
-    server_changes_slow_ms: Milliseconds = 30_000
+    server_changes_slow_ms: types.Milliseconds = 30_000
     """A reader of a change feed that takes nothing for this long is disconnected."""
-    server_changes_heartbeat_ms: Milliseconds = 5_000
+    server_changes_heartbeat_ms: types.Milliseconds = 5_000
     """How often a change feed without changes sends a heartbeat."""
-    num_workers: Count = 1
+    num_workers: types.Count = 1
     """Worker processes that `stateline run` starts."""
-    worker_stop_timeout_ms: Milliseconds = 60_000
+    worker_stop_timeout_ms: types.Milliseconds = 60_000
     """How long a worker of `stateline run` may take to commit and close its stores. After that it is killed."""
-    log_format: LogFormat = "text"
+    log_format: types.LogFormat = "text"
     """The format of the processes' logs: lines of text, or an object of JSON on each line."""
-    tracing_exporter: TracingExporter = "none"
+    tracing_exporter: types.TracingExporter = "none"
     """OpenTelemetry traces: none, or sent by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT (needs stateline[otel])."""
-    spark_master: Text = "local[2]"
+    spark_master: types.Text = "local[2]"
     """The Spark master that pipelines run on."""
-    spark_jars: OptionalText = None
+    spark_jars: types.OptionalText = None
     """Spark's Kafka connector: a folder of jars (default: share/stateline/spark-jars), or Maven coordinates."""
-    spark_trigger_interval_ms: Wait = 500
+    spark_trigger_interval_ms: types.Wait = 500
     """The pause between the starts of two micro-batches of a pipeline; 0 starts the next at once."""
-    pipeline_drivers: PipelineDrivers = "each"
+    pipeline_drivers: types.PipelineDrivers = "each"
     """Under `stateline run`: a driver process per pipeline, or one for all of them, which takes less memory."""
-    pipeline_node: OptionalText = None
+    pipeline_node: types.OptionalText = None
     """The node (node.name) that runs the pipelines, with several nodes. Unset: the first that has started them."""
-    pipeline_checkpoint_location: OptionalSharedLocation = None
+    pipeline_checkpoint_location: types.OptionalSharedLocation = None
     """Where all nodes reach pipelines' checkpoints, so that another can take over. Unset: below state.dir, on one."""
-    pipeline_max_offsets_per_trigger: Count = 200_000
+    pipeline_max_offsets_per_trigger: types.Count = 200_000
     """How many records of each topic a micro-batch of a pipeline reads at most (Spark's maxOffsetsPerTrigger)."""
-    pipeline_transaction_timeout_max_ms: Milliseconds = 900_000
+    pipeline_transaction_timeout_max_ms: types.Milliseconds = 900_000
     """The longest write of a large micro-batch: at most the brokers' transaction.max.timeout.ms."""
-    pipeline_results_port: Port = 0
+    pipeline_results_port: types.Port = 0
     """Where a pipeline's driver receives results of executors, or one of the next 15 ports. 0: any free one."""
-    pipeline_restart_max_ms: Milliseconds = 30_000
+    pipeline_restart_max_ms: types.Milliseconds = 30_000
     """The longest pause before a failed pipeline starts again. The first is 500 ms, and each doubles the last."""
-    client_tag: PassedOn = Field(default_factory=dict)
+    client_tag: types.PassedOn = Field(default_factory=dict)
     """client.tag.*: where this node stands, as client.tag.zone; rack.aware.assignment.tags says which of them count."""
-    consumer: PassedOn = Field(default_factory=dict)
+    consumer: types.PassedOn = Field(default_factory=dict)
     """consumer.*: settings of librdkafka's consumer."""
-    producer: PassedOn = Field(default_factory=dict)
+    producer: types.PassedOn = Field(default_factory=dict)
     """producer.*: settings of librdkafka's producer."""
-    admin: PassedOn = Field(default_factory=dict)
+    admin: types.PassedOn = Field(default_factory=dict)
     """admin.*: settings of librdkafka's admin client."""
-    topic: PassedOn = Field(default_factory=dict)
+    topic: types.PassedOn = Field(default_factory=dict)
     """topic.*: settings of the changelog and repartition topics that Stateline creates, as topic.segment.ms."""
-    schema_registry: PassedOn = Field(default_factory=dict)
+    schema_registry: types.PassedOn = Field(default_factory=dict)
     """schema.registry.*: settings of confluent-kafka's Schema Registry client, as schema.registry.url."""
-    spark: PassedOn = Field(default_factory=dict)
+    spark: types.PassedOn = Field(default_factory=dict)
     """spark.*: settings of the Spark session, here under their full names (spark.sql.shuffle.partitions)."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -381,7 +342,7 @@ def dotted_name(field: str) -> str:
 def allowed_values(field: str) -> str:
     """The allowed values of this field's setting, for error messages."""
     metadata = Config.model_fields[field].metadata
-    return next(mark.text for mark in metadata if isinstance(mark, Allowed))
+    return next(mark.text for mark in metadata if isinstance(mark, types.Allowed))
 
 
 def as_text(value: object) -> str:

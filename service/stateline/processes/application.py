@@ -11,7 +11,7 @@ from stateline.config.directory import make_state_directory
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.processes.child import HAND_OVER, LEAVE, Child
-from stateline.processes.spark_submit import is_submitted
+from stateline.processes.machine import is_submitted
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
 from stateline_store.files.directory import TaskLock
 

@@ -16,7 +16,7 @@ import pyspark
 
 from stateline.config.settings import Config
 from stateline.log import Log
-from stateline.processes.spark_submit import is_submitted
+from stateline.processes.machine import is_submitted
 from stateline_store import ConfigurationError
 
 JARS = Path(sys.prefix) / "share" / "stateline" / "spark-jars"

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.checkpoint_location import is_url
-from stateline.processes.spark_submit import is_submitted
+from stateline.processes.machine import is_submitted
 from stateline.spark.classic import refuse_connect
 from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError

@@ -14,8 +14,7 @@ from uuid import uuid4
 import pytest
 
 from stateline import App, StoreView, TumblingWindows, serdes, stores
-from stateline.cli.check.findings import Report
-from stateline.cli.check.report import report_as_text, topology_tree
+from stateline.cli.check.report import Report, report_as_text, topology_tree
 from stateline.cli.check.run import check
 from stateline.cli.main import main
 from stateline.cli.reset.scope import Asked, check_scope, scope_of

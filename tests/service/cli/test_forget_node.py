@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateline.cli.nodes.forget import forget_node
+from stateline.cli.nodes.known import forget_node
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.nodes_topic import NodeEntry, ensure_nodes_topic, known_nodes, say_node

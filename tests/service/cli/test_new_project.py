@@ -16,8 +16,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML brings no types of its own
 
 from stateline.cli import main
 from stateline.cli.new_project import project_files
-from stateline.config.loading import load_config
-from stateline.config.sources import PREFIX
+from stateline.config.loading import PREFIX, load_config
 from stateline_store import InvalidArgumentError
 from support import TESTS
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from stateline import serdes
-from stateline.cli.reset import run
+from stateline.cli.reset import execution
 from stateline.cli.reset.running import running_here
 from stateline.cli.reset.scope import Asked
 from stateline.cli.reset.where_to import WhereTo
@@ -98,7 +98,7 @@ class Scene:
     def reset(self, asked: Asked | None = None, *, disk: str = "one", dry_run: bool = False) -> list[str]:
         """What it said."""
         said: list[str] = []
-        run.reset(
+        execution.reset(
             self.app, self.config(disk), asked or Asked(), dry_run=dry_run, agreed=lambda: True, say=said.append,
             warn=said.append,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.pipelines.checkpoint_location import location_id
 from stateline.deployment.pipelines.lease import PipelineLease, Seen, State, lease_group, next_state
-from stateline.deployment.workers.drain_request import pipeline_drain_path
+from stateline.deployment.workers.instance_file import pipeline_drain_path
 from stateline_store import ConfigurationError, TaskLock
 from support.kafka.shared_broker import SharedBroker
 from support.processes.pipelines_node import refusal

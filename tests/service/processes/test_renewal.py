@@ -14,8 +14,7 @@ import pytest
 
 from stateline.processes import renewal
 from stateline.processes.child import HAND_OVER, Child
-from stateline.processes.renewal import NewCode, Renewal
-from stateline.processes.source_files import SourceFiles
+from stateline.processes.renewal import NewCode, Renewal, SourceFiles
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.processes.source_files import LOOK_INTERVAL_S, SourceFiles
+from stateline.processes.renewal import LOOK_INTERVAL_S, SourceFiles
 
 
 class Watched:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.spark import departures as d
-from stateline.cli.reset import run
+from stateline.cli.reset import execution
 from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config
 from stateline.deployment.stores.resets import followed_epoch, newest_reset, say_followed
@@ -25,7 +25,7 @@ from support.run.patience import HANGING_S
 def reset(config: Config, **asked: object) -> list[str]:
     said: list[str] = []
     given = Asked(pipelines=("hourly",), **asked)  # type: ignore[arg-type]  # by name
-    run.reset(d.app, config, given, dry_run=False, agreed=lambda: True, say=said.append, warn=said.append)
+    execution.reset(d.app, config, given, dry_run=False, agreed=lambda: True, say=said.append, warn=said.append)
     return said
 
 

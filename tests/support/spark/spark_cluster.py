@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from stateline.processes.free_memory import free_bytes
+from stateline.processes.machine import free_bytes
 from stateline.spark import session
 from support.processes.ports import free_port
 from support.run.length import long_or_short

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stateline.cli.check.findings import Finding
+from stateline.cli.check.report import Finding
 from stateline.config.settings import Config
 from stateline.deployment.stores.topology_file import read_counted, read_made_of
 from stateline.log.interface import TopicInfo

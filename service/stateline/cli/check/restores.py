@@ -1,19 +1,22 @@
-"""Compute what each store would read before it takes records, by the rules of the worker's restore plan. Pure."""
+"""Compute what each store would read before it takes records, by the rules of the worker's restore plan, and which
+stores missed input while they were not declared. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stateline.cli.check.disk_view import DiskView, StoredPart
-from stateline.cli.check.findings import Finding
 from stateline.cli.check.log_view import LogView
+from stateline.cli.check.report import Finding
+from stateline.model.fed_parts import FedParts, parts_of
+from stateline.model.missed_input import MissedInput, away_parts, missed_input, new_feed, refusals
 from stateline.model.reset_command import of_store, reset_command, says_how_to_begin_anew
 from stateline.model.restore_start import RestoreStart, has_seen, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
 from stateline.model.topology import Subtopology, Topology
-from stateline_store import StatelineError, TopicPartition, TopologyError
+from stateline_store import Position, StatelineError, TopicPartition, TopologyError
 from stateline_store.task_id import TaskId
 
 
@@ -221,3 +224,47 @@ def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> lis
     if is_anew or any(start.anew for start in starts.values()):
         starts = {place: RestoreStart(first, anew=True) for place, (first, _) in bounds.items()}
     return [_Read(starts[place], end, place in offsets) for place, (_, end) in bounds.items()]
+
+
+def missed_findings(
+    topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView, *, dead_letters: bool
+) -> Iterator[Finding]:
+    """Apply the rules of `stateline.worker.restore.missed_input` to this disk and to the changelogs."""
+    found: list[MissedInput] = []
+    parts_of_topics = parts_of(topology)
+    for subtopology in topology.subtopologies:
+        for topic in subtopology.sources:
+            parts = parts_of_topics[topic.name]
+            for partition in range(partitions.get(subtopology.ordinal, 0)):
+                source = TopicPartition(topic.name, partition)
+                if source not in log.notes:
+                    continue
+                at, note = log.committed[source], FedParts.decode(log.notes[source].fed)
+                away = away_parts(subtopology, parts, source, log.bounds[source], at, note)
+                if away is None:
+                    continue
+                seen = _seen(topology, subtopology, source, disk, log)
+                missed, new = missed_input(away, subtopology, topology, seen, dead_letters=dead_letters)
+                found += [] if missed is None else [missed]
+                for store in new:
+                    if _position(topology, subtopology, store, partition, disk, log):
+                        yield Finding("warning", new_feed(store, source, at, topology))
+    yield from (Finding("refused", why) for why in dict.fromkeys(refusals(found, topology).values()))
+    yield from (Finding("warning", told) for each in found for told in each.told())
+
+
+def _seen(
+    topology: Topology, subtopology: Subtopology, source: TopicPartition, disk: DiskView, log: LogView
+) -> Callable[[str], int | None]:
+    return lambda store: _position(topology, subtopology, store, source.partition, disk, log).get(*source)
+
+
+def _position(
+    topology: Topology, subtopology: Subtopology, store: str, partition: int, disk: DiskView, log: LogView
+) -> Position:
+    """The store's Position once its changelog is restored."""
+    stored = disk.stored.get((store, str(subtopology.task_id(partition))))
+    own = Position() if stored is None else stored.position
+    changelog = topology.stores[store].changelog(topology.application_id)
+    in_changelog = None if changelog is None else log.positions.get(TopicPartition(changelog, partition))
+    return own if in_changelog is None else own.merge(in_changelog)

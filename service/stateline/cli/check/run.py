@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 
 from stateline.cli.check.disk_view import DiskView, look_at_disk
-from stateline.cli.check.findings import Finding, Report, once_per_store
 from stateline.cli.check.log_view import LogView, look_at_log
-from stateline.cli.check.missed import missed_findings
-from stateline.cli.check.restores import store_starts
+from stateline.cli.check.report import Finding, Report, once_per_store
+from stateline.cli.check.restores import missed_findings, store_starts
 from stateline.cli.reset.running import is_served_here
 from stateline.cli.topics.listing import topic_roles, topic_rows
 from stateline.config.directory import check_writable

@@ -132,7 +132,7 @@ def forget(
 
     Example: stateline node forget flights:app machine-3
     """
-    from stateline.cli.nodes.forget import forget_node
+    from stateline.cli.nodes.known import forget_node
 
     _, config = loaded(target, config_file, settings)
     forget_node(config, name)
@@ -148,7 +148,7 @@ def list_(target: Target, settings: Settings = None, config_file: ConfigFile = N
 
     Example: stateline node list flights:app
     """
-    from stateline.cli.nodes.listing import list_nodes
+    from stateline.cli.nodes.known import list_nodes
     from stateline.cli.table import as_text
 
     _, config = loaded(target, config_file, settings)

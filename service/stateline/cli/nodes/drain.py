@@ -9,8 +9,7 @@ from pathlib import Path
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.status import lock_path as pipeline_lock_path
 from stateline.deployment.pipelines.status import pipelines_directory
-from stateline.deployment.workers.drain_request import ask_pipeline_to_drain, ask_to_drain
-from stateline.deployment.workers.instance_file import lock_path, read_instances
+from stateline.deployment.workers.instance_file import ask_pipeline_to_drain, ask_to_drain, lock_path, read_instances
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory
 from stateline_store.inspection.inspection import lock_holder
 

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from stateline.cli.choices import word_of
 from stateline.cli.records.produced_lines import LineReader, Lines, sources
 from stateline.cli.records.progress import Progress
 from stateline.cli.records.record_json import FORMATS, Format, NewRecord, read_timestamp
+from stateline.cli.target import word_of
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stateline.cli.confirmation import confirmed
-from stateline.cli.target import ConfigFile, Settings, Target, loaded
+from stateline.cli.target import ConfigFile, Settings, Target, confirmed, loaded
 from stateline_store.errors import InvalidArgumentError
 
 
@@ -58,7 +57,7 @@ def reset(
 
     Example: stateline reset flights:app --by-duration P1D --dry-run
     """
-    from stateline.cli.reset import run
+    from stateline.cli.reset import execution
     from stateline.cli.reset.scope import Asked
     from stateline.cli.reset.where_to import where_to
     from stateline_store.clock import now_ms
@@ -78,13 +77,13 @@ def reset(
     if resume:
         if asked != Asked() or dry_run:
             raise InvalidArgumentError("--resume completes what was begun, as it was asked for then: give it alone.")
-        run.resume(app, config, say=typer.echo, warn=warn)
+        execution.resume(app, config, say=typer.echo, warn=warn)
         return 0
 
     def agreed() -> bool:
         return confirmed("Do this?", yes=yes, before=", after a look at what --dry-run says")
 
-    is_done = run.reset(app, config, asked, dry_run=dry_run, agreed=agreed, say=typer.echo, warn=warn)
+    is_done = execution.reset(app, config, asked, dry_run=dry_run, agreed=agreed, say=typer.echo, warn=warn)
     if is_done:
         warn("Done. Start the application again.")
     return 0 if is_done or dry_run else 1

@@ -1,4 +1,5 @@
-"""Execute the steps of a reset in the order of `plan`, and complete an interrupted reset."""
+"""Reset an application: look, plan, print, ask, and execute the steps in the order of `plan`. Complete an interrupted
+one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from stateline.cli.reset.found import checkpoint_place
+from stateline.cli.reset.found import checkpoint_place, look
+from stateline.cli.reset.plan import Plan, plan_of
 from stateline.cli.reset.running import (
     open_transactions,
     running_elsewhere,
@@ -14,9 +16,11 @@ from stateline.cli.reset.running import (
     stopped_members,
     wait_for_sessions,
 )
+from stateline.cli.reset.scope import Asked, scope_of
 from stateline.config.directory import make_state_directory
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.pipelines.checkpoint_location import is_url
 from stateline.deployment.pipelines.status import pipelines_directory
 from stateline.deployment.stores.discarding import delete_checkpoint, discard, discarding
@@ -31,6 +35,7 @@ from stateline.deployment.stores.resets import (
     say_followed,
     say_reset,
 )
+from stateline.dsl.app import App
 from stateline.log.interface import Admin, Log
 from stateline.model.topology import Topology
 from stateline.processes.application import only_run
@@ -158,3 +163,52 @@ class Execution:
 def _existing(names: tuple[str, ...], admin: Admin) -> list[str]:
     """An interrupted reset may have deleted some of these topics."""
     return sorted(admin.topics(names)) if names else []
+
+
+Say = Callable[[str], object]
+
+
+def reset(
+    app: App, config: Config, asked: Asked, *, dry_run: bool, agreed: Callable[[], bool], say: Say, warn: Say
+) -> bool:
+    """Plan the reset, print it, and do it after `agreed`. Returns whether it was done. `dry_run` only prints.
+
+    Raises `RetryLaterError` while anything of the application runs, what `plan_of` and `Execution.run` raise, and
+    `DoesNotExistError` if there is no log.
+    """
+    if not log_exists(config):
+        raise DoesNotExistError(
+            f"There is no log at {config.bootstrap_servers}, so there is nothing to start over. Is it another folder?"
+        )
+    topology = app.topology()
+    scope = scope_of(topology, asked)
+    with closing(configured_log(config)) as log:
+        with closing(log.admin()) as admin:
+            found = look(topology, scope, asked.to, config, admin)
+        plan, execution = plan_of(topology, asked, found), Execution(config, topology, log, warn)
+        if not dry_run and (here := running_here(config)):
+            raise execution.refusal(here)
+        _say(plan, say)
+        if dry_run:
+            if running := execution.running(plan.work):
+                warn(f"It would be refused now, because this runs or may run: {'; '.join(running)}.")
+            return False
+        if not agreed():
+            return False
+        execution.run(plan.work)
+    return True
+
+
+def resume(app: App, config: Config, *, say: Say, warn: Say) -> None:
+    """Complete the interrupted reset. Raises like `Execution.resume`."""
+    with closing(configured_log(config)) as log:
+        work = Execution(config, app.topology(), log, warn).resume()
+    parts = [*(f"store {name}" for name in work.stores), *(f"pipeline {name}" for name in work.pipelines)]
+    say(f"Completed: {'the whole application' if work.everything else ', '.join(parts)} starts over.")
+
+
+def _say(plan: Plan, say: Say) -> None:
+    for step in plan.steps:
+        say(step)
+    for note in plan.notes:
+        say(f"note: {note}")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stateline.cli.choices import word_of
+from stateline.cli.target import word_of
 from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest, segment
 from stateline.spark.reading.pinned import pinned
 from stateline.spark.reading.source_options import read_server

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stateline.cli.confirmation import confirmed
-from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
+from stateline.cli.target import AsJson, ConfigFile, Settings, Target, confirmed, loaded
 
 
 def topics(

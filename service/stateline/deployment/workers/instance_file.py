@@ -7,8 +7,14 @@
      "global_tables": "restoring" | "running", or null of an application without any,
      "drained": whether it was asked to drain and has handed over what it had}
 
-On disk: never change. Indented by two, replaced by rename. A killed worker leaves its file. ``<instance>.lock`` beside
-it is locked while the worker lives, and has the number of its starts.
+Indented by two, replaced by rename. A killed worker leaves its file. ``<instance>.lock`` beside it is locked while the
+worker lives, and has the number of its starts.
+
+``<instance>.drain`` asks the worker to leave its group for good. ``<application>/pipelines/<pipeline>/.drain`` asks a
+driver to let another node run its pipeline. `stateline node drain` makes these empty files. The worker or driver hands
+over, and takes nothing until its next start, which removes the file.
+
+On disk: never change.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ import orjson
 from stateline.deployment.json_files import decoded
 from stateline.deployment.stores.topology_file import GLOBAL_TABLES, unreadable
 from stateline_store import DamagedDataError
+from stateline_store.files.durable_files import refused
 
 _LOCK = ".lock"  # on disk: never change
 _COUNT_BYTES = 21  # on disk: never change
@@ -130,3 +137,28 @@ def _instance_files(directory: Path) -> list[Path]:
         return []  # no worker has started yet
     except OSError as error:
         raise unreadable(directory, error) from error
+
+
+def drain_path(application: Path, instance: str) -> Path:
+    return instances_directory(application) / f"{instance}.drain"
+
+
+def ask_to_drain(application: Path, instance: str) -> None:
+    """Raises `RetryLaterError` if the file cannot be written."""
+    _touch(drain_path(application, instance))
+
+
+def pipeline_drain_path(directory: Path) -> Path:
+    return directory / ".drain"
+
+
+def ask_pipeline_to_drain(directory: Path) -> None:
+    """Raises `RetryLaterError` if the file cannot be written."""
+    _touch(pipeline_drain_path(directory))
+
+
+def _touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise refused(path, "written", error) from error

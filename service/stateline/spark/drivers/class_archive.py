@@ -24,8 +24,7 @@ import pyspark
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
-from stateline.processes.free_memory import free_bytes
-from stateline.processes.spark_submit import is_submitted
+from stateline.processes.machine import free_bytes, is_submitted
 from stateline.spark.drivers.process import kill_descendants
 from stateline.spark.session import default_class_archive, java_program, record_class_archive
 from stateline_store import LockedError

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.lease import PipelineLease
 from stateline.deployment.pipelines.status import status_path
-from stateline.deployment.workers.drain_request import pipeline_drain_path
+from stateline.deployment.workers.instance_file import pipeline_drain_path
 from stateline.log import Log
 from stateline.model.pipeline import Pipeline
 from stateline.spark.drivers.one_pipeline import pipeline_directory

@@ -20,8 +20,8 @@ from stateline.deployment.stores.topology_file import (
     read_made_of,
 )
 from stateline.deployment.topics import subtopology_partitions, wanted_partitions
-from stateline.deployment.workers.drain_request import drain_path
 from stateline.deployment.workers.failed_starts import FailedStarts
+from stateline.deployment.workers.instance_file import drain_path
 from stateline.log.interface import Admin, Consumer, TopicInfo
 from stateline.model.internal_topics import created_topics
 from stateline.model.topology import Topology

@@ -11,7 +11,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.processes.child import LEAVE
-from stateline.processes.open_files import allow_many
+from stateline.processes.machine import allow_many
 from stateline.processes.readiness import ReadySignal
 from stateline.processes.tracing import traced
 from stateline.worker.loop.worker import Worker

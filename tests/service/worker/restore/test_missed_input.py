@@ -16,7 +16,7 @@ from service.worker.faults import GUARANTEES, NEVER_MS, Place, Watched, entries,
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.cli.check.run import check
 from stateline.cli.errors import explained
-from stateline.cli.reset.run import reset
+from stateline.cli.reset.execution import reset
 from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log

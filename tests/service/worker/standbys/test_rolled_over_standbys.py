@@ -13,7 +13,7 @@ import pytest
 
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
-from stateline.deployment.workers.drain_request import ask_to_drain
+from stateline.deployment.workers.instance_file import ask_to_drain
 from stateline.log import Log, Record
 from stateline.worker.loop.worker import Worker
 from stateline.worker.restore.restorer import Restorer

@@ -19,9 +19,9 @@ from service.worker.faults import GUARANTEES, counting, entries
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.workers import entries as worker_entries
-from stateline.deployment.workers.drain_request import ask_to_drain
 from stateline.deployment.workers.entries import StandbysEntry, WorkerEntries, WorkerEntry
 from stateline.deployment.workers.figures import StandbyLag, WorkerFigures, figures_path
+from stateline.deployment.workers.instance_file import ask_to_drain
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.kafka_admin import KafkaAdmin

@@ -1,9 +1,12 @@
-"""Raise the limit of open files and connections of a process."""
+"""What this process may use of its machine, and how it was started."""
 
 from __future__ import annotations
 
 import logging
+import os
 import resource
+from contextlib import suppress
+from pathlib import Path
 
 # Enough for any server; a limit in the millions makes some libraries walk through all of them.
 _WANTED = 65_536
@@ -22,3 +25,17 @@ def allow_many() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:  # macOS has a limit of its own below `hard`
         _log.info("At most %d files and connections can be open: %s", soft, error)
+
+
+def free_bytes() -> int | None:
+    """Memory that is available without swapping; None if the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` has started this process, and with it the JVM."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,4 +1,4 @@
-"""`stateline node forget`: remove a dead node from the list of nodes."""
+"""`stateline node list` and `forget`: the nodes that have announced themselves in the log."""
 
 from __future__ import annotations
 
@@ -53,3 +53,23 @@ def _workers(admin: Admin, group: str, entry: NodeEntry) -> list[str]:
     """Members of the group that are workers of this node's directory, by their client ids."""
     found = [member for member in admin.members(group) if f"-{entry.directory}-" in member.client_id]
     return sorted(member.instance_id or member.member_id for member in found)
+
+
+def list_nodes(config: Config) -> list[dict[str, str]]:
+    """A row per node, by name. Raises `InvalidArgumentError` on the embedded log, `DoesNotExistError` before the first
+    node has started, and what the log raises."""
+    if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
+        raise InvalidArgumentError("The embedded log is one machine's: there are no nodes to list.")
+    with closing(configured_log(config)) as log:
+        known = known_nodes(log, config.application_id)
+    return [
+        {
+            "node": name,
+            "url": entry.url,
+            "version": entry.version,
+            "wire": ", ".join(map(str, sorted(entry.wire))),
+            "topology": entry.topology,
+            "rack": entry.rack,
+        }
+        for name, entry in sorted(known.items())
+    ]
