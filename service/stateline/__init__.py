@@ -49,24 +49,19 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
-    "App": "stateline.dsl.app",
-    "InputRecord": "stateline.processing.records",
-    "Output": "stateline.processing.records",
-    "ProcessorContext": "stateline.processing.processor_context",
-    "StoreDefinition": "stateline.model.store_definition",
-    "StoreView": "stateline.processing.store_views",
-    "VersionedView": "stateline.processing.store_views",
-    "SessionView": "stateline.processing.store_views",
-    "WindowView": "stateline.processing.store_views",
-    "Topic": "stateline.model.topic",
-    "Windowing": "stateline.model.pipeline",
-    "TumblingWindows": "stateline.model.windows",
-    "HoppingWindows": "stateline.model.windows",
-    "SlidingWindows": "stateline.model.windows",
-    "SessionWindows": "stateline.model.windows",
-    "until_window_closes": "stateline.model.windows",
+_NAMES = {
+    "dsl.app": ("App",),
+    "model.pipeline": ("Windowing",),
+    "model.store_definition": ("StoreDefinition",),
+    "model.topic": ("Topic",),
+    "model.windows": (
+        *("HoppingWindows", "SessionWindows", "SlidingWindows", "TumblingWindows", "until_window_closes"),
+    ),
+    "processing.processor_context": ("ProcessorContext",),
+    "processing.records": ("InputRecord", "Output"),
+    "processing.store_views": ("SessionView", "StoreView", "VersionedView", "WindowView"),
 }
+_HOMES = {name: f"stateline.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

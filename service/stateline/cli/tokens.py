@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stateline.cli.help import FLAGS, PlainHelp
+from stateline.cli.target import AsJson
 from stateline.serde.iso_times import iso_time
 from stateline_store.errors import ConfigurationError, DoesNotExistError, InvalidArgumentError
 
@@ -89,7 +90,7 @@ def add(
 @commands.command("list", cls=PlainHelp, epilog=FLAGS)
 def list_tokens(
     file: TokensPath = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the tokens and their rights.
 

@@ -159,7 +159,8 @@ def _validated(given: Mapping[str, SourcedValue]) -> Config:
         prefix, field = next((prefix, field) for prefix, field in _PREFIXES.items() if name.startswith(prefix))
         if not isinstance(setting.value, str | int | float):
             raise _refused(name, setting, allowed_values(field))
-        if name == "schema.registry.url" and not _is_url(setting.value):
+        # Empty means none, in place of another source's.
+        if name == "schema.registry.url" and setting.value != "" and "://" not in str(setting.value):
             raise _refused(name, setting, "a URL, as http://localhost:8081")
         key = name if field == "spark" else name.removeprefix(prefix)
         values.setdefault(field, {})[key] = as_text(setting.value)
@@ -168,10 +169,6 @@ def _validated(given: Mapping[str, SourcedValue]) -> Config:
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
         raise _refused(dotted_name(field), given[dotted_name(field)], allowed_values(field)) from error
-
-
-def _is_url(value: object) -> bool:
-    return isinstance(value, str) and (not value or "://" in value)  # empty: none, in place of another source's
 
 
 def _check_together(config: Config, given: Mapping[str, SourcedValue]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -273,28 +272,24 @@ class Config(BaseModel):
 
     def describe(self) -> list[SettingDescription]:
         """Every setting in the order of declaration, with those passed on. Secrets are hidden."""
-        return list(self._rows())
+        descriptions = _descriptions()
+        rows = []
+        for field in type(self).model_fields:
+            value = getattr(self, field)
+            named = {dotted_name(field): value}
+            if field in PASSED_ON:
+                prefix = "" if field == "spark" else f"{dotted_name(field)}."
+                named = {f"{prefix}{key}": value[key] for key in sorted(value)}
+            for name, each in named.items():
+                text = as_text(each)
+                shown = HIDDEN if is_secret(name, text) else text
+                allowed = allowed_values(field)
+                rows.append(SettingDescription(name, shown, self.origin(name), descriptions[field], allowed))
+        return rows
 
     def origin(self, name: str) -> str:
         """The origin of the setting with this dotted name, for error messages."""
         return self._origins.get(name, "default")
-
-    def _rows(self) -> Iterator[SettingDescription]:
-        descriptions = _descriptions()
-        for field in type(self).model_fields:
-            value, about = getattr(self, field), descriptions[field]
-            if field not in PASSED_ON:
-                yield self._row(dotted_name(field), value, about, allowed_values(field))
-                continue
-            for key in sorted(value):
-                name = key if field == "spark" else f"{dotted_name(field)}.{key}"
-                yield self._row(name, value[key], about, allowed_values(field))
-
-    def _row(self, name: str, value: object, about: str, allowed: str) -> SettingDescription:
-        text = as_text(value)
-        if is_secret(name, text):
-            text = HIDDEN
-        return SettingDescription(name, text, self.origin(name), about, allowed)
 
     @field_validator("bootstrap_servers")
     @classmethod

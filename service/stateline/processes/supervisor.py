@@ -180,7 +180,7 @@ class Supervisor:
         if one.process is None:
             self._forget(one)
         else:
-            self._terminate([one], one.child.leaves_by)
+            self._terminate(one, one.child.leaves_by)
 
     def has(self, one: Supervised) -> bool:
         """Whether it is still a child. Kills one that was let go and takes too long."""
@@ -235,7 +235,11 @@ class Supervisor:
         try:
             with self:
                 while not self._interrupts:
-                    self._poll_or_quit()
+                    try:
+                        self.poll()
+                    except ConfigurationError:
+                        self._is_quitting = True
+                        raise
                     self._heed_hangups(renewal, terminal)
                     if renewal is not None:
                         renewal.advance()
@@ -246,13 +250,6 @@ class Supervisor:
                 renewal.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _poll_or_quit(self) -> None:
-        try:
-            self.poll()
-        except ConfigurationError:
-            self._is_quitting = True
-            raise
 
     def _heed_hangups(self, renewal: Renewing | None, terminal: Terminal) -> None:
         hangups, self._hangups = self._hangups, 0
@@ -278,7 +275,7 @@ class Supervisor:
             group = [one for one in self._all if one.child.stop_order == order]
             for one in group:
                 if not one.is_leaving:
-                    self._terminate([one], one.child.quits_by if self._is_quitting else self._stop_signal)
+                    self._terminate(one, one.child.quits_by if self._is_quitting else self._stop_signal)
             now = time.monotonic()
             if order == orders[-1]:
                 longest_s = max(one.child.stop_timeout_s for one in group)
@@ -290,7 +287,10 @@ class Supervisor:
             if one.process is not None:
                 self._kill(one)
             one.forget_pipe()
-        self._stop_guard()
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()  # it knows of no child any more, so it just ends
+            self._guard.wait()
+            self._guard = None
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -365,11 +365,10 @@ class Supervisor:
             one.reader.join(timeout=2.0)  # a process that left the group may still hold the pipe open
         return code
 
-    def _terminate(self, group: Sequence[Supervised], number: signal.Signals) -> None:
-        for one in group:
-            if one.process is not None:
-                one.process.send_signal(number)
-                one.stopping_since = time.monotonic()
+    def _terminate(self, one: Supervised, number: signal.Signals) -> None:
+        if one.process is not None:
+            one.process.send_signal(number)
+            one.stopping_since = time.monotonic()
 
     def _await_end(self, group: Sequence[Supervised], until: float) -> None:
         running = [one for one in group if one.process is not None]
@@ -405,12 +404,6 @@ class Supervisor:
             # When the guard was killed, `poll` starts another one and tells it of all.
             with suppress(BrokenPipeError):
                 self._guard.stdin.write(f"{sign}{pid}\n".encode())
-
-    def _stop_guard(self) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()  # it knows of no child any more, so it just ends
-            self._guard.wait()
-            self._guard = None
 
 
 def _ending(code: int) -> str:

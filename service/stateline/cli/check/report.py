@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from stateline.cli.table import Row, as_text
-from stateline.model.graph import Drawn, Edge, GraphPart
+from stateline.model.graph import Drawn, GraphPart
 
 Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
 """A start would be refused; whether it would is not known; it would work, and warn; it would work, and do this."""
@@ -73,7 +73,7 @@ def _lines(report: Report) -> Iterator[str]:
             "store": row["store"],
             "kind": row["kind"],
             "part": row["subtopology"],
-            "on this disk": _here(row),
+            "on this disk": f"{row['partitions_here']} of {'?' if row['partitions'] is None else row['partitions']}",
             "would be read": row["begins"],
             "records at most": row["records"],
         }
@@ -112,14 +112,6 @@ def _named(drawn: Drawn) -> str:
     return f"{name} ({drawn.note})" if drawn.note else name
 
 
-def _as_json(finding: Finding) -> Row:
-    return {"level": finding.level, "message": finding.message}
-
-
-def _here(row: Row) -> str:
-    return f"{row['partitions_here']} of {'?' if row['partitions'] is None else row['partitions']}"
-
-
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     if findings:
         yield ""
@@ -138,6 +130,7 @@ def _summary(report: Report) -> str:
 
 
 def report_as_json(report: Report) -> str:
+    findings = {"settings": report.of_settings, "topics": report.of_topics, "stores": report.of_stores}
     return json.dumps(
         {
             "application_id": report.application_id,
@@ -146,22 +139,17 @@ def report_as_json(report: Report) -> str:
                 {
                     "title": part.title,
                     "nodes": [asdict(drawn) for drawn in part.drawn],
-                    "edges": [_edge(edge) for edge in part.edges],
+                    "edges": [{"from": e.start.key, "to": e.end.key, "kind": e.kind} for e in part.edges],
                 }
                 for part in report.parts
             ],
             "topics": report.topics,
             "stores": report.stores,
             "findings": {
-                "settings": [_as_json(finding) for finding in report.of_settings],
-                "topics": [_as_json(finding) for finding in report.of_topics],
-                "stores": [_as_json(finding) for finding in report.of_stores],
+                part: [{"level": finding.level, "message": finding.message} for finding in found]
+                for part, found in findings.items()
             },
         },
         indent=2,
         ensure_ascii=False,
     )
-
-
-def _edge(edge: Edge) -> dict[str, str]:
-    return {"from": edge.start.key, "to": edge.end.key, "kind": edge.kind}

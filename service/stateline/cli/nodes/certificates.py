@@ -50,8 +50,10 @@ def make_authority(folder: Path, now: datetime) -> bool:
             f"{there[0]} is there and {missing} is not: an authority has both. Bring it back, or make a new one in "
             "another directory, and certificates of all nodes by that."
         )
-    with suppress(FileExistsError):
-        _made(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}.") from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Stateline nodes")])
     signing = x509.KeyUsage(False, False, False, False, False, key_cert_sign=True, crl_sign=True,
@@ -219,12 +221,3 @@ def _create(path: Path, content: bytes) -> None:
 
 def _is_there(path: Path) -> ConfigurationError:
     return ConfigurationError(f"{path} is there already: move it away first, nothing is written over.")
-
-
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise ConfigurationError(f"{folder} cannot be made: {error.strerror}.") from error

@@ -52,7 +52,9 @@ class RecordLines:
 def _text(record: Record, members: Mapping[str, Any], types: Types, letter: Mapping[str, Any] | None) -> str:
     key = _cell(record.key, "key_base64" in members, types[0], "(no key)")
     value = _cell(record.value, "value_base64" in members, types[1], "(deleted)")
-    parts = [f"{record.topic}-{record.partition}:{record.offset}", _time(record.timestamp_ms), key, value]
+    at = record.timestamp_ms
+    time = utc_text(at) if at >= 0 else str(at)
+    parts = [f"{record.topic}-{record.partition}:{record.offset}", time, key, value]
     own = [pair for pair in headers_of(record.headers) if letter is None or not pair[0].startswith(DEAD_LETTER)]
     parts += [f"{_printable(name)}={_header(text)}" for name, text in own]
     line = "  ".join(parts)
@@ -67,19 +69,15 @@ def _cell(data: bytes | None, is_raw: bool, serde: Serde | None, absent: str) ->
     if data is None:
         return absent
     if is_raw:
-        text = _of_no_type(data)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = f"base64:{base64.b64encode(data).decode()}"
     elif serde is None or serde.name in ("string", "json"):
         text = data.decode()
     else:
         text = orjson.dumps(serde.to_json(data)).decode().strip('"')
     return _printable(text) or '""'
-
-
-def _of_no_type(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(data).decode()}"
 
 
 def _header(value: Any) -> str:
@@ -91,7 +89,3 @@ def _header(value: Any) -> str:
 def _printable(text: str) -> str:
     """Escape unprintable characters as Python does, so that the text is one line and does nothing to a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _time(timestamp_ms: int) -> str:
-    return str(timestamp_ms) if timestamp_ms < 0 else utc_text(timestamp_ms)

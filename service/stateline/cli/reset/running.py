@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from stateline.config.settings import Config
@@ -49,7 +50,11 @@ def is_served_here(config: Config) -> bool:
 
 
 def _any_server(application: Path) -> bool:
-    return any(map(_answers, (application / "servers").glob("*.sock")))
+    for path in (application / "servers").glob("*.sock"):
+        with suppress(OSError):
+            if is_served(path):
+                return True
+    return False
 
 
 def running_elsewhere(config: Config, topology: Topology, log: Log, admin: Admin) -> list[str]:
@@ -83,7 +88,7 @@ def stopped_members(config: Config, admin: Admin) -> list[str]:
         return []
     own, names = str(directory.process_id()), _own_names(config)
     members = admin.members(config.application_id)
-    return [_as_member(m) for m in members if _name(m.instance_id, m.member_id) in names or own in m.client_id]
+    return [_as_member(m) for m in members if _name(m) in names or own in m.client_id]
 
 
 def open_transactions(work: ResetWork, admin: Admin) -> list[str]:
@@ -110,7 +115,7 @@ def wait_for_sessions(config: Config, admin: Admin, say: Callable[[str], object]
         if running_here(config, holds_run_lock=True):
             return
         if not is_said:
-            names = ", ".join(sorted(_name(member.instance_id, member.member_id) for member in members))
+            names = ", ".join(sorted(map(_name, members)))
             say(f"Waiting until the session of {names} is over ({config.session_timeout_ms / 1000:g} s at most)")
             is_said = True
         time.sleep(_LOOK_INTERVAL_S)
@@ -123,11 +128,11 @@ def _own_names(config: Config) -> list[str]:
 
 
 def _as_member(member: GroupMember) -> str:
-    return f"group member {_name(member.instance_id, member.member_id)}"
+    return f"group member {_name(member)}"
 
 
-def _name(instance_id: str | None, member_id: str) -> str:
-    return instance_id or member_id
+def _name(member: GroupMember) -> str:
+    return member.instance_id or member.member_id
 
 
 def _jvm_holds(path: Path) -> bool:
@@ -138,21 +143,11 @@ def _jvm_holds(path: Path) -> bool:
         return False
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    else:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(fd)
-
-
-def _answers(path: Path) -> bool:
-    try:
-        return is_served(path)
-    except OSError:
-        return False
+    return False
 
 
 def _living_drivers(log: Log, config: Config) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,19 +16,9 @@ from stateline_store import InvalidArgumentError
 from stateline_store.inspection.inspection_report import StoreReport, UnreadablePart
 from stateline_store.inspection.offline_entries import Entry
 
-_SERDES: dict[str, Serde] = {
-    serde.name: serde
-    for serde in (
-        serdes.string,
-        serdes.json,
-        serdes.bytes,
-        serdes.int32,
-        serdes.int64,
-        serdes.float64,
-        serdes.uuid,
-        serdes.datetime,
-    )
-}
+_NAMES = ("string", "json", "bytes", "int32", "int64", "float64", "uuid", "datetime")
+_SERDES: dict[str, Serde] = {name: getattr(serdes, name) for name in _NAMES}
+_TIMES = ("segment", "start_ms", "end_ms", "sequence", "timestamp_ms", "valid_to_ms")
 
 
 class LocatedEntry(NamedTuple):
@@ -96,7 +86,15 @@ def entries_as_json(
 ) -> str:
     """An object of `entries`, `more` (the limit cut them off) and `problems`."""
     rows = [
-        _where(one) | _times(one.entry) | keys.key_members(one.entry.key) | {"value": _value(one, values.to_json)}
+        {
+            "application": one.application_id,
+            "task": one.task_id,
+            "store": one.store.name,
+            "format": format_name(one.store),
+        }
+        | {name: getattr(one.entry, name) for name in _TIMES}
+        | keys.key_members(one.entry.key)
+        | {"value": None if one.entry.value is None else values.to_json(one.entry.value)}
         for one in found
     ]
     return dumped({"entries": rows, "more": more, "problems": [problem_json(problem) for problem in problems]})
@@ -109,7 +107,7 @@ def entries_as_table(
     rows: list[dict[str, object]] = [
         {"application": one.application_id, "task": one.task_id, "store": one.store.path.name}
         | {"key": keys.key_members(one.entry.key).get("key_text") or keys.to_text(one.entry.key)}
-        | {name.removesuffix("_ms"): _moment(name, value) for name, value in _times(one.entry).items()}
+        | {name.removesuffix("_ms"): _moment(name, getattr(one.entry, name)) for name in _TIMES}
         | {"value": "(deleted)" if one.entry.value is None else values.to_text(one.entry.value)}
         for one in found
     ]
@@ -118,30 +116,6 @@ def entries_as_table(
     if more:
         lines.append(f"There are more than these {len(found)}: --limit shows more.")
     return "\n".join([*lines, *problem_lines(problems)])
-
-
-def _where(one: LocatedEntry) -> dict[str, object]:
-    return {
-        "application": one.application_id,
-        "task": one.task_id,
-        "store": one.store.name,
-        "format": format_name(one.store),
-    }
-
-
-def _times(entry: Entry) -> dict[str, object]:
-    return {
-        "segment": entry.segment,
-        "start_ms": entry.start_ms,
-        "end_ms": entry.end_ms,
-        "sequence": entry.sequence,
-        "timestamp_ms": entry.timestamp_ms,
-        "valid_to_ms": entry.valid_to_ms,
-    }
-
-
-def _value(one: LocatedEntry, render: Callable[[bytes], object]) -> object:
-    return None if one.entry.value is None else render(one.entry.value)
 
 
 def _moment(name: str, value: object) -> object:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
-from stateline.deployment.pipelines.status import PipelineStatus, pipelines_directory, read_status
+from stateline.deployment.pipelines.status import pipelines_directory, read_status
 from stateline.deployment.workers.figures import StepFigures, WorkerFigures
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, Log
@@ -140,7 +140,11 @@ def _look(topology: Topology, config: Config, log: Log, admin: Admin) -> Status:
             done[each] = end
     members = len(admin.members(topology.application_id))
     folder = pipelines_directory(config.state_dir, config.application_id)
-    pipelines = {name: _lag_of(read_status(folder / name)) for name in topology.pipelines}
+    found = {name: read_status(folder / name) for name in topology.pipelines}
+    pipelines = {
+        name: status.lag if status is not None and status.state in ("running", "waiting") else None
+        for name, status in found.items()
+    }
     missing = [name for name in names if name not in there]
     told = FiguresReader(config.state_dir / config.application_id).read()
     return Status(ends, done, members, bool(topology.subtopologies), missing, pipelines, _steps(told.values()))
@@ -164,7 +168,3 @@ def _has_records(log: Log, place: TopicPartition, first: int, end: int) -> bool:
             if time.monotonic() > deadline_s:
                 raise LogUnavailableError(f"{place} could not be read in {_READ_TIMEOUT_S:g} s: try again.")
     return False
-
-
-def _lag_of(found: PipelineStatus | None) -> int | None:
-    return None if found is None or found.state not in ("running", "waiting") else found.lag

@@ -27,6 +27,9 @@ class StoreOnDisk(NamedTuple):
     position: Position
 
 
+_NOTHING = StoreOnDisk("", 0, Position())
+
+
 def stores(app: App, config: Config, *, as_json: bool) -> str:
     """The listing. It reads beside running workers and makes no file."""
     topology = app.topology()
@@ -80,34 +83,22 @@ def store_rows(topology: Topology, on_disk: Mapping[str, Sequence[StoreOnDisk]],
             "subtopology": None if is_global else topology.subtopology_of(name).ordinal,
         }
         if as_json:
-            rows.append({**own, "workers" if is_global else "partitions": _listed(on_disk[name])})
+            parts = {
+                each.part: {"approximate_entries": each.approximate_entries, "position": each.position.to_json()}
+                for each in on_disk[name]
+            }
+            rows.append({**own, "workers" if is_global else "partitions": parts})
+            continue
+        if is_global:
+            position = max(on_disk[name], key=lambda each: each.approximate_entries, default=_NOTHING).position
+            count = len(list(position))
         else:
-            rows.append({**own, **(_most(on_disk[name]) if is_global else _summed(on_disk[name]))})
+            position, count = Position(), len(on_disk[name])
+            for each in on_disk[name]:
+                position = position.merge(each.position)
+        text = json.dumps(position.to_json()) if position else None
+        rows.append({**own, "partitions": count, "position": text})
     return rows
-
-
-def _listed(on_disk: Sequence[StoreOnDisk]) -> Row:
-    return {
-        each.part: {"approximate_entries": each.approximate_entries, "position": each.position.to_json()}
-        for each in on_disk
-    }
-
-
-def _summed(on_disk: Sequence[StoreOnDisk]) -> Row:
-    position = Position()
-    for each in on_disk:
-        position = position.merge(each.position)
-    return _shown(len(on_disk), position)
-
-
-def _most(on_disk: Sequence[StoreOnDisk]) -> Row:
-    found = max(on_disk, key=lambda each: each.approximate_entries, default=StoreOnDisk("", 0, Position()))
-    return _shown(len(list(found.position)), found.position)
-
-
-def _shown(partitions: int, position: Position) -> Row:
-    text = json.dumps(position.to_json()) if position else None
-    return {"partitions": partitions, "position": text}
 
 
 def _on_disk(config: Config, topology: Topology, definition: StoreDefinition) -> list[StoreOnDisk]:

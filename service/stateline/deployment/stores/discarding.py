@@ -187,10 +187,14 @@ def _delete_copies(directory: StateDirectory) -> None:
         shutil.rmtree(copies)
 
 
+def store_places(directory: StateDirectory, task: str, store: str) -> list[Path]:
+    """All paths at which a task may have files of this store."""
+    databases = [directory.store(task, store, timestamped=timestamped) for timestamped in (False, True)]
+    return [directory.task(task) / store, *databases]
+
+
 def _has(directory: StateDirectory, task: str, store: str) -> bool:
-    folder = directory.task(task)
-    names = (folder / store, *(directory.store(task, store, timestamped=timestamped) for timestamped in (False, True)))
-    return any(path.exists() for path in names)
+    return any(path.exists() for path in store_places(directory, task, store))
 
 
 def _holds_anything(task: Path) -> bool:

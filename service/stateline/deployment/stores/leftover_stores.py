@@ -7,12 +7,12 @@ frees the space.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateline.deployment.stores.discarding import discarding
+from stateline.deployment.stores.discarding import discarding, store_places
 from stateline_store import DoesNotExistError, LockedError, RetryLaterError, StateDirectory
 from stateline_store.files.relocation_journal import journal_path
 
@@ -39,7 +39,7 @@ def leftovers(directory: StateDirectory, declared: Container[str]) -> dict[str, 
         for name in sorted(stores_on_disk(directory.task(task))):
             if name not in declared:
                 known = found.get(name, Leftover((), 0))
-                found[name] = Leftover((*known.tasks, task), known.size + _size(_places(directory, task, name)))
+                found[name] = Leftover((*known.tasks, task), known.size + _size(store_places(directory, task, name)))
     return dict(sorted(found.items()))
 
 
@@ -91,19 +91,9 @@ def stores_on_disk(task: Path) -> set[str]:
     return {name for name in databases | own if not name.startswith(".")}  # those with a dot were being deleted
 
 
-def _places(directory: StateDirectory, task: str, store: str) -> Iterator[Path]:
-    yield directory.task(task) / store
-    for timestamped in (False, True):
-        yield directory.store(task, store, timestamped=timestamped)
-
-
 def _size(places: Iterable[Path]) -> int:
-    files = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names)
-    return sum(size for file in files if (size := _size_of(file)))
-
-
-def _size_of(file: Path) -> int:
-    try:
-        return file.lstat().st_size
-    except FileNotFoundError:  # compacted, or deleted, just now
-        return 0
+    size = 0
+    for file in (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names):
+        with suppress(FileNotFoundError):  # compacted, or deleted, just now
+            size += file.lstat().st_size
+    return size

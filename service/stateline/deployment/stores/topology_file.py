@@ -245,31 +245,21 @@ def read_cluster(application: Path) -> str:
     return "" if found is None else found.cluster
 
 
-def _last(application: Path) -> PublishedTopology | None:
-    try:
-        return PublishedTopology.decode(topology_path(application).read_bytes())
-    except (OSError, DamagedDataError):
-        return None
-
-
 def read_made_of(application: Path) -> dict[str, str]:
     """What unnamed stores were made of when the last worker started, empty if unknown."""
     found = _last(application)
-    return (
-        {}
-        if found is None
-        else {name: store.made_of for name, store in found.stores.items() if store.made_of is not None}
-    )
+    stores = {} if found is None else found.stores
+    return {name: store.made_of for name, store in stores.items() if store.made_of is not None}
 
 
 def publish_refusal(application: Path, error: StoresRefusedError, now: Callable[[], PublishedTopology]) -> None:
     """Add why no worker runs the application. If there is no file yet, `now` makes its content."""
-    publish_topology(application, (_read(application) or now()).refusing(error))
+    publish_topology(application, (_last(application, warns=True) or now()).refusing(error))
 
 
 def publish_as_refused(application: Path, topology: PublishedTopology) -> None:
     """Publish the topology with the refusals of the last worker: whether they still hold is not known yet."""
-    before = _read(application)
+    before = _last(application, warns=True)
     publish_topology(application, topology if before is None else topology.refused_as(before))
 
 
@@ -287,14 +277,13 @@ def unreadable(path: Path, error: OSError) -> NotReadyError:
     )
 
 
-def _read(application: Path) -> PublishedTopology | None:
+def _last(application: Path, *, warns: bool = False) -> PublishedTopology | None:
     path = topology_path(application)
     try:
         return PublishedTopology.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
     except (OSError, DamagedDataError) as error:
-        _log.warning("%s cannot be read and is written again: %s", path, error)
+        if warns and not isinstance(error, FileNotFoundError):
+            _log.warning("%s cannot be read and is written again: %s", path, error)
         return None
 
 
