@@ -10,7 +10,7 @@ from stateline.deployment.refused_stores import StoresRefusedError
 from stateline.processes.child import CALLERS_MISTAKE, STORES_REFUSED
 from stateline_store.errors import CallerError, RecordError, StatelineError
 
-# Why a folder or file could not be had that a restart does not mend.
+# Causes of a failed access to a file that no restart mends.
 _WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
@@ -22,7 +22,7 @@ def explained(error: BaseException) -> tuple[str, int]:
         return f"{error.format_message().rstrip('.')}{_given(error)}.{hint}", CALLERS_MISTAKE
     if isinstance(error, StoresRefusedError):
         return str(error), STORES_REFUSED
-    # A record that cannot be processed is no mistake of the command line's, and no reason to stop the server.
+    # A bad record is no mistake in the command line, and no reason to stop the server.
     if isinstance(error, CallerError) and not isinstance(error, RecordError):
         return str(error), CALLERS_MISTAKE
     if isinstance(error, StatelineError):

@@ -13,7 +13,7 @@ FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows
 class PlainHelp(TyperCommand):
     """Leaves out the Python type that Typer puts after every argument."""
 
-    def get_help(self, ctx: Any) -> str:  # a Context of the click inside Typer, which does not export it
+    def get_help(self, ctx: Any) -> str:  # a Context of Typer's own click, which Typer does not export
         return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
 
 

@@ -30,7 +30,7 @@ def load_app(target: str) -> App:
     found: object = module
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
-            if module.__file__ is None:  # Python takes any folder of that name for a package
+            if module.__file__ is None:  # a folder without modules: Python imports it as a package
                 raise _a_folder(module_name, module)
             apps = [name for name, value in vars(module).items() if isinstance(value, App)]
             hint = f"try {module_name}:{apps[0]}" if apps else "it defines no App"
@@ -85,8 +85,8 @@ def _imported(name: str) -> ModuleType:
 def _import_failed(name: str, error: BaseException) -> ConfigurationError:
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, SyntaxError):
-        text = error.msg  # without file and line, which Python puts behind it
-    # What was declared wrongly tells where itself, once.
+        text = error.msg  # Python appends file and line to the text
+    # Errors of declarations name their place themselves.
     at = "" if hasattr(error, "declared_at") else f" ({_place(error)})"
     extra = extra_of(error.name or "") if isinstance(error, ModuleNotFoundError) else None
     hint = f": run `{install_line(extra)}`." if extra is not None else ""

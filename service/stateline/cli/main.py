@@ -40,7 +40,7 @@ cli = typer.Typer(
     help="Interactive queries for stream state: Kafka topics in stores, answered over HTTP.",
     epilog=f"{FLAGS} `stateline config MODULE:APP` lists the settings.",
     add_completion=False,
-    rich_markup_mode=None,  # plain text, and rich need not be loaded
+    rich_markup_mode=None,  # plain text, without loading rich
 )
 cli.add_typer(tokens.commands)
 cli.add_typer(nodes.commands)
@@ -88,9 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
     set_up_logging(flags.verbosity)
     if asks_for_json(rest):
-        use_log_format("json", {"process": command_of(rest)})  # until the settings are read; then they say
+        use_log_format("json", {"process": command_of(rest)})  # until the settings are read
     if flags.traceback:
-        os.environ[TRACEBACK_VARIABLE] = "1"  # for the processes that this one starts, too
+        os.environ[TRACEBACK_VARIABLE] = "1"  # also for child processes
     try:
         return int(cli(args=rest, prog_name="stateline", standalone_mode=False) or 0)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from stateline_store.errors import ConfigurationError, InvalidArgumentError
 
 _TEMPLATE, _SUFFIX = "project_template", ".template"
 _OTHER_NAMES = {"module.py": "{name}.py", "test_module.py": "test_{name}.py", "gitignore": ".gitignore"}
-# Installed or not: Python imports them at each start, pytest imports conftest, and __init__ makes the folder a package.
+# Python imports the first two at each start, pytest imports conftest, and __init__ makes the folder a package.
 _TAKEN = {"sitecustomize", "usercustomize", "conftest", "__init__", "__main__", "pytest"}
 
 

@@ -29,7 +29,7 @@ Fixed = Annotated[
     str | None, typer.Option("--fixed", hidden=True, help="Settings that the plan cannot change, as JSON.")
 ]
 
-_NEVER = 1 << 30  # a threshold of the garbage collector that nothing reaches
+_NEVER = 1 << 30  # an unreachable threshold of the garbage collector
 
 
 @hangups_held()
@@ -60,13 +60,13 @@ def run(
     from stateline.server.nodes.keys import node_keys
     from stateline.server.start_checks import check_files
 
-    terminal = Terminal()  # it may go while the code is loaded
-    if reload:  # Python takes compiled code for new that was written in the same second as the source
+    terminal = Terminal()  # opened early: it may close while the code loads
+    if reload:  # Python would use compiled code of the same second as a changed source
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     app, config = loaded(target, config_file, settings)
     options = passed_on(config_file, settings)
-    if fixed is not None:  # before anything is looked for where it is not
+    if fixed is not None:  # before anything uses changed paths
         refuse_others(fixed_settings(config), json.loads(fixed))
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
@@ -187,10 +187,10 @@ def serve(
 
         _, config = loaded(target, config_file, settings)
         check_files(config)
-        check_host(config)  # not without tokens where others reach it; the port is taken by what runs
+        check_host(config)  # the running server has the port, so only the host is checked
         RunPlan((), (), fixed_of_serve(config)).write(plan)
         return
-    terminal = Terminal()  # as for `run`
+    terminal = Terminal()  # opened early, as in `run`
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.config.directory import held_by_node

@@ -142,7 +142,7 @@ def tokens_file(given: Path | None) -> Path:
         if setting is None:
             raise ConfigurationError(f"Which file? Name it with --file, or set {SETTING} in {SETTINGS_FILE}.")
         given = Path(str(setting.value))
-    return given.resolve()  # a link stays one
+    return given.resolve()  # a symbolic link is kept
 
 
 def new_entry(
@@ -233,4 +233,4 @@ def _write(path: Path, known: TokensFile) -> None:
     owner = path.stat() if path.exists() else None
     replace_file(path, known.model_dump_json(indent=2).encode() + b"\n")
     if owner is not None and os.geteuid() == 0:
-        os.chown(path, owner.st_uid, owner.st_gid)  # else a server under another user could not read it any more
+        os.chown(path, owner.st_uid, owner.st_gid)  # else a server of another user could no longer read it

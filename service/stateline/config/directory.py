@@ -18,7 +18,7 @@ from stateline_store.files.durable_files import FILE_MODE
 
 _NODE_FILE = ".node"  # on disk: never change
 
-# What time can mend: all else that keeps a directory from being made is a wrong path.
+# Errors that may pass. All others mean a wrong path.
 _PASSES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -32,7 +32,7 @@ def check_state_directory(config: Config) -> None:
         try:
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
-            continue  # what is above it tells
+            continue  # a folder above it decides
         except OSError as error:
             raise _refused(config, f"{path} cannot be read ({error.strerror})") from error
         if not stat.S_ISDIR(mode):
@@ -107,7 +107,7 @@ def _held(path: Path, node: str) -> int | None:
         except OSError:
             os.close(file)
             return None
-    fcntl.flock(file, fcntl.LOCK_SH)  # at most for as long as another one writes its name
+    fcntl.flock(file, fcntl.LOCK_SH)  # waits only while another process writes its name
     return file
 
 

@@ -9,7 +9,7 @@ from stateline_store import ConfigurationError
 
 Extra = Literal["spark", "otel"]
 
-# What must be there, of pyproject's optional dependencies. PySpark refuses to run Python functions without the others.
+# Required parts of pyproject's optional dependencies. PySpark runs no Python functions without the others.
 _PACKAGES: dict[Extra, tuple[str, ...]] = {
     "spark": ("pyspark", "pandas", "google.protobuf"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
@@ -36,5 +36,5 @@ def extra_of(module: str) -> Extra | None:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # of a package inside one that is missing
+    except ModuleNotFoundError:  # the package that contains it is missing
         return False

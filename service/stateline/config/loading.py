@@ -29,8 +29,8 @@ _FIELDS = {dotted_name(field): field for field in Config.model_fields if field n
 
 PREFIX = "STATELINE_"
 
-# Variables that begin with STATELINE_ and are no settings: the command line's own, those of tests and
-# benchmarks, and what Kubernetes gives every container for a Service whose name begins with "stateline".
+# STATELINE_ variables that are no settings: those of the command line, tests and benchmarks, and those that Kubernetes
+# sets for a Service whose name begins with "stateline".
 _NO_SETTING = re.compile(
     r"(TRACEBACK|(TEST|BENCH|CRASH)_.*)=.*"
     r"|((.*_)?SERVICE_(HOST|PORT.*)|(.*_)?PORT_\d+_.*)=.*"

@@ -6,15 +6,15 @@ import re
 
 HIDDEN = "[hidden]"
 
-# Keys are secrets, too, as fs.s3a.access.key, API_KEY and fs.azure.account.key.NAME, but for where they lie.
+# Keys are secrets too (fs.s3a.access.key, API_KEY, fs.azure.account.key.NAME). Paths of key files are not.
 _SECRET = re.compile(
     r"password|passwd|passphrase|pass(?:[._-]|$)|(?:^|[._-])(?:pwd|pw|sas|sig|signature)(?:[._-]|$)"
     r"|user\.info|secret(?!\.file$)|jaas|credential(?!s?\.provider)|token(?!s\.file$)"
     r"|(?:[._-]|access|account|api|private|secret)key(?!\.(?:file|location)$)(?:[._-]|$)",
     re.IGNORECASE,
 )
-_LOGIN = re.compile(r"(?:^|://|[,\s])[^/@\s:,]*:(?!//)\S*@")  # as u:password@host, in which a password may have a slash
-_ASSIGNED = re.compile(r"([\w.-]+)\s*=")  # as in -Djavax.net.ssl.keyStorePassword=…, jdbc:…?password=…
+_LOGIN = re.compile(r"(?:^|://|[,\s])[^/@\s:,]*:(?!//)\S*@")  # u:password@host; a password may have a slash
+_ASSIGNED = re.compile(r"([\w.-]+)\s*=")  # -Djavax.net.ssl.keyStorePassword=…, jdbc:…?password=…
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from stateline.config import types
-from stateline.config.embedded import EMBEDDED, embedded_path
+from stateline.config.embedded import EMBEDDED
 from stateline.config.secrets import HIDDEN, is_secret
 from stateline_store.state_store import IsolationLevel
 
@@ -290,27 +290,6 @@ class Config(BaseModel):
     def origin(self, name: str) -> str:
         """The origin of the setting with this dotted name, for error messages."""
         return self._origins.get(name, "default")
-
-    @field_validator("bootstrap_servers")
-    @classmethod
-    def _ports_exist(cls, value: str) -> str:
-        servers = value.split(",") if embedded_path(value, Path()) is None else []
-        if not all(1 <= int(server.rpartition(":")[2]) <= 65535 for server in servers):
-            raise ValueError("no such port")
-        return value
-
-    @field_validator(
-        "statestore_uncommitted_max_bytes",
-        "server_snapshots_max_bytes",
-        "replication_factor",
-        "server_scans_max",
-        "server_rate_limit",
-    )
-    @classmethod
-    def _minus_one_or_positive(cls, value: int) -> int:
-        if value < 1 and value != -1:
-            raise ValueError("neither -1 nor positive")
-        return value
 
 
 PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag", "schema_registry")

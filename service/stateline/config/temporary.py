@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 _PLACE = "tmp"  # on disk: never change
 _LOCK = ".lock"  # on disk: never change
-# Where Python looks by itself, before the working directory.
+# Python tries these before the working directory.
 _VARIABLES = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
 
-_locks: list[TaskLock] = []  # held to the end of the process
+_locks: list[TaskLock] = []  # held until the process ends
 
 
 def use_temporary_directory(config: Config) -> None:
@@ -34,7 +34,7 @@ def use_temporary_directory(config: Config) -> None:
     Raises `ConfigurationError` if neither is writable, and `RetryLaterError` if the disk is full.
     """
     asked = [found for name in _VARIABLES if (found := os.environ.get(name))] + list(_USUAL)
-    with suppress(FileNotFoundError):  # none can be written
+    with suppress(FileNotFoundError):  # none is writable
         found = os.path.realpath(tempfile.gettempdir())
         if found != os.getcwd() or found in map(os.path.realpath, asked):
             return

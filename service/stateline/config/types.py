@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from stateline.config.embedded import embedded_path
 from stateline_store.state_store import IsolationLevel
 
 
@@ -50,6 +51,19 @@ def _location(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
+def _minus_one_or_positive(value: int) -> int:
+    if value < 1 and value != -1:
+        raise ValueError("neither -1 nor positive")
+    return value
+
+
+def _servers(value: str) -> str:
+    servers = value.split(",") if embedded_path(value, Path()) is None else []
+    if not all(1 <= int(server.rpartition(":")[2]) <= 65535 for server in servers):
+        raise ValueError("no such port")
+    return value
+
+
 def _addresses(value: str) -> str:
     if value != "*":
         for each in value.split(","):
@@ -84,9 +98,10 @@ NODE_NAME = r"[A-Za-z0-9._-]{1,200}"
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[(?P<ipv6>[0-9A-Fa-f:.]+)\]):(?P<port>[0-9]{1,5})")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _ORIGIN = r"https?://[A-Za-z0-9._~-]+(:\d{1,5})?"
-_MAX_INT = 2**31 - 1  # what Kafka and librdkafka accept: about 24 days of milliseconds
+_MAX_INT = 2**31 - 1  # the limit of Kafka and librdkafka: about 24 days in milliseconds
 _MAX_LONG = 2**63 - 1
 _Whole = Annotated[int, BeforeValidator(_not_a_boolean)]
+_OrUnlimited = Annotated[_Whole, AfterValidator(_minus_one_or_positive)]
 Milliseconds = Annotated[
     _Whole, Field(ge=1, le=_MAX_INT), Allowed(f"a whole number of milliseconds from 1 to {_MAX_INT}")
 ]
@@ -150,6 +165,7 @@ Servers = Annotated[
     str,
     BeforeValidator(_joined),
     Field(pattern=r"^(embedded(:.+)?|[^\s,:]+:\d+(\s*,\s*[^\s,:]+:\d+)*)$"),
+    AfterValidator(_servers),
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
 TracingExporter = Annotated[Literal["none", "otlp"], BeforeValidator(_lower), Allowed("none or otlp")]
@@ -158,16 +174,16 @@ PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), All
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
 Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]
 BytesOrUnlimited = Annotated[
-    _Whole, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
+    _OrUnlimited, Field(le=_MAX_LONG), Allowed(f"-1 (no limit) or a number of bytes from 1 to {_MAX_LONG}")
 ]
 BytesPerSecond = Annotated[
     _Whole,
     Field(ge=-1, le=_MAX_LONG),
     Allowed(f"-1 (no limit), 0 (none at all) or a number of bytes per second to {_MAX_LONG}"),
 ]
-Replication = Annotated[_Whole, Field(le=32767), Allowed("-1 (the broker's default) or a number from 1 to 32767")]
+Replication = Annotated[_OrUnlimited, Field(le=32767), Allowed("-1 (the broker's default) or a number from 1 to 32767")]
 CountOrUnlimited = Annotated[
-    _Whole, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")
+    _OrUnlimited, Field(le=_MAX_INT), Allowed(f"-1 (no limit) or a whole number from 1 to {_MAX_INT}")
 ]
 Directory = Annotated[Path, BeforeValidator(_not_empty), Allowed("a directory")]
 OptionalSharedLocation = Annotated[

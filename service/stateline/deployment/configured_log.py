@@ -25,7 +25,7 @@ def configured_log(config: Config, *, read_only: bool = False) -> Log:
         max_poll_interval_ms=config.max_poll_interval_ms,
         transaction_timeout_ms=config.transaction_timeout_ms,
         replication_factor=config.replication_factor,
-        # A store that syncs its commits must not outlive, in a power cut, the log that they came from.
+        # In a power cut, the log must not lose records that a store has synced.
         sync=config.statestore_sync,
         read_only=read_only,
     )

@@ -18,7 +18,7 @@ from stateline_store import TopicPartition
 from stateline_store.clock import boot_ms
 
 _RENEWALS_PER_SESSION = 6
-_MARGIN_PER_SESSION = 10  # one part of so many is not used
+_MARGIN_PER_SESSION = 10  # the unused part of a session: one in 10
 
 
 class Lease:

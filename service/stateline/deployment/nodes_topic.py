@@ -37,7 +37,7 @@ RESET_KEY = b"\0reset"
 _SERVER_URL = re.compile(r"https?://[A-Za-z0-9._~:%\[\]-]{1,400}")
 _ADDRESS = re.compile(r"[A-Za-z0-9._~:%\[\]-]{1,400}:[0-9]{1,5}")
 _NODE_NAME = re.compile(NODE_NAME)
-_MOST_CHARACTERS = 1000  # of a text
+_MOST_CHARACTERS = 1000  # in a text
 MOST_NODES = 256
 """Limit of other nodes that a node knows: first those it has links to, then the newest."""
 
@@ -137,6 +137,36 @@ def records_until_now(log: Log, place: TopicPartition) -> Iterator[Record]:
             if time.monotonic() > deadline:
                 raise LogUnavailableError(f"{place.topic} could not be read in {_READ_TIMEOUT_S:g} s: try again.")
             yield from consumer.poll(1000, 0.1)
+
+
+def newest_value(log: Log, place: TopicPartition, key: bytes) -> bytes | None:
+    """The value of the newest record with this key. Raises like `records_until_now`."""
+    newest = None
+    for record in records_until_now(log, place):
+        if record.key == key:
+            newest = record.value
+    return newest
+
+
+def replace_value(
+    log: Log,
+    place: TopicPartition,
+    transactional_id: str,
+    key: bytes,
+    value: bytes | None,
+    is_unchanged: Callable[[], bool],
+) -> bool:
+    """Write this record if `is_unchanged` after earlier writers are fenced. Returns whether it was written. Raises
+    `FencedError` if another process writes meanwhile, and what the log raises."""
+    with closing(log.producer(transactional_id)) as producer:
+        producer.init_transactions()
+        if not is_unchanged():
+            return False
+        producer.begin_transaction()
+        producer.produce(place.topic, key, value, timestamp_ms=now_ms(), partition=place.partition)
+        producer.flush()  # notices a fence at once; a commit waits for its timeout
+        producer.commit_transaction()
+        return True
 
 
 def known_nodes(log: Log, application_id: str) -> dict[str, NodeEntry]:

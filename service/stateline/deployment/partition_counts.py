@@ -86,7 +86,7 @@ def grown(names: Iterable[str], counted: Mapping[str, TopicInfo], found: Mapping
     for name in names:
         before, now = counted.get(name), found.get(name)
         if before is None or now is None or before.topic_id != now.topic_id or before.partitions >= now.partitions:
-            continue  # fewer are what a broker says that has not heard of the others
+            continue  # fewer: this broker does not know the others yet
         return f"Topic {name} has {now.partitions} partitions, and had {before.partitions}"
     return None
 

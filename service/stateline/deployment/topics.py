@@ -103,7 +103,7 @@ def _create(
     try:
         admin.create_topics(new, validate_only=validate_only)
     except InvalidArgumentError:
-        for topic, one in zip(topics, new, strict=True):  # whose settings are refused
+        for topic, one in zip(topics, new, strict=True):  # find the topic whose settings are refused
             try:
                 admin.create_topics([one], validate_only=validate_only)
             except InvalidArgumentError as error:

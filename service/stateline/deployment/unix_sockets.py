@@ -31,7 +31,7 @@ def listening(path: Path) -> socket.socket:
     """Listen at this path, for this user alone. Raises `OSError`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Before bind: Linux gives the file the socket's own mode, so that it is never open to others.
+        # Before bind, so that the file is never open to others: Linux gives it the socket's mode.
         os.fchmod(listener.fileno(), 0o600)
         with address(path) as near:
             listener.bind(near)
@@ -60,7 +60,7 @@ def is_served(path: Path) -> bool:
         _connected(path).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return False
-    except BlockingIOError:  # it does, and has no room for more
+    except BlockingIOError:  # it listens, and has no room for more
         return True
     return True
 
@@ -73,7 +73,7 @@ def trusted_users(application: Path) -> frozenset[int]:
 
 def check_user(connection: socket.socket, trusted: Collection[int]) -> None:
     """Raise `PermissionError` if the process at the other end runs as none of these users."""
-    if not hasattr(socket, "SO_PEERCRED"):  # macOS: the modes of files guard sockets there
+    if not hasattr(socket, "SO_PEERCRED"):  # macOS, where the modes of files guard sockets
         return
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(credentials)

@@ -15,12 +15,12 @@ from stateline.processes.machine import is_submitted
 from stateline_store.errors import ConfigurationError, DoesNotExistError, LockedError
 from stateline_store.files.directory import TaskLock
 
-# Pipelines and the server stop first, together. The server forwards queries of uncommitted state to the
-# workers: it has to answer what it has accepted while they still live. Pipelines write the workers' input and
-# are the slowest to stop. The workers then commit and close with nothing arriving and nobody asking.
+# Pipelines and the server stop first, together. The server forwards queries of uncommitted state to workers, so it has
+# to complete its requests while they live. Pipelines write the workers' input and are the slowest to stop. Workers then
+# commit and close without new input or queries.
 _FIRST, _LAST = 0, 1
 SERVER = "server"
-ALL_PIPELINES = "pipelines"  # the name of the process that runs several
+ALL_PIPELINES = "pipelines"  # the process that runs several pipelines
 _RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
 
 

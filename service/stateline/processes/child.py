@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from stateline.processes.readiness import ReadyPipe
 
-CALLERS_MISTAKE = 2  # the exit code of the command line for errors that a restart cannot cure
-STORES_REFUSED = 3  # no worker may run these stores, but servers answer their last committed state
+CALLERS_MISTAKE = 2  # exit code of errors that no restart cures
+STORES_REFUSED = 3  # exit code: no worker may run the stores; servers answer their last committed state
 
-# What a process is told whose successor works already: take nothing more, end what was begun, and go.
+# The signal to a process whose successor is ready: accept nothing more, complete requests, end.
 HAND_OVER = signal.SIGUSR1
 
-# What tells a worker to leave its group for good when it stops: others are to have its tasks at once.
+# The signal to a worker that stops and leaves its group for good, so that others get its tasks at once.
 LEAVE = signal.SIGUSR2
 
 
@@ -54,8 +54,8 @@ class RestartPolicy:
 
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
-    worked_after_s: float = 20.0  # restarts so far apart cost little
-    stable_after_s: float = 60.0  # longer than a Spark driver takes to find a mistake of the caller's
+    worked_after_s: float = 20.0  # restarts at this distance are cheap
+    stable_after_s: float = 60.0  # longer than a Spark driver needs to find a mistake of the caller's
     _failures: int = 0
     _was_stable: bool = False
 
@@ -72,7 +72,7 @@ class RestartPolicy:
         if life_s >= self.worked_after_s:
             self._failures = 0
         delay_s = min(math.ldexp(self.first_delay_s, self._failures), self.max_delay_s)
-        self._failures = min(self._failures + 1, 30)  # far beyond the maximum already, and no overflow
+        self._failures = min(self._failures + 1, 30)  # no overflow; the delay has reached its maximum long before
         return delay_s
 
 

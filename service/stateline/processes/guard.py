@@ -14,7 +14,7 @@ from contextlib import suppress
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it goes with its supervisor, not before
+        signal.signal(number, signal.SIG_IGN)  # it ends with its supervisor, not before
     children = {int(pid) for pid in sys.argv[2:]}
     for line in sys.stdin:
         (children.add if line[0] == "+" else children.discard)(int(line[1:]))

@@ -25,8 +25,8 @@ FIELDS = "stateline_fields"
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 REPEAT_AFTER_S = 60.0
-_MOST_KEPT = 1000  # of different messages; beyond it they are forgotten and may be said again
-_VARIES = re.compile(r"\d+")  # ports of the client, times, counts, numbers of clients
+_MOST_KEPT = 1000  # different messages; beyond it all are forgotten
+_VARIES = re.compile(r"\d+")  # ports, times, counts
 
 
 class SaidOnce(logging.Filter):
@@ -151,7 +151,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
 def _line(content: dict[str, Any]) -> str:
     try:
         return orjson.dumps(content).decode()
-    except orjson.JSONEncodeError:  # half of a character, as in a file name that is not UTF-8
+    except orjson.JSONEncodeError:  # a surrogate, as in a file name that is not UTF-8
         return orjson.dumps({name: _whole(value) for name, value in content.items()}).decode()
 
 

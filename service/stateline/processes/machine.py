@@ -8,7 +8,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-# Enough for any server; a limit in the millions makes some libraries walk through all of them.
+# Enough for any server. Some libraries visit every possible descriptor, which is slow with millions.
 _WANTED = 65_536
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def allow_many() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError) as error:  # macOS has a limit of its own below `hard`
+    except (OSError, ValueError) as error:  # macOS has another limit below `hard`
         _log.info("At most %d files and connections can be open: %s", soft, error)
 
 

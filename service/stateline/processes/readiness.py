@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 
-# No setting is called so.
+# No setting has these names.
 _VARIABLE = "SUPERVISOR_READY_FD"
 _TAKES_OVER = "SUPERVISOR_TAKES_OVER"
 

@@ -26,17 +26,17 @@ from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 
 _LOADED_WITHIN_S = 120.0
-# Who is not ready by then may have much to restore: the next ones have their turn, because all have to.
+# A process that is not ready by then may restore a lot. The next one starts, because all have to.
 _READY_WITHIN_S = 60.0
-# New code may end at its first record, too: so long it has to last before another process is stopped for it.
+# New code may fail at its first record. It has to run this long before the next process is replaced.
 _SETTLES_WITHIN_S = 2.0
 
-Steps = Generator[None, None, str]  # ends with why not; empty when it was done
+Steps = Generator[None, None, str]  # returns why it failed; empty for success
 
 
 LOOK_INTERVAL_S = 0.3
 
-_Stamp = tuple[int, int, int] | None  # modification time (ns), size, inode; None of a file that is not there
+_Stamp = tuple[int, int, int] | None  # modification time (ns), size, inode; None: no such file
 
 
 class SourceFiles:
@@ -112,7 +112,7 @@ class Renewal:
         self._files: Sequence[Path] = ()
         self._steps: Steps | None = None
         self._is_wanted = False
-        if sources is not None:  # what is saved may be halfway through when a child starts again by itself
+        if sources is not None:  # a child may restart while files are half saved
             supervisor.outlive_mistakes()
 
     def watch(self, files: Sequence[Path]) -> None:
@@ -159,7 +159,7 @@ class Renewal:
         names = {child.name for child in new.children}
         for gone in [name for name in self._supervisor.names if name not in names]:
             yield from _gone(self._supervisor, self._supervisor.of(gone))
-        # Who saves again and again sees what is new at once; nobody else depends on it.
+        # In development, changes show at once, and nobody else depends on the processes.
         settles_s = _SETTLES_WITHIN_S if self._sources is None else 0.0
         order = sorted(new.children, key=lambda each: (-each.stop_order, each.takes_over))
         started: list[_Started] = []
@@ -193,7 +193,7 @@ class Renewal:
         while not new.has_ended and time.monotonic() < until_s:
             yield
         if new.has_ended:
-            if child.takes_over and old is not None:  # the old one answers: no second try
+            if child.takes_over and old is not None:  # the old process answers, so the new one is not retried
                 supervisor.let_go(one)
             return _has_ended(one)
         if child.takes_over:

@@ -17,9 +17,9 @@ from stateline.processes.child import Child
 from stateline.processes.renewal import NewCode
 from stateline_store.errors import ConfigurationError
 
-# What the supervisor itself has: its lock, its sockets, the form of its lines.
+# Settings of the supervisor itself: its lock, its sockets, its log format.
 _FIXED = ("application.id", "state.dir", "server.host", "server.port", "node.name", "node.peer.listen", "log.format")
-# Of a child what an application decides; the rest is the supervisor's.
+# Members of a child that the application decides. The supervisor decides the rest.
 _TOLD = ("name", "command", "stop_order", "fails_alone", "says_ready", "quits_by", "stop_timeout_s")
 
 

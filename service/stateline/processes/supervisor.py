@@ -2,15 +2,14 @@
 
 Rules:
 
-- A child that ends is started again after 0.5 s, doubling to 30 s; from 0.5 s again once it lived for 20 s.
-  One that ends with exit code 2 (the caller's mistake) before it ever lived for 60 s stops everything: no
-  restart can help. A child that `fails_alone`, and any of them once new code is expected, is not started again then,
-  and the others run on. So does a child that ends with exit code 3, however long it lived.
-- Each child is started as a process group of its own, so that Ctrl-C in a terminal reaches the supervisor
-  alone, which then stops the children by `stop_order`. SIGTERM goes to the child; SIGKILL goes to its whole
-  group, the JVM of a Spark driver included.
+- An ended child restarts after 0.5 s, doubling to 30 s, and again from 0.5 s after a life of 20 s.
+- If a child ends with exit code 2 (the caller's mistake) before it ever lived for 60 s, everything stops: no restart
+  can help. If the child `fails_alone`, or new code is expected, only this child stays down. The same holds for exit
+  code 3, after any life.
+- Each child is a process group of its own, so that Ctrl-C in a terminal reaches only the supervisor. It stops the
+  children by `stop_order`. SIGTERM goes to the child, SIGKILL to its whole group with the JVM of a Spark driver.
 - No child outlives its supervisor: `stateline.processes.guard` ends them when it is killed.
-- Children are started anew with exec, never forked off: the threads of an open RocksDB do not survive a fork.
+- Children are started with exec, never by a bare fork: the threads of an open RocksDB do not survive a fork.
 
 Not thread-safe: one thread owns a Supervisor.
 """
@@ -37,9 +36,9 @@ from stateline.processes.readiness import ReadyPipe
 from stateline.processes.terminal import Terminal, heed_hangups
 from stateline_store.errors import ConfigurationError
 
-STOP_TIMEOUT_S = 30.0  # what a Kubernetes pod gets, too
-_POLL_S = 0.05  # between two looks at the children
-SAYS = "stateline"  # the name before the supervisor's own lines
+STOP_TIMEOUT_S = 30.0  # as for a Kubernetes pod
+_POLL_S = 0.05  # between looks at the children
+SAYS = "stateline"  # the name in front of the supervisor's own lines
 
 Emit = Callable[[str, str], None]
 
@@ -108,12 +107,12 @@ class Supervisor:
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupts = 0
         self._outlives_mistakes = False
-        self._is_quitting = False  # because of a mistake: nobody starts this again as it is
+        self._is_quitting = False  # because of a mistake: the application is not restarted unchanged
 
     def __enter__(self) -> Supervisor:
         try:
             self.start()
-        except BaseException:  # a command that cannot be started leaves no others behind
+        except BaseException:  # if a command cannot start, no other child stays
             self.stop()
             raise
         return self
@@ -288,7 +287,7 @@ class Supervisor:
                 self._kill(one)
             one.forget_pipe()
         if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()  # it knows of no child any more, so it just ends
+            self._guard.stdin.close()  # it has no child left, so it ends
             self._guard.wait()
             self._guard = None
 
@@ -359,10 +358,10 @@ class Supervisor:
         assert process is not None
         code = process.wait()
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # for example a JVM whose driver was killed
+            os.killpg(process.pid, signal.SIGKILL)  # for example the JVM of a killed driver
         self._tell_guard("-", process.pid)
         if one.reader is not None:
-            one.reader.join(timeout=2.0)  # a process that left the group may still hold the pipe open
+            one.reader.join(timeout=2.0)  # a process outside the group may still hold the pipe open
         return code
 
     def _terminate(self, one: Supervised, number: signal.Signals) -> None:
@@ -394,14 +393,14 @@ class Supervisor:
     def _start_guard(self) -> None:
         if self._guard is not None and self._guard.poll() is None:
             return
-        # By path and isolated, so that it starts fast and imports nothing that could fail.
+        # By path and isolated: it starts fast, and its imports cannot fail.
         script = [sys.executable, "-I", "-S", supervisor_guard.__file__, str(self._stops_within_s(self._all))]
         running = [str(pid) for pid in self.processes.values()]
         self._guard = subprocess.Popen([*script, *running], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
 
     def _tell_guard(self, sign: str, pid: int) -> None:
         if self._guard is not None and self._guard.stdin is not None:
-            # When the guard was killed, `poll` starts another one and tells it of all.
+            # If the guard was killed, `poll` starts another one with all children.
             with suppress(BrokenPipeError):
                 self._guard.stdin.write(f"{sign}{pid}\n".encode())
 

@@ -29,7 +29,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
-        with suppress(OSError):  # started by systemd, in a container
+        with suppress(OSError):  # none under systemd or in a container
             self._descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
 
     def is_gone(self) -> bool:

@@ -29,7 +29,7 @@ Attributes = Mapping[str, str | int]
 
 TRACEPARENT = "traceparent"
 _CARRIED = (TRACEPARENT, "tracestate")
-_MOST_LINKS = 32  # of a span: a slice may have a thousand records
+_MOST_LINKS = 32  # per span: a slice may have a thousand records
 
 _tracer: Tracer | None = None
 

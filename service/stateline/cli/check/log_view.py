@@ -28,7 +28,7 @@ from stateline_store import (
     TopicPartition,
 )
 
-_TAIL = 64  # offsets at a changelog's end: the last record of a commit has the types, and markers come behind it
+_TAIL = 64  # offsets at a changelog's end, for its last commit: a record with the types, then markers
 _READ_TIMEOUT_S = 15.0
 
 
@@ -112,7 +112,7 @@ def _other_cluster(topology: Topology, config: Config, admin: Admin) -> str | No
     directory = StateDirectory(config.state_dir, config.application_id)
     try:
         counted = read_counted(application)
-    except StatelineError:  # `disk_view` tells it
+    except StatelineError:  # a finding of `disk_view`
         return None
     before = read_cluster(application)
     try:

@@ -117,7 +117,7 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
 def _partitions(topology: Topology, topics: Mapping[str, TopicInfo]) -> tuple[dict[int, int], list[Finding]]:
     """Subtopology → its number of tasks if all its topics are known, and the subtopologies whose topics do not fit."""
     counts = {name: info.partitions for name, info in topics.items()}
-    with contextlib.suppress(TopologyError):  # some are missing, which is told
+    with contextlib.suppress(TopologyError):  # missing topics are a finding of their own
         counts = {**wanted_partitions(created_topics(topology), counts), **counts}
     partitions: dict[int, int] = {}
     findings: list[Finding] = []

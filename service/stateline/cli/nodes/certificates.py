@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from stateline_store.errors import ConfigurationError, InvalidArgumentError
 
 _AUTHORITY_LASTS = timedelta(days=3650)
-# Clocks of machines differ: what was made a moment ago counts on the others too.
+# Clocks differ: other machines must accept a new certificate at once.
 _BACKDATED = timedelta(hours=1)
 
 
@@ -70,7 +70,7 @@ def make_certificate(folder: Path, node: str, hosts: Sequence[str], now: datetim
     name."""
     issuer, signer = _read_authority(authority_files(folder))
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:64])])  # X.520 has no longer ones
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node[:64])])  # the limit of X.520
     names = x509.SubjectAlternativeName([_name(each) for each in dict.fromkeys([node, *hosts])])
     until = _expiry(authority_files(folder), issuer, now, lasts)
     files = KeyPair(folder / f"{node}.pem", folder / f"{node}.key")

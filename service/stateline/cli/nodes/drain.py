@@ -35,7 +35,7 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
     for name in waiting:
         ask_to_drain(application, name)
     for path in pipelines:
-        ask_pipeline_to_drain(path)  # also of one that waits for its turn
+        ask_pipeline_to_drain(path)  # also one that waits for its lease
     deadline_s = time.monotonic() + timeout_s
     while True:
         stopped = [path for path in running if not _runs(path)]

@@ -44,7 +44,7 @@ def listens(place: str) -> bool:
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError):  # nobody, or no address
+    except (OSError, ValueError):  # nobody listens, or it is no address
         return False
     return True
 

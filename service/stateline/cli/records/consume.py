@@ -190,7 +190,7 @@ def _records(log: Log, names: Sequence[str], wanted: ConsumeOptions) -> Generato
                 count += 1
                 if count == wanted.most:
                     return
-            # What is at its end may have gaps behind its last record, so the record alone does not tell.
+            # Gaps may follow the last record, so its offset does not tell whether the end is reached.
             reached = {each: consumer.next_offset(each) or 0 for each in left}
             ended = [each for each, (_, stop) in left.items() if stop is not None and reached[each] >= stop]
             consumer.pause(ended)
@@ -212,7 +212,7 @@ def quietly(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptio
     try:
         consume(app, config, names, wanted, sys.stdout)
     except BrokenPipeError:
-        # Python would flush what is left at its end, and complain.
+        # Otherwise Python flushes the rest at its end, and complains.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         if not wanted.follow:

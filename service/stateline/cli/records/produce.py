@@ -88,7 +88,7 @@ def produce(
     config: Config,
     topic_name: str,
     files: Sequence[str] = (),
-    terms: ProduceOptions = ProduceOptions(),  # frozen
+    terms: ProduceOptions = ProduceOptions(),  # immutable
     standard_input: Iterable[str] = (),
 ) -> ProduceResult:
     """Write the records of these files, or of standard input if there are none.
@@ -100,13 +100,15 @@ def produce(
     topic, began_s = declared_topic(app, topic_name), time.monotonic()
     reading = _Reading(sources(files, standard_input), LineReader(topic, terms.format, most_bytes(config)), terms)
     found = ProduceResult()
-    named: dict[int, str] = {}  # partition → where it was first asked for
+    named: dict[int, str] = {}  # partition → the first line that asks for it
     for place, record in reading.records("Reading", found):
         found.records += 1
         named.setdefault(-1 if (partition := _partition_of(record, terms)) is None else partition, place)
     if found.records:
         with closing(configured_log(config)) as log:
-            count = _partitions(log, topic.name) if named.keys() - {-1} else sys.maxsize  # which the producer asks for
+            count = (
+                _partitions(log, topic.name) if named.keys() - {-1} else sys.maxsize
+            )  # the producer chooses, and asks for the count itself
             refused = [f"{named[each]}: {_no_partition(topic.name, each, count)}" for each in named if each >= count]
             if refused and terms.on_error == "stop":
                 raise InvalidArgumentError(refused[0])

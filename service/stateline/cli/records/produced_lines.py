@@ -52,14 +52,14 @@ def _source(file: str, standard_input: Iterable[str]) -> Lines:
         if path.is_file():
             with path.open("rb"):
                 return Lines(file, partial(_lines_of, path), path.stat().st_size)
-        kept = list(_lines_of(path))  # a pipe, say: what was read is gone
+        kept = list(_lines_of(path))  # a pipe, for example, can be read once
     except OSError as error:
         raise InvalidArgumentError(f"{file} cannot be read: {error.strerror or error}.") from error
     return Lines(file, lambda: kept)
 
 
 def _lines_of(path: Path) -> Iterator[str]:
-    # What is no UTF-8 is refused as what it is of: a line's key or value.
+    # Other bytes than UTF-8 are refused later, as part of a key or value.
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
         yield from file
 

@@ -92,7 +92,7 @@ def read_timestamp(given: Any) -> int:
         at = int(given) if digits else epoch_ms(iso_time(given)) if isinstance(given, str) else given
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"timestamp: {error}.") from error
-    except ValueError as error:  # more digits than Python reads
+    except ValueError as error:  # more digits than Python converts
         raise InvalidArgumentError(f"timestamp: {shown(given)} is too large.") from error
     if type(at) is not int or not 0 <= at <= MAX_TIMESTAMP_MS:
         raise InvalidArgumentError(f"timestamp: {shown(given)} is not a number of milliseconds since 1970.")

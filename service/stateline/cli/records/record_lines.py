@@ -45,7 +45,7 @@ class RecordLines:
             found["headers"] = headers_of(record.headers)
         if letter is not None:
             found["dead_letter"] = {name: text for name, text in letter.items() if name != "stacktrace"}
-        # A JSON value is shown as it is: line breaks between its parts would end the line.
+        # A JSON value is copied unchanged: its line breaks would end the line.
         return one_line(orjson.dumps(found)).decode()
 
 

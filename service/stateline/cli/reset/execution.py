@@ -61,7 +61,7 @@ class Execution:
             reset = begun(before, followed_epoch(self._directory.application), work)
             say_reset(self._log, self._application_id, before, reset)
             try:
-                self._refuse_what_runs(work, admin)  # again: who starts from now on sees that it has begun
+                self._refuse_what_runs(work, admin)  # again: processes that start later see the reset
             except BaseException:
                 say_reset(self._log, self._application_id, reset, before)
                 raise
@@ -123,7 +123,9 @@ class Execution:
         admin.delete_topics(_existing((*work.internal, *work.results), admin))
         reached("reset:topics-deleted")
         with discarding(self._directory):
-            stale = reset.stale(followed_epoch(self._directory.application))  # of resets that it has missed, too
+            stale = reset.stale(
+                followed_epoch(self._directory.application)
+            )  # includes resets that this directory has missed
             discard(self._directory, pipelines_directory(self._config.state_dir, self._application_id), stale)
             reached("reset:state-deleted")
             self._delete_checkpoints(work)

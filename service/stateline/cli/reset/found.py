@@ -52,19 +52,16 @@ def look(topology: Topology, scope: Scope, to: WhereTo, config: Config, admin: A
     at_time = {each: admin.offset_at(each, to.value) for each in sources} if to.kind == "time" else {}
     committed = admin.committed(topology.application_id, sources) if sources else {}
     directory = StateDirectory(config.state_dir, config.application_id)
+    stores = frozenset(store.name for store in scope.stores)
+    stale = Stale(scope.everything, stores, frozenset(pipeline.name for pipeline in scope.pipelines))
     return ResetFacts(
         topics,
         admin.bounds(dict.fromkeys([*sources, *results])),
         committed,
         at_time,
-        tuple(stored(directory, stale_of(scope))),
+        tuple(stored(directory, stale)),
         {name: place for p in scope.pipelines if (place := _checkpoint(config, (name := p.name))) is not None},
     )
-
-
-def stale_of(scope: Scope) -> Stale:
-    stores = frozenset(store.name for store in scope.stores)
-    return Stale(scope.everything, stores, frozenset(pipeline.name for pipeline in scope.pipelines))
 
 
 def checkpoint_place(config: Config, pipeline: str) -> str:

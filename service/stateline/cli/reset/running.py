@@ -155,7 +155,7 @@ def _living_drivers(log: Log, config: Config) -> dict[str, str]:
     own = str(StateDirectory(config.state_dir, config.application_id).process_id())
     newest: dict[str, PipelineReport | None] = {}
     heard: dict[str, str] = {}
-    until_s: float | None = None  # from when all was read that was said before
+    until_s: float | None = None  # set once all older reports are read
 
     def told(reports: Sequence[tuple[str, PipelineReport | None]], is_read: bool) -> bool:
         nonlocal until_s

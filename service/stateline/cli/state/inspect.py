@@ -22,7 +22,7 @@ from stateline_store.inspection.inspection_report import (
 from stateline_store.inspection.offline_entries import entries
 from stateline_store.rocksdb.offline_store import OfflineStore
 
-_LIMIT = 100  # of entries
+_LIMIT = 100  # entries
 
 
 class InspectRequest(NamedTuple):

@@ -41,7 +41,7 @@ class Notation:
             if self.serde is not None:
                 return key_of_text(self.serde, text)
             return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
-        except ValueError as error:  # an InvalidArgumentError is one
+        except ValueError as error:  # includes InvalidArgumentError
             why = str(error) if self.serde else "hexadecimal digits follow 0x"
             raise InvalidArgumentError(f"{option} {shown(text)} cannot be read: {why}") from error
 

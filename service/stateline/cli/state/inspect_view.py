@@ -119,7 +119,7 @@ def _beside(application: ApplicationReport) -> Iterator[str]:
         yield f"{application.application_id}/{other.path.name}: {other.what}, {other.size_bytes:,} bytes"
 
 
-# ---- For entries as well
+# ---- Used by `inspect_entries` too
 
 
 def moment(ms: int | None) -> str | None:

@@ -24,7 +24,7 @@ from stateline.model.topology import Topology
 from stateline.server.telemetry.workers_metrics import FiguresReader
 from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
 
-_MARKERS = 64  # offsets: more than that are records, or will be fewer at the next look
+_MARKERS = 64  # offsets: a larger lag has records, or is smaller at the next look
 _READ_TIMEOUT_S = 15.0
 _LOOK_INTERVAL_S = 0.5
 
@@ -92,7 +92,7 @@ def wait_until_caught_up(app: App, config: Config, timeout_s: float, say: Callab
     until_s, told_s = time.monotonic() + timeout_s, 0.0
     topology = app.topology()
     steps = len(topology.subtopologies) + len(topology.pipelines)
-    rounds = steps + 1  # an end is seen a moment after the commit that it belongs to
+    rounds = steps + 1  # the end of a topic is visible shortly after the commit
     ends: Mapping[TopicPartition, int] | None = None
     behind = ["the log does not answer"]
     with closing(configured_log(config)) as log, closing(log.admin()) as admin:
@@ -101,7 +101,7 @@ def wait_until_caught_up(app: App, config: Config, timeout_s: float, say: Callab
             try:
                 found = _look(topology, config, log, admin)
                 behind = found.behind(found.ends if ends is None else ends)
-                if found.missing:  # a look without all topics says nothing of what comes in them
+                if found.missing:  # the ends of missing topics are unknown
                     ends = None
                 elif ends is None or not behind:
                     ends = found.ends

@@ -86,7 +86,7 @@ def produce(
     """
     from stateline.cli.records import produce as cli_produce
 
-    if isinstance(sys.stdin, io.TextIOWrapper):  # as files are read: what is no UTF-8 is told of its line
+    if isinstance(sys.stdin, io.TextIOWrapper):  # like files: other bytes than UTF-8 are errors of their line
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     terms = cli_produce.terms_of(format_, on_error, timestamp, header or (), partition)
     app, config = loaded(target, config_file, settings, to_write=True)

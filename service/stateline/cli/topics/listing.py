@@ -35,7 +35,9 @@ def topics(
     topology, configured = app.topology(), ConfiguredTopics.of(config)
     roles = topic_roles(topology, config.dead_letter_topic)
     if not create and not log_exists(config):
-        return as_text(topic_rows(roles, {}, {}, {} if count else None), as_json=as_json)  # a listing makes no file
+        return as_text(
+            topic_rows(roles, {}, {}, {} if count else None), as_json=as_json
+        )  # a listing creates no log file
     with closing(configured_log(config, read_only=not create)) as log, closing(log.admin()) as admin:
         existing = admin.topics()
         if create:
@@ -51,7 +53,7 @@ def topics(
     return as_text(topic_rows(roles, existing, offsets, counts, differ), as_json=as_json)
 
 
-USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates those of the other roles
+USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates topics of other roles
 
 
 def topic_roles(topology: Topology, dead_letter_topic: str | None) -> dict[str, str]:

@@ -44,8 +44,8 @@ def location_id(config: Config) -> str:
     path, made = folder / _NAME, folder / f"{_NAME}.{uuid4()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made.write_bytes(orjson.dumps({"location": str(uuid4())}))  # each time: may it be written to?
-        with suppress(FileExistsError):  # it appears whole, of one node alone: by NFS, too, which locks no directory
+        made.write_bytes(orjson.dumps({"location": str(uuid4())}))  # each time, to check that it is writable
+        with suppress(FileExistsError):  # atomic, for one node only; NFS has no locks of directories
             path.hardlink_to(made)
         content = path.read_bytes()
     except OSError as error:

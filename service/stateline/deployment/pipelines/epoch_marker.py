@@ -27,7 +27,7 @@ from stateline_store import DamagedDataError, TopicPartition
 LOADING = -1
 """In `offsets` instead of an epoch's number, for stores whose rows are of no whole epoch. On disk: never change."""
 
-# Markers that are compacted away are missed by none but a driver that looks a day later.
+# Only a driver that looks a day later misses compacted markers.
 EPOCHS_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
 
 ResultEnds = Mapping[str, Mapping[str, int]]

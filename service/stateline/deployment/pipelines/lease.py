@@ -41,8 +41,8 @@ from stateline_store import DoesNotExistError, RetryLaterError, StatelineError, 
 State = Literal["waiting", "joining", "held", "lost"]
 
 _LOOK_S = 0.25
-_LATE_PER_SESSION = 6  # who is not alone after such a part of a session lets the others be: they hold it for longer
-_PAUSE_S = 1.0  # after a failure of the log, and between two looks at a group that others are in
+_LATE_PER_SESSION = 6  # a driver that is not alone after this part of a session leaves it to the others
+_PAUSE_S = 1.0  # after an error of the log, and between looks at a group with members
 _logger = logging.getLogger(__name__)
 
 
@@ -127,7 +127,7 @@ class PipelineLease:
         finally:
             if self._state == "held" and not self._closing.is_set():
                 self._state = "lost"
-                self._lose("it cannot be kept")  # whatever it was: nobody watches it any more
+                self._lose("it cannot be kept")  # for any error: nobody renews it any more
             self._leave()
 
     def _turn(self, admin: Admin) -> None:
@@ -143,7 +143,7 @@ class PipelineLease:
 
     def _seen(self, admin: Admin) -> Seen:
         drained = self._is_drained()
-        if self._state == "held":  # asks nobody: a broker that is away must not keep it from noticing the end
+        if self._state == "held":  # without a request: it must notice the end also while the broker is away
             if drained:
                 self._give_up()
             return Seen(confirmed=self._lease.holds)
@@ -186,7 +186,7 @@ class PipelineLease:
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._given = self._place in partitions
         if self._given and self._consumer is not None:
-            self._consumer.pause(partitions)  # its records are others' affair
+            self._consumer.pause(partitions)  # others read its records
 
     def _suspended(self, partitions: Sequence[TopicPartition]) -> None:
         self._given = None

@@ -26,7 +26,7 @@ import orjson
 from stateline.config.embedded import embedded_path
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
-from stateline.deployment.nodes_topic import PIPELINES_KEY, ensure_nodes_topic, records_until_now
+from stateline.deployment.nodes_topic import PIPELINES_KEY, ensure_nodes_topic, newest_value, replace_value
 from stateline.deployment.pipelines.checkpoint_location import location_id
 from stateline.log.interface import Log
 from stateline_store import (
@@ -37,10 +37,9 @@ from stateline_store import (
     StateDirectory,
     TopicPartition,
 )
-from stateline_store.clock import now_ms
 
 _LOCATION = "location:"
-# Whoever is fenced tries again: as often as all drivers of many nodes may begin at once.
+# A fenced driver retries. Drivers of many nodes may begin at once.
 _ATTEMPTS = 50
 
 _log = logging.getLogger(__name__)
@@ -122,21 +121,10 @@ def _elsewhere(config: Config, found: PipelinesNode) -> ConfigurationError:
 def _write(
     log: Log, place: TopicPartition, application_id: str, found: PipelinesNode | None, own: PipelinesNode
 ) -> None:
-    """Replace `found`, unless it has changed meanwhile. Raises `FencedError` if another node does so."""
-    with closing(log.producer(f"{application_id}-pipelines/")) as producer:
-        producer.init_transactions()  # whoever has looked before cannot write any more
-        if _newest(log, place) != found:
-            return
-        producer.begin_transaction()
-        value = orjson.dumps(asdict(own))
-        producer.produce(place.topic, PIPELINES_KEY, value, timestamp_ms=now_ms(), partition=place.partition)
-        producer.flush()  # notices at once that somebody has fenced it; a commit waits for its time to be over
-        producer.commit_transaction()
+    value, transactional_id = orjson.dumps(asdict(own)), f"{application_id}-pipelines/"
+    replace_value(log, place, transactional_id, PIPELINES_KEY, value, lambda: _newest(log, place) == found)
 
 
 def _newest(log: Log, place: TopicPartition) -> PipelinesNode | None:
-    newest = None
-    for record in records_until_now(log, place):
-        if record.key == PIPELINES_KEY:
-            newest = record.value
+    newest = newest_value(log, place, PIPELINES_KEY)
     return None if newest is None else PipelinesNode(**orjson.loads(newest))

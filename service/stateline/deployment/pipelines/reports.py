@@ -30,9 +30,9 @@ from stateline_store.clock import now_ms
 REPEAT_S, SILENT_S = 10.0, 30.0
 _PAUSE_S = 1.0  # between two reports of one pipeline
 _RETRY_S = 5.0
-# What is replaced goes soon: of a report a second that is not read by anybody who comes later.
+# Compact early: nobody reads replaced reports, and there is one a second.
 _SETTINGS = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.1"}
-_LEAVE_S = 2.0  # how long a driver that ends waits for Kafka to take the word
+_LEAVE_S = 2.0  # how long an ending driver waits for its last report
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class PipelineReporter:
                 self._place.topic, name.encode(), value, timestamp_ms=now_ms(), partition=self._place.partition
             )
         producer.flush()
-        with self._changed:  # a stopped one is said once
+        with self._changed:  # a stop is reported once
             for name in [name for name, status in said.items() if status is None and self._newest[name] is None]:
                 del self._newest[name]
             self._changed.wait_for(lambda: self._closing, max(0.0, began_s + _PAUSE_S - time.monotonic()))

@@ -157,8 +157,8 @@ def _everything(directory: StateDirectory) -> list[str]:
                 directory.delete_task(lock)
             found.append(f"task {task}")
     try:
-        journal_path(directory).unlink(missing_ok=True)  # of stores that are gone
-        # How many partitions topics had when stores were made of them: none are.
+        journal_path(directory).unlink(missing_ok=True)  # its stores are deleted
+        # It has partition counts for stores, and no store is left.
         (directory.application / "topology.json").unlink(missing_ok=True)
         _delete_copies(directory)
     except OSError as error:
@@ -175,7 +175,7 @@ def _stores(directory: StateDirectory, stale: Stale) -> list[str]:
                 found += [f"{name} of task {task}" for name in names if directory.delete_store(lock, name)]
     try:
         if stale.stores:
-            _delete_copies(directory)  # which have them as well
+            _delete_copies(directory)  # copies contain the stores too
     except OSError as error:
         raise refused(directory.application, "emptied", error) from error
     return found

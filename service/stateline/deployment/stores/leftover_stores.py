@@ -88,12 +88,12 @@ def stores_on_disk(task: Path) -> set[str]:
     below = task / "rocksdb"
     databases = {path.name.removesuffix("-v2") for path in below.iterdir()} if below.is_dir() else set[str]()
     own = {path.name for path in task.iterdir() if path.is_dir() and path.name != below.name}
-    return {name for name in databases | own if not name.startswith(".")}  # those with a dot were being deleted
+    return {name for name in databases | own if not name.startswith(".")}  # a dot marks an interrupted deletion
 
 
 def _size(places: Iterable[Path]) -> int:
     size = 0
     for file in (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names):
-        with suppress(FileNotFoundError):  # compacted, or deleted, just now
+        with suppress(FileNotFoundError):  # just compacted or deleted
             size += file.lstat().st_size
     return size

@@ -62,7 +62,9 @@ def lost_changelogs(
     }
     for source, (at, note) in committed.items():
         fed = FedParts.decode(note.fed)
-        if fed is None or not bounds[source][0] < at <= bounds[source][1]:  # nothing was read, or it is another topic
+        if (
+            fed is None or not bounds[source][0] < at <= bounds[source][1]
+        ):  # nothing was read, or the topic was created again
             continue
         for digest in missing.keys() & (fed.has_all | {digest for digest, left in fed.left.items() if left > 0}):
             store = missing[digest]

@@ -26,7 +26,7 @@ from typing import Literal
 import orjson
 
 from stateline.deployment.json_files import decoded
-from stateline.deployment.nodes_topic import RESET_KEY, ensure_nodes_topic, nodes_partition, records_until_now
+from stateline.deployment.nodes_topic import RESET_KEY, ensure_nodes_topic, newest_value, nodes_partition, replace_value
 from stateline.log.interface import Log
 from stateline_store import ConfigurationError, DamagedDataError, FencedError, LockedError
 from stateline_store.clock import now_ms
@@ -131,10 +131,7 @@ def newest_reset(log: Log, application_id: str) -> Reset | None:
         place = nodes_partition(application_id)
         if place.topic not in admin.topics([place.topic]):
             return None
-    newest = None
-    for record in records_until_now(log, place):
-        if record.key == RESET_KEY:
-            newest = record.value
+    newest = newest_value(log, place, RESET_KEY)
     return None if newest is None else Reset.decode(newest)
 
 
@@ -143,18 +140,16 @@ def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset |
     log raises."""
     with closing(log.admin()) as admin:
         place = ensure_nodes_topic(application_id, admin)
-    with closing(log.producer(f"{application_id}-reset/")) as producer:
-        producer.init_transactions()  # whoever has looked before cannot write any more
-        if newest_reset(log, application_id) != found:
-            raise LockedError(f"Another reset of {application_id!r} runs: wait until it is through.")
-        producer.begin_transaction()
-        value = None if reset is None else reset.encode()
-        producer.produce(place.topic, RESET_KEY, value, timestamp_ms=now_ms(), partition=place.partition)
-        try:
-            producer.flush()
-            producer.commit_transaction()
-        except FencedError as error:
-            raise LockedError(f"Another reset of {application_id!r} has begun: wait until it is through.") from error
+    value = None if reset is None else reset.encode()
+    transactional_id = f"{application_id}-reset/"
+    try:
+        is_written = replace_value(
+            log, place, transactional_id, RESET_KEY, value, lambda: newest_reset(log, application_id) == found
+        )
+    except FencedError as error:
+        raise LockedError(f"Another reset of {application_id!r} has begun: wait until it is through.") from error
+    if not is_written:
+        raise LockedError(f"Another reset of {application_id!r} runs: wait until it is through.")
 
 
 def refuse_unfinished(reset: Reset | None, application_id: str) -> None:

@@ -130,15 +130,15 @@ class WorkerEntries:
         self._found: dict[str, tuple[int, WorkerEntry]] = {}
         self.standbys: dict[str, tuple[float, StandbysEntry]] = {}
         self.faults: dict[str, SaidFault] = {}
-        self._own_at: int | None = None  # where its own entry is, until that was read
-        self._reset: bytes | None = None  # the newest, as it was written
+        self._own_at: int | None = None  # offset of its own entry, until it is read
+        self._reset: bytes | None = None  # the newest record's value
 
     def say(self) -> None:
         """Write this worker's entry."""
         self._own_at = self._write(_KEY, self._entry.encode())
         if self._consumer is None:
             self._consumer = self._log.consumer()
-            self._consumer.assign({self._place: 0})  # it reads ahead until somebody looks
+            self._consumer.assign({self._place: 0})  # the consumer reads ahead
 
     def say_standbys(self, entry: StandbysEntry) -> None:
         """Write what this worker follows. After `say`."""
@@ -196,7 +196,7 @@ class WorkerEntries:
         if key.startswith(FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
             self.faults[_name(key, FAULT_KEY)] = SaidFault(record.offset, record.timestamp_ms, fault)
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
-            # What was said before this one came may be of long ago; the other's clock has no say in what it says since.
+            # Older entries have an age by the writer's clock. Entries that arrive later are new, whatever it says.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000
             self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic() - age_s, standbys
 

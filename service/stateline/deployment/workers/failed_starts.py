@@ -19,7 +19,7 @@ from stateline.deployment.json_files import decoded, publish
 from stateline.deployment.workers.instance_file import instances_directory
 from stateline_store import DamagedDataError
 
-# As long as a process has to live before its supervisor starts it again at once.
+# Equal to the supervisor's: a process that lived this long restarts at once.
 _WORKED_S = 20.0
 
 _log = logging.getLogger(__name__)

@@ -119,7 +119,7 @@ def read_instances(application: Path) -> dict[str, Instance]:
         try:
             found = Instance.decode(path.read_bytes())
         except FileNotFoundError:
-            continue  # it left between the listing and the reading
+            continue  # it was deleted after the listing
         except OSError as error:
             raise unreadable(path, error) from error
         except DamagedDataError as error:
