@@ -24,6 +24,7 @@ from service.server.test_workers_metrics import TOLD
 from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.loading import PREFIX, load_config
 from stateline.config.settings import Config
+from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.figures import WorkerFigures
 from stateline.dsl.app import App
 from stateline.problem_kinds import PROBLEMS
@@ -350,7 +351,7 @@ def metrics_of_standbys() -> CollectorRegistry:
     """Those that only a worker has that follows tasks of other nodes."""
     told = TOLD | {"standbys": {"0_2": {"records": 3, "ms": 500}}}
     reader = FiguresReader(ROOT)
-    reader.read = lambda: {"worker-0": WorkerFigures.decode(json.dumps(told).encode())}  # type: ignore[method-assign]
+    reader.read = lambda: {"worker-0": decoded(WorkerFigures, json.dumps(told).encode())}  # type: ignore[method-assign]
     registry = CollectorRegistry()
     registry.register(WorkerCollector(reader))
     return registry

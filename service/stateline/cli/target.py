@@ -1,14 +1,16 @@
-"""Arguments and options that commands share, and the App and settings that they name."""
+"""Arguments and options that commands share, the App and settings that they name, and the look of their help."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from stateline.processes.logging import use_log_format
 from stateline_store import InvalidArgumentError
@@ -29,6 +31,19 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows where an error arose)."
+
+
+class PlainHelp(TyperCommand):
+    """Leaves out the Python type that Typer puts after every argument."""
+
+    def get_help(self, ctx: Any) -> str:  # a Context of Typer's own click, which Typer does not export
+        return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
+
+
+_TYPE = re.compile(r" <(str|list\[str\]|path)>")
 
 
 def loaded(

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from stateline.cli.help import FLAGS, PlainHelp
-from stateline.cli.target import AsJson
+from stateline.cli.target import FLAGS, AsJson, PlainHelp
 from stateline.serde.iso_times import iso_time
 from stateline_store.errors import ConfigurationError, DoesNotExistError, InvalidArgumentError
 

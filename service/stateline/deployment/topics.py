@@ -64,30 +64,23 @@ def refusals(
     """Each error that `ensure_topics` raises with these topics. While topics are missing, the partitions of others are
     unknown. Pure."""
     existing = {name: info.partitions for name, info in found.items()}
-
-    def refuse_missing() -> None:
-        if missing := _missing(topology, also_required, existing):
-            raise TopologyError(
-                f"Missing {missing}. Create what is missing first (`stateline topics … --create`): Stateline creates "
-                "only its own topics."
-            )
-
-    def refuse_others() -> None:
-        refuse_other_changelogs(topology, existing, wanted_partitions(created_topics(topology), existing))
-
-    missing = [*_raised(lambda: _refuse_without_changelog(topology.external_topics(), existing), refuse_missing)]
+    missing = [
+        *_missing_changelog(topology.external_topics(), existing),
+        *_missing_topics(topology, also_required, existing),
+    ]
     yield from missing
     yield from _raised(lambda: refuse_grown(topology, counted, found))
     if not missing:
-        yield from _raised(refuse_others, lambda: _check_declared(topology, existing))
+        created = created_topics(topology)
+        yield from _raised(lambda: refuse_other_changelogs(topology, existing, wanted_partitions(created, existing)))
+        yield from _other_repartitions(created, existing)
 
 
-def _raised(*checks: Callable[[], None]) -> Iterator[TopologyError]:
-    for check in checks:
-        try:
-            check()
-        except TopologyError as error:
-            yield error
+def _raised(check: Callable[[], None]) -> Iterator[TopologyError]:
+    try:
+        check()
+    except TopologyError as error:
+        yield error
 
 
 def refuse_settings(topology: Topology, admin: Admin, existing: Container[str], configured: ConfiguredTopics) -> None:
@@ -114,20 +107,23 @@ def _create(
                 ) from error
 
 
-def _refuse_without_changelog(external: Mapping[str, str], existing: Iterable[str]) -> None:
+def _missing_changelog(external: Mapping[str, str], existing: Iterable[str]) -> Iterator[TopologyError]:
+    """The first of another application's changelogs that is missing."""
     names = set(existing)
     for name, owner in external.items():
         if name not in names:
             there = ", ".join(sorted(n for n in names if n.startswith(f"{owner}-") and n.endswith("-changelog")))
-            raise TopologyError(
+            yield TopologyError(
                 f"There is no topic {name}: the Kafka Streams application {owner!r} creates it when it starts, "
                 "Stateline does not. Start the application first; if it runs, look at `of` and at the store's name. "
                 f"Changelogs of {owner!r} that there are: {there or 'none'}."
             )
+            return
 
 
-def _missing(topology: Topology, dead_letters: Iterable[str], existing: Container[str]) -> str:
-    """``source topics: a, b; dead-letter topic: c (…)``, empty if none is missing."""
+def _missing_topics(
+    topology: Topology, dead_letters: Iterable[str], existing: Container[str]
+) -> Iterator[TopologyError]:
     required, read = required_topics(topology), topology.topics_read()
     kinds = {
         "source topic": {name for name in required if name in read},
@@ -139,7 +135,11 @@ def _missing(topology: Topology, dead_letters: Iterable[str], existing: Containe
         if absent := sorted(name for name in names if name not in existing):
             setting = " (errors.dead.letter.queue.topic.name)" if kind == "dead-letter topic" else ""
             parts.append(f"{kind}{'s' if len(absent) > 1 else ''}: {', '.join(absent)}{setting}")
-    return "; ".join(parts)
+    if parts:  # such as "source topics: a, b; dead-letter topic: c (…)"
+        yield TopologyError(
+            f"Missing {'; '.join(parts)}. Create what is missing first (`stateline topics … --create`): Stateline "
+            "creates only its own topics."
+        )
 
 
 _IS_OTHER = "Topic %s has other settings than Stateline gives it, and keeps them: %s. To change them: %s"
@@ -266,11 +266,11 @@ def subtopology_partitions(topology: Topology, counts: Mapping[str, int]) -> dic
     return partitions
 
 
-def _check_declared(topology: Topology, existing: Mapping[str, int]) -> None:
-    for topic in created_topics(topology):
+def _other_repartitions(created: Iterable[InternalTopic], existing: Mapping[str, int]) -> Iterator[TopologyError]:
+    for topic in created:
         found, declared = existing.get(topic.name), topic.partitions
         if topic.name.endswith("-repartition") and declared is not None and found not in (None, declared):
-            raise TopologyError(
+            yield TopologyError(
                 f"Repartition topic {topic.name} has {found} partitions, and {declared} are declared: declare as many "
                 "as it has, or start under a new application.id."
             )

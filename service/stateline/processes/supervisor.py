@@ -30,9 +30,8 @@ from types import FrameType
 from typing import Protocol
 
 from stateline.processes import guard as supervisor_guard
-from stateline.processes.child import HAND_OVER, STORES_REFUSED, Child, RestartPolicy, Supervised
+from stateline.processes.child import HAND_OVER, STORES_REFUSED, Child, ReadyPipe, RestartPolicy, Supervised
 from stateline.processes.logging import last_words
-from stateline.processes.readiness import ReadyPipe
 from stateline.processes.terminal import Terminal, heed_hangups
 from stateline_store.errors import ConfigurationError
 

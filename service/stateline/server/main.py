@@ -29,8 +29,8 @@ from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
 from stateline.deployment.stores.discarding import settle_if_known
 from stateline.dsl.app import App
+from stateline.processes.child import ReadySignal
 from stateline.processes.machine import allow_many
-from stateline.processes.readiness import ReadySignal
 from stateline.processes.seldom import seldom
 from stateline.processes.terminal import Terminal
 from stateline.processes.tracing import traced

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stateline.config.settings import Config
-from stateline.processes.child import HAND_OVER, Child
+from stateline.processes.child import HAND_OVER, Child, ReadySignal
 from stateline.processes.logging import json_line_writer
-from stateline.processes.readiness import ReadySignal
 from stateline.processes.renewal import NewCode, Renewal
 from stateline.processes.run_plan import RunPlan, fixed_of_serve
 from stateline.processes.supervisor import SAYS, Supervisor

@@ -18,9 +18,8 @@ import httpx
 import pytest
 from typer.exceptions import TyperException
 
-from stateline.cli.errors import explained
 from stateline.cli.loading import load_app
-from stateline.cli.main import Flags, split_flags
+from stateline.cli.main import Flags, explained, split_flags
 from stateline.cli.table import Row, as_text
 from stateline.cli.topics.listing import missing_of_the_users, topic_roles, topic_rows
 from stateline.config.loading import load_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import orjson
 import pytest
 
+from stateline.deployment.json_files import decoded
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.pipelines.declaration import PipelineDeclaration
 from stateline.deployment.pipelines.epoch_marker import EpochMarker
@@ -110,14 +112,16 @@ MARKER = (
 Decode = Callable[[bytes], Any]
 FILES: list[tuple[Decode, bytes]] = [
     (PublishedTopology.decode, TOPOLOGY),
-    (Instance.decode, INSTANCE),
-    (WorkerFigures.decode, FIGURES),
-    (PipelineStatus.decode, STATUS),
+    (partial(decoded, Instance), INSTANCE),
+    (partial(decoded, WorkerFigures), FIGURES),
+    (partial(decoded, PipelineStatus), STATUS),
     (PipelineDeclaration.decode, DECLARATION),
     (EpochMarker.decode, MARKER),
 ]
 of_each_file = pytest.mark.parametrize(
-    ("decode", "content"), FILES, ids=lambda value: getattr(value, "__qualname__", "")
+    ("decode", "content"),
+    FILES,
+    ids=lambda value: value.args[0].__name__ if isinstance(value, partial) else getattr(value, "__qualname__", ""),
 )
 
 
@@ -160,7 +164,7 @@ def test_what_workers_tell_servers_is_for_their_user_alone(tmp_path: Path) -> No
     remember(tmp_path, {"in": "abc"})
     worker = Registration(tmp_path, "worker-0")
     worker.update(tmp_path / "socket", {}, UUID(int=7))
-    worker.publish_figures(WorkerFigures.decode(FIGURES))
+    worker.publish_figures(decoded(WorkerFigures, FIGURES))
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.suffix != ".lock"}
     worker.remove()
     assert modes == {

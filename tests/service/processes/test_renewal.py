@@ -22,7 +22,7 @@ from support.run.patience import HANGING_S
 
 SETUP = """
 import os, signal, sys, time
-from stateline.processes.readiness import ReadySignal
+from stateline.processes.child import ReadySignal
 readiness = ReadySignal()
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'ends\\n'), os._exit(0)))
 signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'hands over\\n'), os._exit(0)))
@@ -33,7 +33,7 @@ CRASHES = SETUP + "sys.stderr.write('error: no such column\\n')\nsys.exit(1)"
 # It goes when the supervisor has closed its end of the pipe: it has taken note then.
 CRASHES_AT_WORK = """
 import os, select, sys
-from stateline.processes.readiness import ReadySignal
+from stateline.processes.child import ReadySignal
 ends = [os.dup(int(number)) for name, number in os.environ.items() if name == "SUPERVISOR_READY_FD"]
 ReadySignal().say()
 for end in ends:

@@ -31,7 +31,7 @@ KEY = "/v1/stores/aircraft/keys/a"
 SERVER = """
 import os, socket, sys, time
 from pathlib import Path
-from stateline.processes.readiness import ReadySignal
+from stateline.processes.child import ReadySignal
 readiness = ReadySignal()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.01)

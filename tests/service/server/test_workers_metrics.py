@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.figures import WorkerFigures
 from stateline.deployment.workers.instance_file import read_instances
 from stateline.server.telemetry.workers_metrics import PROPERTIES, FiguresReader, WorkerCollector
@@ -179,7 +180,7 @@ def test_a_look_at_a_worker_that_starts_does_not_keep_it_from_starting(
 def test_a_worker_that_starts_takes_back_what_a_killed_one_of_its_name_has_told(tmp_path: Path) -> None:
     killed = Registration(tmp_path, "worker-0")
     killed.update(tmp_path / "no-socket", {"0_0": "running"}, uuid4())
-    killed.publish_figures(WorkerFigures.decode(json.dumps(TOLD).encode()))
+    killed.publish_figures(decoded(WorkerFigures, json.dumps(TOLD).encode()))
     killed.lock.close()  # as the system does
     successor = Registration(tmp_path, "worker-0")
     assert (read_instances(tmp_path), FiguresReader(tmp_path).read()) == ({}, {})

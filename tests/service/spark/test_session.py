@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from stateline.cli.errors import explained
+from stateline.cli.main import explained
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.status import read_status

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from service.spark.doubtful_log import DoubtfulLog
 from stateline import serdes
-from stateline.cli.errors import explained
+from stateline.cli.main import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stateline.cli.help import FLAGS, PlainHelp
-from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
+from stateline.cli.target import FLAGS, AsJson, ConfigFile, PlainHelp, Settings, Target, loaded
 from stateline.config.types import NODE_NAME
 from stateline_store.errors import ConfigurationError, InvalidArgumentError
 

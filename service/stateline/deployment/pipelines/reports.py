@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from stateline.deployment.json_files import decoded
 from stateline.deployment.nodes_topic import ensure_of_one_partition, follow_records
 from stateline.deployment.pipelines.status import MOST_BYTES, PipelineStatus
 from stateline.log.interface import Log, Producer, Record
@@ -55,7 +56,7 @@ class PipelineReport:
             return None
         try:
             members = orjson.loads(value)
-            status = PipelineStatus.decode(orjson.dumps(members["status"]))
+            status = decoded(PipelineStatus, orjson.dumps(members["status"]))
             return cls(str(members["node"]), str(members["directory"]), status)
         except (orjson.JSONDecodeError, KeyError, TypeError, DamagedDataError):
             return None

@@ -54,11 +54,6 @@ class PipelineStatus:
     last_error_at_ms: int | None
     next_start_at_ms: int | None
 
-    @classmethod
-    def decode(cls, content: bytes) -> PipelineStatus:
-        """Raises `DamagedDataError` for other content or another version."""
-        return decoded(cls, content)
-
     def encode(self) -> bytes:
         return orjson.dumps(self)
 
@@ -80,9 +75,9 @@ def lock_path(directory: Path) -> Path:
 def read_status(directory: Path) -> PipelineStatus | None:
     """The newest status; None after an orderly stop, or if the pipeline never ran.
 
-    Raises `OSError` if it cannot be read, `DamagedDataError` like `decode`.
+    Raises `OSError` if it cannot be read, `DamagedDataError` for other content.
     """
     try:
-        return PipelineStatus.decode(status_path(directory).read_bytes())
+        return decoded(PipelineStatus, status_path(directory).read_bytes())
     except FileNotFoundError:
         return None

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import orjson
 
-from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.instance_file import instances_directory
 
 _SUFFIX = ".figures"
@@ -117,11 +116,6 @@ class WorkerFigures:
     standbys: Mapping[str, StandbyLag]
     stores: Mapping[str, Mapping[str, StoreFigures]]
     steps: Mapping[str, StepFigures]
-
-    @classmethod
-    def decode(cls, content: bytes) -> WorkerFigures:
-        """Raises `DamagedDataError` for other content or another version."""
-        return decoded(cls, content)
 
     def encode(self) -> bytes:
         return orjson.dumps(self, option=orjson.OPT_INDENT_2)

@@ -65,11 +65,6 @@ class Instance:
         """Whether its group has assigned this task to it. A standby is another worker's task."""
         return self.state_of(task_id) not in (None, STANDBY)
 
-    @classmethod
-    def decode(cls, content: bytes) -> Instance:
-        """Raises `DamagedDataError`."""
-        return decoded(cls, content)
-
     def encode(self) -> bytes:
         return orjson.dumps(self, str, orjson.OPT_INDENT_2)
 
@@ -117,7 +112,7 @@ def read_instances(application: Path) -> dict[str, Instance]:
     instances = {}
     for path in _instance_files(instances_directory(application)):
         try:
-            found = Instance.decode(path.read_bytes())
+            found = decoded(Instance, path.read_bytes())
         except FileNotFoundError:
             continue  # it was deleted after the listing
         except OSError as error:

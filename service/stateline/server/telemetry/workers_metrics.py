@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.figures import StoreFigures, WorkerFigures, figures_path, instance_of
 from stateline.deployment.workers.instance_file import instances_directory, lock_path
 from stateline.server.telemetry.store_metrics import MAX_PARTITIONS
@@ -52,12 +53,12 @@ class FiguresReader:
 
     def _figures_of(self, name: str, unwritten: Mapping[str, bytes]) -> WorkerFigures | None:
         if name in unwritten:
-            return WorkerFigures.decode(unwritten[name])
+            return decoded(WorkerFigures, unwritten[name])
         if lock_holder(lock_path(self._application, name))[0] is False:
             return None  # killed
         path = figures_path(self._application, name)
         try:
-            return WorkerFigures.decode(path.read_bytes())
+            return decoded(WorkerFigures, path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, DamagedDataError) as error:

@@ -10,9 +10,8 @@ from types import FrameType
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
-from stateline.processes.child import LEAVE
+from stateline.processes.child import LEAVE, ReadySignal
 from stateline.processes.machine import allow_many
-from stateline.processes.readiness import ReadySignal
 from stateline.processes.tracing import traced
 from stateline.worker.loop.worker import Worker
 

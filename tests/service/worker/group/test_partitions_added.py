@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from stateline import serdes, stores
-from stateline.cli.errors import explained
+from stateline.cli.main import explained
 from stateline.deployment.partition_counts import PartitionsChangedError
 from stateline.deployment.stores.topology_file import read_counted
 from stateline.dsl.app import App

@@ -13,7 +13,7 @@ import pytest
 
 from stateline.log import open_log
 from stateline.log.interface import NewTopic
-from stateline.processes.readiness import ReadyPipe
+from stateline.processes.child import ReadyPipe
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 

@@ -15,7 +15,7 @@ import pytest
 from service.worker.faults import GUARANTEES, NEVER_MS, Place, Watched, entries, fail_commit_of_stores
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.cli.check.run import check
-from stateline.cli.errors import explained
+from stateline.cli.main import explained
 from stateline.cli.reset.execution import reset
 from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config

@@ -18,6 +18,7 @@ import pytest
 from service.worker.faults import GUARANTEES, counting, entries
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
+from stateline.deployment.json_files import decoded
 from stateline.deployment.workers import entries as worker_entries
 from stateline.deployment.workers.entries import StandbysEntry, WorkerEntries, WorkerEntry
 from stateline.deployment.workers.figures import StandbyLag, WorkerFigures, figures_path
@@ -120,7 +121,7 @@ class Group:
         """What the worker of this node has told last of what it is to follow; nothing before it has told anything."""
         application = StateDirectory(self.root / node, self.app.application_id).application
         path = figures_path(application, "worker-0")
-        return dict(WorkerFigures.decode(path.read_bytes()).standbys) if path.exists() else {}
+        return dict(decoded(WorkerFigures, path.read_bytes()).standbys) if path.exists() else {}
 
     def check(self, node: str) -> None:
         """Its copies hold what was sent, each record once."""
