@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from stateline.cli.check.report import Finding, refused_by
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.deployment.stores.cluster_change import refuse_other_cluster
 from stateline.deployment.stores.new_stores import lost_changelogs, new_stores
-from stateline.deployment.stores.resets import Reset, newest_reset
+from stateline.deployment.stores.resets import Reset, newest_reset, refuse_unfinished
 from stateline.deployment.stores.topology_file import read_cluster, read_counted
 from stateline.deployment.topics import refuse_settings, setting_warnings, settings_that_differ
 from stateline.log.committed_records import records_between
@@ -19,7 +20,6 @@ from stateline.model.internal_topics import ConfiguredTopics, created_topics
 from stateline.model.topology import Topology
 from stateline.processing.changelog import position_of_changelog, types_of_changelog
 from stateline_store import (
-    CallerError,
     ConfigurationError,
     Position,
     StateDirectory,
@@ -36,11 +36,7 @@ _READ_TIMEOUT_S = 15.0
 class LogView:
     """The log's side of a start. `bounds` are (first offset, end) of the application's topics. `committed` and `notes`
     are the group's. `types` are the types in changelogs, or why they cannot be read. `positions` are the newest ones in
-    them.
-
-    `other_cluster` is why a worker would refuse the local state. `warnings` are what a worker would log. `refused` is
-    why it could not create topics. `lost` is as in `lost_changelogs`, `differ` as in `settings_that_differ`.
-    """
+    them. `differ` is as in `settings_that_differ`."""
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     bounds: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -48,12 +44,8 @@ class LogView:
     notes: Mapping[TopicPartition, OffsetNote] = field(default_factory=dict)
     types: Mapping[TopicPartition, StoreTypes | StatelineError] = field(default_factory=dict)
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    refused: str | None = None
-    lost: Mapping[str, str] = field(default_factory=dict)
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
-    reset: Reset | None = None
-    other_cluster: str | None = None
+    findings: Sequence[Finding] = ()
 
 
 def look_at_log(topology: Topology, config: Config) -> LogView | None:
@@ -79,12 +71,16 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             {place: note for place, (_, note) in committed.items()},
             types,
             positions,
-            _warnings(topology, admin, topics, reset, configured, lost),
-            _refusal(topology, admin, topics, configured),
-            lost,
             settings_that_differ(topology, admin, configured),
-            reset,
-            _other_cluster(topology, config, admin),
+            [
+                *refused_by(
+                    lambda: refuse_unfinished(reset, topology.application_id),
+                    lambda: refuse_settings(topology, admin, topics, configured),
+                    lambda: _refuse_other_cluster(topology, config, admin),
+                ),
+                *(Finding("refused", why) for why in dict.fromkeys(lost.values())),
+                *_warnings(topology, admin, topics, reset, configured, lost),
+            ],
         )
 
 
@@ -95,41 +91,26 @@ def _warnings(
     reset: Reset | None,
     configured: ConfiguredTopics,
     lost: Mapping[str, str],
-) -> list[str]:
+) -> list[Finding]:
     missing = {topic.name for topic in created_topics(topology)} - topics.keys()
     missing -= {topology.stores[name].changelog(topology.application_id) or "" for name in lost}
     try:
         of_settings = setting_warnings(topology, admin, configured=configured)
     except ConfigurationError as error:
         of_settings = [f"Whether topics have the settings that Stateline gives them is not known: {error}"]
-    return [*of_settings, *new_stores(topology, missing, admin, reset)]
+    return [Finding("warning", said) for said in (*of_settings, *new_stores(topology, missing, admin, reset))]
 
 
-def _other_cluster(topology: Topology, config: Config, admin: Admin) -> str | None:
+def _refuse_other_cluster(topology: Topology, config: Config, admin: Admin) -> None:
     application = config.state_dir / config.application_id
     if not application.is_dir():
-        return None
-    directory = StateDirectory(config.state_dir, config.application_id)
+        return
     try:
         counted = read_counted(application)
     except StatelineError:  # a finding of `disk_view`
-        return None
-    before = read_cluster(application)
-    try:
-        refuse_other_cluster(directory, topology.target, config.bootstrap_servers, before, counted, admin)
-    except ConfigurationError as error:
-        return str(error)
-    return None
-
-
-def _refusal(
-    topology: Topology, admin: Admin, topics: Mapping[str, TopicInfo], configured: ConfiguredTopics
-) -> str | None:
-    try:
-        refuse_settings(topology, admin, topics, configured)
-    except CallerError as error:
-        return str(error)
-    return None
+        return
+    directory, before = StateDirectory(config.state_dir, config.application_id), read_cluster(application)
+    refuse_other_cluster(directory, topology.target, config.bootstrap_servers, before, counted, admin)
 
 
 def _said_by_changelogs(

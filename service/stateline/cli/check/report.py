@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from stateline.cli.table import Row, as_text
 from stateline.model.graph import Drawn, GraphPart
+from stateline_store import CallerError
 
 Level: TypeAlias = Literal["refused", "unknown", "warning", "note"]
 """A start would be refused; whether it would is not known; it would work, and warn; it would work, and do this."""
@@ -21,6 +22,15 @@ class Finding:
     level: Level
     message: str
     declared_otherwise: str | None = None
+
+
+def refused_by(*checks: Callable[[], object]) -> Iterator[Finding]:
+    """Yield a finding for each check that raises `CallerError`."""
+    for check in checks:
+        try:
+            check()
+        except CallerError as error:
+            yield Finding("refused", str(error))
 
 
 def once_per_store(findings: Iterable[Finding]) -> list[Finding]:

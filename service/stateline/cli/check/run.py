@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 
 from stateline.cli.check.disk_view import DiskView, look_at_disk
 from stateline.cli.check.log_view import LogView, look_at_log
-from stateline.cli.check.report import Finding, Report, once_per_store
+from stateline.cli.check.report import Finding, Report, once_per_store, refused_by
 from stateline.cli.check.restores import missed_findings, store_starts
 from stateline.cli.reset.running import is_served_here
 from stateline.cli.topics.listing import topic_roles, topic_rows
 from stateline.config.directory import check_writable
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
-from stateline.deployment.stores.resets import refuse_unfinished
 from stateline.deployment.topics import refusals, subtopology_partitions, wanted_partitions
 from stateline.dsl.app import App
 from stateline.log.interface import TopicInfo
@@ -73,19 +72,14 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
         if topology.pipelines and config.runs_pipelines:
             need_extra("spark", "Pipelines")
 
-    looks: list[Callable[[], None]] = [
+    return refused_by(
         look_for_spark,
         lambda: check_registries(topology),
         lambda: check_files(config),
         lambda: check_writable(config),
         lambda: check_host(config) if is_served_here(config) else http_listener(config).close(),
         lambda: refuse_deleting(topology, ConfiguredTopics.of(config)),
-    ]
-    for look in looks:
-        try:
-            look()
-        except CallerError as error:
-            yield Finding("refused", str(error))
+    )
 
 
 def _asked(topology: Topology, config: Config) -> tuple[LogView | None, list[Finding]]:
@@ -103,13 +97,7 @@ def _of_topics(topology: Topology, config: Config, disk: DiskView, log: LogView)
     dead_letters = [] if config.dead_letter_topic is None else [config.dead_letter_topic]
     for error in refusals(topology, log.topics, also_required=dead_letters, counted=disk.counted):
         yield Finding("refused", str(error))
-    try:
-        refuse_unfinished(log.reset, topology.application_id)
-    except CallerError as error:
-        yield Finding("refused", str(error))
-    yield from (Finding("refused", why) for why in (log.refused, log.other_cluster) if why is not None)
-    yield from (Finding("refused", why) for why in dict.fromkeys(log.lost.values()))
-    yield from (Finding("warning", warning) for warning in log.warnings)
+    yield from log.findings
     missing = {topic.name for topic in created_topics(topology)} - log.topics.keys()
     yield from (Finding("warning", warning) for warning in taken_over(topology, disk.made_of, missing))
 
