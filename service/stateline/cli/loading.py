@@ -47,7 +47,10 @@ def own_files(target: str) -> list[Path]:
     `load_app`."""
     root = _root_of(sys.modules[target.partition(":")[0].partition(".")[0]])
     found = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return sorted(path for path in found if root is not None and _is_in(path, root))
+    if root is None:
+        return []
+    below = (path for path in found if path.is_relative_to(root) and not path.is_relative_to(_PACKAGE))
+    return sorted(path for path in below if not is_library(str(path)))
 
 
 def _root_of(module: ModuleType) -> Path | None:
@@ -55,10 +58,6 @@ def _root_of(module: ModuleType) -> Path | None:
         return next((Path(folder).parent for folder in module.__path__), None)
     path = Path(module.__file__)
     return path.parent.parent if path.name == "__init__.py" else path.parent
-
-
-def _is_in(path: Path, root: Path) -> bool:
-    return path.is_relative_to(root) and not path.is_relative_to(_PACKAGE) and not is_library(str(path))
 
 
 def _a_folder(name: str, module: ModuleType) -> ConfigurationError:

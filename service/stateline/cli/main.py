@@ -80,11 +80,6 @@ def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     return Flags(verbosity, "--traceback" in before), [*rest, *after]
 
 
-def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line or the environment sets log.format=json. A settings file is read too late."""
-    return "log.format=json" in arguments or os.environ.get("STATELINE_LOG_FORMAT") == "json"
-
-
 # Causes of a failed access to a file that no restart mends.
 _WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
@@ -126,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, by default `sys.argv`, and return the exit code. Every error ends here as one line."""
     flags, rest = split_flags(sys.argv[1:] if arguments is None else arguments)
     set_up_logging(flags.verbosity)
-    if asks_for_json(rest):
+    if "log.format=json" in rest or os.environ.get("STATELINE_LOG_FORMAT") == "json":
         use_log_format("json", {"process": command_of(rest)})  # until the settings are read
     if flags.traceback:
         os.environ[TRACEBACK_VARIABLE] = "1"  # also for child processes

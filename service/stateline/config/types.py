@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -80,10 +81,6 @@ def _listen(value: str, least: int = 0) -> str:
     return value
 
 
-def _address(value: str) -> str:
-    return _listen(value, 1)
-
-
 def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or value.rstrip("/") != f"{parts.scheme}://{parts.netloc}":
@@ -144,7 +141,7 @@ OptionalNodeName = Annotated[
     str | None, Field(pattern=rf"^{NODE_NAME}$"), Allowed("up to 200 letters, digits, '.', '_' and '-'")
 ]
 OptionalAddress = Annotated[
-    Annotated[str, AfterValidator(_address)] | None,
+    Annotated[str, AfterValidator(partial(_listen, least=1))] | None,
     Allowed("host:port with a port from 1 to 65535, as node-1:8001 or [::1]:8001"),
 ]
 OptionalListen = Annotated[

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, and how it was started."""
+"""Limits and memory of this process's machine, and whether Spark started the process."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log, log_exists
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, IsolationLevel, Log, Record
-from stateline.model.topic import Topic
 from stateline.serde.binding import looking_up
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import shown
@@ -150,7 +149,10 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptio
     """
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
-    topics = {name: _looking_up(topic) for name, topic in app.topology().topics_known().items()}
+    topics = {  # with serdes that register no schema
+        name: replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
+        for name, topic in app.topology().topics_known().items()
+    }
     lines, count = RecordLines(topics, wanted.format), 0
     with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
         for record in records:
@@ -160,10 +162,6 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptio
                 out.flush()
     out.flush()
     return count
-
-
-def _looking_up(topic: Topic) -> Topic:
-    return replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
 
 
 def _records(log: Log, names: Sequence[str], wanted: ConsumeOptions) -> Generator[Record]:

@@ -195,7 +195,8 @@ class _Reading:
                     try:
                         record = self.reader.read(line)
                     except InvalidArgumentError as error:
-                        said = f"{source.place(number)}{_joined(str(error))}"
+                        joint = ", " if str(error).startswith(("key (", "value (")) else ": "
+                        said = f"{source.place(number)}{joint}{error}"
                         if self.terms.on_error == "stop":
                             raise InvalidArgumentError(said) from error
                         if found is not None:
@@ -206,10 +207,6 @@ class _Reading:
                         records += 1
                         yield source.place(number), record
                     progress.show(records, done)
-
-
-def _joined(error: str) -> str:
-    return f", {error}" if error.startswith(("key (", "value (")) else f": {error}"
 
 
 def _partition_of(record: NewRecord, terms: ProduceOptions) -> int | None:

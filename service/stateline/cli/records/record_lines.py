@@ -18,7 +18,7 @@ from stateline.serde.iso_times import utc_text
 from stateline.serde.plain import Serde, one_line
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
-"""Of key and value; None of unknown ones."""
+"""The serdes of key and value, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from stateline.cli.reset.found import checkpoint_place, look
-from stateline.cli.reset.plan import Plan, plan_of
+from stateline.cli.reset.plan import plan_of
 from stateline.cli.reset.running import (
     open_transactions,
     running_elsewhere,
@@ -190,7 +190,8 @@ def reset(
         plan, execution = plan_of(topology, asked, found), Execution(config, topology, log, warn)
         if not dry_run and (here := running_here(config)):
             raise execution.refusal(here)
-        _say(plan, say)
+        for line in (*plan.steps, *(f"note: {note}" for note in plan.notes)):
+            say(line)
         if dry_run:
             if running := execution.running(plan.work):
                 warn(f"It would be refused now, because this runs or may run: {'; '.join(running)}.")
@@ -207,10 +208,3 @@ def resume(app: App, config: Config, *, say: Say, warn: Say) -> None:
         work = Execution(config, app.topology(), log, warn).resume()
     parts = [*(f"store {name}" for name in work.stores), *(f"pipeline {name}" for name in work.pipelines)]
     say(f"Completed: {'the whole application' if work.everything else ', '.join(parts)} starts over.")
-
-
-def _say(plan: Plan, say: Say) -> None:
-    for step in plan.steps:
-        say(step)
-    for note in plan.notes:
-        say(f"note: {note}")

@@ -24,19 +24,18 @@ def report_as_json(report: DirectoryReport) -> str:
         {
             "path": str(report.path),
             "level": report.level,
-            "applications": [_application_json(application) for application in report.applications],
+            "applications": [
+                {
+                    "application": application.application_id,
+                    "path": str(application.path),
+                    "tasks": [_task_json(task) for task in application.tasks],
+                    "other_files": [_other(other) for other in application.others],
+                    "problems": [problem_json(problem) for problem in application.problems],
+                }
+                for application in report.applications
+            ],
         }
     )
-
-
-def _application_json(application: ApplicationReport) -> dict[str, object]:
-    return {
-        "application": application.application_id,
-        "path": str(application.path),
-        "tasks": [_task_json(task) for task in application.tasks],
-        "other_files": [_other(other) for other in application.others],
-        "problems": [problem_json(problem) for problem in application.problems],
-    }
 
 
 def _task_json(task: TaskReport) -> dict[str, object]:

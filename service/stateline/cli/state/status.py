@@ -44,7 +44,7 @@ class Status:
     steps: Mapping[str, StepFigures] = field(default_factory=dict)
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """What has not reached these ends, for people. Empty if everything has, and runs."""
+        """List the parts that have not reached these ends, for people. Empty if everything has, and runs."""
         unmade = [f"topic {name}, which no worker has made yet" for name in self.missing]
         if self.wanted and not self.members:
             return ["no worker is in the group", *unmade]

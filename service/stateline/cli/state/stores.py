@@ -60,7 +60,7 @@ def delete(app: App, config: Config, name: str) -> str:
 
 
 def nothing_there(config: Config) -> str | None:
-    """What to tell the caller if this application has no state directory; None if it has one."""
+    """Say that this application has no state directory here; None if it has one."""
     application = config.state_dir / config.application_id
     if application.is_dir():
         return None

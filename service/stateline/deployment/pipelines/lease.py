@@ -35,7 +35,7 @@ from typing import Literal
 from stateline.config.settings import Config
 from stateline.deployment.lease import Lease
 from stateline.deployment.nodes_topic import ensure_nodes_topic, nodes_partition
-from stateline.log.interface import Admin, Consumer, GroupMember, Log
+from stateline.log.interface import Admin, Consumer, Log
 from stateline_store import DoesNotExistError, RetryLaterError, StatelineError, TopicPartition
 
 State = Literal["waiting", "joining", "held", "lost"]
@@ -150,7 +150,7 @@ class PipelineLease:
         members = admin.members(self._group)
         own = None if self._consumer is None else self._consumer.member_id
         others = [member for member in members if member.member_id != own]
-        self.owner = _owner(others, self._place)
+        self.owner = next((member.client_id for member in others if self._place in member.partitions), None)
         late = time.monotonic() > self._joined_s + self._config.session_timeout_ms / 1000 / _LATE_PER_SESSION
         return Seen(not others, self._given, self._lease.holds, late, drained)
 
@@ -211,7 +211,3 @@ class PipelineLease:
                 consumer.close()
             except RetryLaterError as error:
                 _logger.debug("The group %s could not be left: %s", self._group, error)
-
-
-def _owner(members: Sequence[GroupMember], place: TopicPartition) -> str | None:
-    return next((member.client_id for member in members if place in member.partitions), None)

@@ -1,4 +1,4 @@
-"""What of an application was started over (`stateline reset`), and when.
+"""Record which parts of an application were started over (`stateline reset`), and when.
 
 A record of the topic ``<application.id>-nodes`` says it, on either log. The newest one with this key counts:
 

@@ -246,7 +246,7 @@ def read_cluster(application: Path) -> str:
 
 
 def read_made_of(application: Path) -> dict[str, str]:
-    """What unnamed stores were made of when the last worker started, empty if unknown."""
+    """Unnamed store → its operators when the last worker started; empty if unknown."""
     found = _last(application)
     stores = {} if found is None else found.stores
     return {name: store.made_of for name, store in stores.items() if store.made_of is not None}
