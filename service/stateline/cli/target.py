@@ -31,9 +31,8 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
 FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows where an error arose)."
+_TYPE = re.compile(r" <(str|list\[str\]|path)>")
 
 
 class PlainHelp(TyperCommand):
@@ -41,9 +40,6 @@ class PlainHelp(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:  # a Context of Typer's own click, which Typer does not export
         return _TYPE.sub(lambda shown: " " * len(shown[0]), super().get_help(ctx))
-
-
-_TYPE = re.compile(r" <(str|list\[str\]|path)>")
 
 
 def loaded(

@@ -23,7 +23,6 @@ HAND_OVER = signal.SIGUSR1
 # The signal to a worker that stops and leaves its group for good, so that others get its tasks at once.
 LEAVE = signal.SIGUSR2
 
-
 # No setting has these names.
 _VARIABLE = "SUPERVISOR_READY_FD"
 _TAKES_OVER = "SUPERVISOR_TAKES_OVER"

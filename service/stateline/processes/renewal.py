@@ -33,7 +33,6 @@ _SETTLES_WITHIN_S = 2.0
 
 Steps = Generator[None, None, str]  # returns why it failed; empty for success
 
-
 LOOK_INTERVAL_S = 0.3
 
 _Stamp = tuple[int, int, int] | None  # modification time (ns), size, inode; None: no such file

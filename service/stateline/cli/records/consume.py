@@ -27,7 +27,6 @@ _POLL_RECORDS = 1_000
 _POLL_S = 0.2
 _ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 
-
 _AGO = re.compile(r"-(\d{1,12})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ACCEPTED = "earliest, latest, an offset, a time of ISO 8601 with a zone or a duration ago as in -15m is accepted."
