@@ -58,7 +58,7 @@ from stateline.serde.plain import Serde, check_serde, shown
 from stateline_store import InvalidArgumentError, TopologyError
 
 if TYPE_CHECKING:
-    from stateline.processing.operators.table_join import JoinKind
+    from stateline.processing.operators.joins import JoinKind
 
 # The kinds of stores that a row can be joined with.
 _LOOKED_UP = ("key_value", "timestamped_key_value", "versioned")

@@ -127,14 +127,12 @@ class EventTimes:
             if (found := refused.pop(record.offset, None)) is None:
                 taken.append(record)
             elif failures is not None:
-                self._tell(failures, *found)
+                original, error = found
+                if error is None:
+                    failures.drop(1, "no_timestamp", reading_of(record.topic))
+                else:
+                    failures.cannot_read(original, error)
         return taken
-
-    def _tell(self, failures: FailureHandler, record: Record, error: Raised | None) -> None:
-        if error is not None:
-            failures.cannot_read(record, error)
-            return
-        failures.drop(1, "no_timestamp", reading_of(record.topic))
 
 
 def event_time_of(topic: Topic, record: Record, partition_time_ms: int) -> int | Raised | None:

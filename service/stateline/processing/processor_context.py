@@ -10,7 +10,7 @@ from stateline_store.task_id import TaskId
 
 @dataclass(slots=True)
 class TaskContext:
-    """What the functions of one task share. `stream_time_ms` is that of the records before the current ones, -1 before
+    """Shared by the functions of one task. `stream_time_ms` is that of the records before the current ones, -1 before
     the first. `commit_requested`: since the last commit. `is_used`: by any function."""
 
     application_id: str

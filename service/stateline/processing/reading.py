@@ -17,7 +17,7 @@ NO_KEY = "A table's record needs a key, and this one has none."
 TIMESTAMP_MS = itemgetter(Record._fields.index("timestamp_ms"))
 SOURCE = itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
 _KEY, _VALUE = (itemgetter(Record._fields.index(name)) for name in ("key", "value"))
-# What staging adds to a record's own bytes (`stateline_store.rows.transaction_buffer`), rounded up.
+# Staging adds this to a record's own bytes (`stateline_store.rows.transaction_buffer`), rounded up.
 _OVERHEAD_BYTES = 200
 
 
@@ -49,15 +49,12 @@ def timely(
     for record in records:
         if record.timestamp_ms - now > max_ahead_ms and failures is not None:
             # A dead letter of that time the broker might refuse, as it refuses others too far ahead.
-            failures.cannot_read(record, _too_far_ahead(record, now, max_ahead_ms), now, "too_far_ahead")
+            error = InvalidArgumentError(
+                f"Its timestamp, {record.timestamp_ms}, is {record.timestamp_ms - now} ms ahead of this machine's "
+                f"clock, and max.timestamp.ahead.ms is {max_ahead_ms}."
+            )
+            failures.cannot_read(record, error, now, "too_far_ahead")
     return [record for record in records if record.timestamp_ms - now <= max_ahead_ms]
-
-
-def _too_far_ahead(record: Record, now: int, max_ahead_ms: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"Its timestamp, {record.timestamp_ms}, is {record.timestamp_ms - now} ms ahead of this machine's clock, "
-        f"and max.timestamp.ahead.ms is {max_ahead_ms}."
-    )
 
 
 def since_1970(
@@ -68,15 +65,12 @@ def since_1970(
         return records
     for record in records:
         if record.timestamp_ms < 0 and failures is not None:
-            failures.cannot_read(record, _before_1970(record), clock.now_ms(), "no_timestamp")
+            error = InvalidArgumentError(
+                f"Its timestamp in the log is {record.timestamp_ms}, and milliseconds since 1970 are 0 or more. If its "
+                "value has a time, give the topic a timestamp=."
+            )
+            failures.cannot_read(record, error, clock.now_ms(), "no_timestamp")
     return [record for record in records if record.timestamp_ms >= 0]
-
-
-def _before_1970(record: Record) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"Its timestamp in the log is {record.timestamp_ms}, and milliseconds since 1970 are 0 or more. If its value "
-        "has a time, give the topic a timestamp=."
-    )
 
 
 def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:

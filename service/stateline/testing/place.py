@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,6 @@ _IN_MEMORY = Path("/dev/shm")
 INSTANCE = "worker-0"
 _NEVER_MS = 2**31 - 1  # whoever looks at a test in a debugger is no member that has died
 _OWN = ("state.dir", "bootstrap.servers", "commit.interval.ms", "transaction.timeout.ms", "group.instance.id")
-
-
-def _are_counts(given: int | Mapping[str, int]) -> bool:
-    return all(isinstance(each, int) for each in (given.values() if isinstance(given, Mapping) else [given]))
 
 
 class DriverFolder:
@@ -80,11 +76,13 @@ class DriverFolder:
     def create_topics(self, topology: Topology, partitions: int | Mapping[str, int]) -> None:
         """Create the topics that users create (`stateline topics --create`), and those of pipelines' markers. Raises
         `InvalidArgumentError` for a count of another topic, and for a wrong count."""
-        if not _are_counts(partitions):
+        counts_given = partitions.values() if isinstance(partitions, Mapping) else [partitions]
+        if not all(isinstance(count, int) for count in counts_given):
             raise InvalidArgumentError(
                 f"partitions={shown(partitions)}: give a number, or a dict of topics' names and numbers."
             )
-        needed = dict.fromkeys([*required_topics(topology), *self._dead_letters()])
+        dead_letters = self.config.dead_letter_topic
+        needed = dict.fromkeys([*required_topics(topology), *([] if dead_letters is None else [dead_letters])])
         counts = dict.fromkeys(needed, partitions) if isinstance(partitions, int) else {**partitions}
         if unknown := sorted(counts.keys() - needed):
             raise InvalidArgumentError(
@@ -95,9 +93,6 @@ class DriverFolder:
         with closing(self.log.admin()) as admin:
             admin.create_topics(NewTopic(name, counts.get(name, 1), settings.get(name, {})) for name in needed)
             admin.create_topics(NewTopic(name, 1, EPOCHS_SETTINGS) for name in topology.whole_epochs())
-
-    def _dead_letters(self) -> Sequence[str]:
-        return [] if self.config.dead_letter_topic is None else [self.config.dead_letter_topic]
 
     def copied(self) -> Path:
         """Copy all files, as a process that is killed now would leave them."""

@@ -29,18 +29,15 @@ class SteppedWorker:
         """Process records, and those that follow from them in other topics of the application, until none is left; with
         `commits` until all are committed. After an error everything uncommitted is dropped and will be read again."""
         try:
-            self._work(commits=commits)
+            while True:
+                self.worker.step()  # functions that are due by the clock are called at its end
+                while self.worker.step():
+                    pass
+                if not commits or not self.worker.commit():
+                    return
         except BaseException:
             self.start_over()
             raise
-
-    def _work(self, *, commits: bool) -> None:
-        while True:
-            self.worker.step()  # functions that are due by the clock are called at its end
-            while self.worker.step():
-                pass
-            if not commits or not self.worker.commit():
-                return
 
     def start_over(self) -> None:
         """Drop everything uncommitted, and open the state as of the last commit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from stateline.client.results import Entry, KeyedWindow, Version, Window
@@ -70,7 +70,9 @@ class TestedStore:
         `prefix`."""
         if prefix is not None and (lower is not None or upper is not None):
             raise InvalidArgumentError("Give a prefix, or bounds: not both.")
-        definition, towards = self._checked("range"), _order(order)
+        if order not in ("asc", "desc"):
+            raise InvalidArgumentError(f"order is asc or desc, not {shown(order)}.")
+        definition, towards = self._checked("range"), Order.ASCENDING if order == "asc" else Order.DESCENDING
         low, high, begin = (None if each is None else _bytes(definition.key, each) for each in (lower, upper, prefix))
         given = {"lower": low, "upper": high, "prefix": begin, "as_of": as_of}
         query = query_of(BY_WORD["range"], definition.name, definition.kind, given, order=towards)
@@ -126,7 +128,9 @@ class TestedStore:
         `DoesNotExistError` for an unknown partition."""
         partitions = self._look().partitions
         if partition not in partitions:
-            raise DoesNotExistError(f"There is no partition {partition}: {_listed(partitions)} are there.")
+            raise DoesNotExistError(
+                f"There is no partition {partition}: {', '.join(map(str, partitions)) or 'none'} are there."
+            )
         return partitions[partition]
 
     def _entry(self, read: str, key: Any, as_of: int | None, level: Level) -> Entry | None:
@@ -198,16 +202,6 @@ def _bytes(serde: Serde, value: Any) -> bytes:
         return serde.serialize(value)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"Keys here are of type {serde.name}: {error}") from error
-
-
-def _order(given: str) -> Order:
-    if given not in ("asc", "desc"):
-        raise InvalidArgumentError(f"order is asc or desc, not {shown(given)}.")
-    return Order.ASCENDING if given == "asc" else Order.DESCENDING
-
-
-def _listed(partitions: Collection[int]) -> str:
-    return ", ".join(map(str, partitions)) or "none"
 
 
 def tested_store(

@@ -1,6 +1,7 @@
 """The worker: reads topics, keeps stores, writes changelogs. `loop.run` starts one.
 
-A folder imports only from those below it. `context` is shared by all parts of a worker.
+A folder imports only from those below it. `context` is shared by all parts of a worker. An object belongs to one
+worker, or to one of its tasks, and is for the worker's thread only, unless it says otherwise.
 
 | folder     | does                                                                          |
 |------------|-------------------------------------------------------------------------------|

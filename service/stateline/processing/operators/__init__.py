@@ -11,21 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateline.processing.operators.count import Count as Count
+    from stateline.processing.operators.aggregate import Count as Count
+    from stateline.processing.operators.aggregate import Fold as Fold
     from stateline.processing.operators.emit_final import *
-    from stateline.processing.operators.fold import *
+    from stateline.processing.operators.joins import Joined as Joined
+    from stateline.processing.operators.joins import JoinSide as JoinSide
+    from stateline.processing.operators.joins import StreamTableJoin as StreamTableJoin
     from stateline.processing.operators.processing import ProcessRows as ProcessRows
     from stateline.processing.operators.session_aggregate import *
     from stateline.processing.operators.sliding_aggregate import *
-    from stateline.processing.operators.sources import *
     from stateline.processing.operators.stateless import *
-    from stateline.processing.operators.stream_table_join import *
-    from stateline.processing.operators.table_join import Joined as Joined
-    from stateline.processing.operators.table_join import JoinSide as JoinSide
     from stateline.processing.operators.table_steps import Keep as Keep
     from stateline.processing.operators.table_steps import MapTable as MapTable
     from stateline.processing.operators.table_steps import NewestOfEachKey as NewestOfEachKey
-    from stateline.processing.operators.topic_sink import *
+    from stateline.processing.operators.topics import *
     from stateline.processing.operators.window_aggregate import *
 else:
 
@@ -33,18 +32,15 @@ else:
         return getattr(importlib.import_module(f"{__name__}.{module}"), name)(*arguments)
 
     _NAMES = {
-        "count": "Count",
+        "aggregate": "Count Fold",
         "emit_final": "EmitFinal",
-        "fold": "Fold",
+        "joins": "Joined JoinSide StreamTableJoin",
         "processing": "ProcessRows",
         "session_aggregate": "SessionAggregate",
         "sliding_aggregate": "SlidingAggregate",
-        "sources": "StreamSource TableSource",
         "stateless": "Filter FlatMap MapValues Merge Peek ToStream",
-        "stream_table_join": "StreamTableJoin",
-        "table_join": "Joined JoinSide",
         "table_steps": "Keep MapTable NewestOfEachKey",
-        "topic_sink": "TopicSink",
+        "topics": "StreamSource TableSource TopicSink",
         "window_aggregate": "WindowCount WindowFold",
     }
     for _module, _names in _NAMES.items():

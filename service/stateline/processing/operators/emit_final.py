@@ -36,7 +36,7 @@ class EmitFinal:
         # The first of the two numbers behind a key, the start of a window, the end of a session, says when it closes.
         self._suffix = SESSION_SUFFIX if self._sessions else WINDOW_SUFFIX
         self._closed_after = windows.closed_after_ms
-        # What closes up to this time, and is not given on yet, is in `_next`.
+        # `_next` has the windows that close up to this time and were not emitted yet.
         self._known_to = self._times.emitted(store) - self._closed_after
         self._next: list[tuple[int, bytes]] = []
         self._waiting: set[bytes] = set()
@@ -67,7 +67,7 @@ class EmitFinal:
 
     def _forget_later_half(self, last_ms: int) -> None:
         self._next.sort()  # a sorted list is a heap
-        # All of one time are known, or none. What is not known yet does not become so by forgetting.
+        # All windows of one time are known, or none. Forgetting makes no window known.
         middle_ms = self._next[len(self._next) // 2][0]
         self._known_to = min(self._known_to, max(middle_ms - 1, last_ms))
         self._next = [(time_ms, key) for time_ms, key in self._next if time_ms <= self._known_to]
@@ -79,7 +79,7 @@ class EmitFinal:
             closed.append(heappop(self._next))
         self._waiting.difference_update(key for _, key in closed)
         stored = self._store.get_rows(self._store.with_segments(key for _, key in closed))
-        # Of sessions some have become part of others since.
+        # Some sessions have become part of others since.
         there = [(key, row, at_ms) for (at_ms, key), row in zip(closed, stored, strict=True) if row is not None]
         if not there:
             return None

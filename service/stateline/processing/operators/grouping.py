@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stateline.processing.failures import FailureHandler, Reason
-from stateline.processing.operators.rows import Rows
+from stateline.processing.operators.rows import LazyColumn, Rows
 
 
 def picked(rows: Rows, places: Sequence[int], failures: FailureHandler, reason: Reason) -> Rows:
@@ -15,25 +15,18 @@ def picked(rows: Rows, places: Sequence[int], failures: FailureHandler, reason: 
 
 
 def with_key_and_value(rows: Rows, failures: FailureHandler) -> Rows:
-    if None not in rows.keys.raw and None not in rows.values.raw:
-        return rows
-    pairs = zip(rows.keys.raw, rows.values.raw, strict=True)
-    places = [place for place, (key, value) in enumerate(pairs) if key is not None and value is not None]
-    keyless = rows.keys.raw.count(None)
-    failures.drop(keyless, "no_key")
-    failures.drop(len(rows.records) - len(places) - keyless, "no_value")
-    return rows.pick(places)
-
-
-def with_value(rows: Rows, failures: FailureHandler) -> Rows:
-    if None not in rows.values.raw:
-        return rows
-    places = [place for place, value in enumerate(rows.values.raw) if value is not None]
-    return picked(rows, places, failures, "no_value")
+    return with_value(with_key(rows, failures), failures)
 
 
 def with_key(rows: Rows, failures: FailureHandler) -> Rows:
-    if None not in rows.keys.raw:
+    return _having(rows, rows.keys, failures, "no_key")
+
+
+def with_value(rows: Rows, failures: FailureHandler) -> Rows:
+    return _having(rows, rows.values, failures, "no_value")
+
+
+def _having(rows: Rows, column: LazyColumn, failures: FailureHandler, reason: Reason) -> Rows:
+    if None not in column.raw:
         return rows
-    places = [place for place, key in enumerate(rows.keys.raw) if key is not None]
-    return picked(rows, places, failures, "no_key")
+    return picked(rows, [place for place, data in enumerate(column.raw) if data is not None], failures, reason)

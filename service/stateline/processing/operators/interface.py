@@ -37,7 +37,7 @@ class RecordSource(Protocol):
 
 @dataclass(slots=True)
 class OperatorContext:
-    """What operators of one task share. `outputs` collects what they write to topics. `every_store` adds the
+    """Shared by the operators of one task. `outputs` collects what they write to topics. `every_store` adds the
     application's own stores to `stores`. `exactly_once`: a store's changelog was committed with all output of the same
     input."""
 

@@ -6,6 +6,7 @@ Both are kept by columns, because a slice has up to thousands of rows and most o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stateline.log.interface import Record
@@ -13,16 +14,14 @@ from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
+@dataclass(slots=True, eq=False)
 class LazyColumn:
     """Keys or values, as bytes (`raw`) and as objects (`typed`), deserialized on first use. None is None in both. Do
     not change either list. The serde has written or checked `raw`, so reading it cannot fail."""
 
-    __slots__ = ("_typed", "raw", "serde")
-
-    def __init__(self, serde: Serde, raw: list[bytes | None], typed: list[Any] | None = None) -> None:
-        self.serde = serde
-        self.raw = raw
-        self._typed = typed
+    serde: Serde
+    raw: list[bytes | None]
+    _typed: list[Any] | None = None
 
     @property
     def typed(self) -> list[Any]:

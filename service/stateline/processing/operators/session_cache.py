@@ -39,7 +39,7 @@ class SessionCache:
 
     def __init__(self, store: TimestampedSessionStore) -> None:
         self._store = store
-        # Of a key: since which end its sessions are known, these, and the bytes of their aggregates. The key that was
+        # By key: the end from which its sessions are known, these, and the bytes of their aggregates. The key that was
         # met last comes last. A plain dict gets slower with each first one that is taken out.
         self._known: OrderedDict[bytes, tuple[int, Sessions, int]] = OrderedDict()
         self._bytes = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from stateline.log.interface import Record
 from stateline.model.windows import TimeWindows
-from stateline.processing.operators.count import added, counted
+from stateline.processing.operators.aggregate import added, counted
 from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain

@@ -59,15 +59,12 @@ def transactional_id(application_id: str, identity: str) -> str:
 
 
 class Committer:
-    """Owns the producer and its transaction. One worker's, on its thread. The member name, which survives restarts,
-    makes the transactional id. A topology of tables alone has no producer: their own offsets say where to resume."""
+    """Owns the producer and its transaction. The member name, which survives restarts, makes the transactional id. A
+    topology of tables alone has no producer: their own offsets say where to resume."""
 
     def __init__(self, context: WorkerContext) -> None:
         config, topology = context.config, context.topology
-        self._log = context.log
-        self._clock = context.clock
-        self._failures = context.failures
-        self._queries = context.queries
+        self._context = context
         forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
         self._forwarded = forwarded - {config.dead_letter_topic}
         self._exactly_once = config.exactly_once
@@ -82,11 +79,11 @@ class Committer:
         the first record is read and after every failure."""
         self.close()
         if self._needed:
-            self._producer = self._log.producer(self._transactional_id)
+            self._producer = self._context.log.producer(self._transactional_id)
             if self._exactly_once:
                 self._producer.init_transactions()
-            if self._failures.leaves_out_refused:
-                self._producer.leave_out(self._forwarded, self._failures.cannot_produce)
+            if self._context.failures.leaves_out_refused:
+                self._producer.leave_out(self._forwarded, self._context.failures.cannot_produce)
 
     def send(self, outputs: Iterable[OutputRecord]) -> None:
         """Queue forwarded records for the next commit. ``production.exception.handler`` handles refused ones."""
@@ -97,7 +94,7 @@ class Committer:
                     topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition_key=where
                 )
             except (InvalidArgumentError, DoesNotExistError) as error:
-                self._failures.cannot_produce(topic, key, error)
+                self._context.failures.cannot_produce(topic, key, error)
 
     def write_out(self) -> None:
         """At least once, flush sent records. Exactly once nobody sees them before the commit. Raises what the log
@@ -120,7 +117,7 @@ class Committer:
             offsets = self._commit_transaction(tasks, consumer)
         else:
             offsets = self._commit_offsets(tasks, consumer, epochs)
-        with self._queries.mid_commit():
+        with self._context.queries.mid_commit():
             self._commit_stores(tasks, offsets, epochs)
 
     def _commit_stores(
@@ -143,7 +140,7 @@ class Committer:
         if left_s <= 0:
             return 0.0
         began_s = time.monotonic()
-        self._queries.let_in(most_s=left_s)
+        self._context.queries.let_in(most_s=left_s)
         return left_s - (time.monotonic() - began_s)
 
     def _commit_transaction(self, tasks: Sequence[Task], consumer: Consumer) -> dict[TopicPartition, int]:
@@ -186,7 +183,7 @@ class Committer:
         reached("commit:unlogged-committed")
         next_offsets, notes = _next_offsets(tasks), _notes(tasks)
         some_have = any(task.topology.unlogged for task in tasks)  # made their commit
-        with self._queries.mid_commit() if some_have else nullcontext():
+        with self._context.queries.mid_commit() if some_have else nullcontext():
             self._answering(consumer, lambda: consumer.commit(next_offsets, notes))
         reached("commit:log-committed")
         return offsets
@@ -195,7 +192,7 @@ class Committer:
         """Do this work with the log. If another thread may do it, answer queries meanwhile."""
         if consumer.keeps_to_thread:
             return work()
-        patience = self._log.patience
+        patience = self._context.log.patience
         left_s = patience.of(math.inf)
 
         def patiently() -> T:
@@ -205,7 +202,7 @@ class Committer:
         with ThreadPoolExecutor(1, "waits-for-the-log") as pool:  # ends with the work
             outcome = pool.submit(patiently)
             while not outcome.done():
-                self._queries.let_in(_LOOK_AGAIN_S)
+                self._context.queries.let_in(_LOOK_AGAIN_S)
         return outcome.result()
 
     def close(self) -> None:
@@ -215,7 +212,7 @@ class Committer:
         self._in_transaction = False
 
     def _produce_changes(self, tasks: Iterable[Task]) -> None:
-        now = self._clock.now_ms()
+        now = self._context.clock.now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
                 rows = staged_rows(task.stores.by_name[name], now)
@@ -227,7 +224,7 @@ class Committer:
                         self._writer().produce_all(changelog.topic, changelog.partition, slice_, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
-                    self._queries.let_in()
+                    self._context.queries.let_in()
 
     def _writer(self) -> Producer:
         """Return the producer, exactly once inside a transaction."""

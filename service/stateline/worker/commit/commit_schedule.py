@@ -35,12 +35,7 @@ _LAST_FEW = 8
 
 class CommitSchedule:
     def __init__(
-        self,
-        context: WorkerContext,
-        tasks: Tasks,
-        committer: Committer,
-        epochs: EpochGate,
-        topics: TopicWatch,
+        self, context: WorkerContext, tasks: Tasks, committer: Committer, epochs: EpochGate, topics: TopicWatch
     ) -> None:
         self._interval_s = context.config.commit_interval_ms / 1000
         self._tasks = tasks
@@ -48,8 +43,7 @@ class CommitSchedule:
         self._epochs = epochs
         self._topics = topics
         self._purge = Purge(context)
-        self._figures = context.figures
-        self._queries = context.queries
+        self._context = context
         self._last_commit_s = time.monotonic()
         self._last_work_s = -math.inf  # when something was committed last
         self._waited_s = deque[float](maxlen=_LAST_FEW)
@@ -59,16 +53,14 @@ class CommitSchedule:
         """`commit` if the interval is over, a function has asked for it, or a later commit would hold readers up."""
         since_s = time.monotonic() - self._last_commit_s
         is_due = since_s >= self._interval_s or any(task.processing.commit_requested for task in self._tasks.running)
-        if is_due or (since_s >= self._least_rest_s() and self._holds_up()):
+        least_rest_s = _LEAST_REST * min(self._waited_s, default=0.0)
+        if is_due or (since_s >= least_rest_s and self._holds_up()):
             if self._topics.is_due and self._tasks.dirty():
                 self._topics.look(self._tasks.by_source, consumer)
             self.commit(consumer)
 
-    def _least_rest_s(self) -> float:
-        return _LEAST_REST * min(self._waited_s, default=0.0)
-
     def _holds_up(self) -> bool:
-        if not (self._queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
+        if not (self._context.queries.has_clients and any(task.stores.will_stall for task in self._tasks.running)):
             return False
         return any(task.stores.will_stall for task in self._to_commit(self._ended_epochs(), to_free_memory=False))
 
@@ -82,8 +74,8 @@ class CommitSchedule:
                 self._committer.commit(tasks, consumer, epochs or NO_EPOCHS)
             took_s = time.perf_counter() - began_s
             self._waited_s.append(took_s - (time.thread_time() - worked_s))
-            self._figures.committed(took_s, forced=to_free_memory)
-            self._queries.announce_commit()
+            self._context.figures.committed(took_s, forced=to_free_memory)
+            self._context.queries.announce_commit()
             self._purge.after_commit(self._tasks.running)
             self._last_work_s = time.monotonic()
         if tasks or epochs is not None:
@@ -133,7 +125,7 @@ def purged_topics(topology: Topology) -> frozenset[str]:
 
 class Purge:
     """Deletes processed records of repartition topics, as Kafka Streams does: nobody else reads them. After a failure a
-    later commit deletes them. One worker's, on its thread."""
+    later commit deletes them."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._admin = context.admin

@@ -1,17 +1,10 @@
 """Whole epochs: if a pipeline asks for it, readers at READ_COMMITTED see a micro-batch completely or not at all.
 
-The pipeline's sink writes a micro-batch's rows and its marker in one transaction. The marker has the end of the
-micro-batch in each partition of the result topics (``resultEnds``: `deployment.pipelines.epoch_marker`).
-
-The worker reads the markers beside its input. It takes no record beyond the end of one epoch, its **target**. It
-commits when all of its partitions have reached that end. Every store commits then, also without a row, with the
-marker's next offset under ``<epochs topic>-0`` in its `offsets`. Readers compare these numbers
-(`stateline.server.state.epochs`). The next target is the newest epoch. Epochs between are passed over, because their
-records may have been compacted away.
-
-A store of no whole epoch has the number `LOADING`, or none yet, and nobody reads it. That is a store that is restored
-or read from the beginning, or whose next epoch does not fit into `statestore.uncommitted.max.bytes`. Such stores are
-committed in between.
+`docs/design/whole-epochs.md` has the rules. The worker reads markers beside its input. It takes no record beyond the
+end of one epoch, its **target**. It commits when all of its partitions have reached that end, every store with the
+marker's next offset under ``<epochs topic>-0`` in its `offsets`. The next target is the newest epoch. Epochs between
+are passed over, because their records may have been compacted away. A store of no whole epoch has the number `LOADING`,
+or none yet.
 
 Kafka's own commit markers reach partitions at different moments. So a record can come before the marker of its epoch,
 and waits. In a compacted topic the last record of an epoch may be missing: a record beyond the end shows that the end
@@ -104,7 +97,7 @@ class PolledEpoch(NamedTuple):
 
 
 class EpochGate:
-    """One worker's, on its thread. Without pipelines of whole epochs every record passes."""
+    """Without pipelines of whole epochs every record passes."""
 
     def __init__(self, log: Log, topology: Topology) -> None:
         self._log = log
@@ -137,19 +130,16 @@ class EpochGate:
             self._look_for_topics()
         if self._consumer is None:
             return
-        for record in self._markers(self._consumer):
+        try:
+            markers = self._consumer.poll(_MAX_MARKERS, 0.0)
+        except DoesNotExistError as error:  # a pipeline that starts over deletes it
+            raise LogUnavailableError(f"A pipeline's markers are gone: {error}") from error
+        for record in markers:
             next(p for p in self._pipelines if p.epochs_topic == record.topic).epochs.newest = epoch_of(record)
         self._unread = {tp: end for tp, end in self._unread.items() if (self._consumer.next_offset(tp) or 0) < end}
         if not self._unread:
             for pipeline in self._pipelines:
                 pipeline.epochs.begin()
-
-    def _markers(self, consumer: Consumer) -> Sequence[Record]:
-        """Poll markers. Raises `LogUnavailableError` for a missing topic: a pipeline that starts over deletes it."""
-        try:
-            return consumer.poll(_MAX_MARKERS, 0.0)
-        except DoesNotExistError as error:
-            raise LogUnavailableError(f"A pipeline's markers are gone: {error}") from error
 
     def cut(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> PolledEpoch:
         """Return the polled and kept records that are not beyond their target. Keeps the others."""

@@ -33,7 +33,7 @@ _STABLE_S = 60.0
 
 
 class Fitness:
-    """One worker's, on its thread. `directory` has its stores. Its files there begin with `name`."""
+    """`directory` has its stores. Its files there begin with `name`."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory

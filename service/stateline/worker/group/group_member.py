@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerMembership:
-    """One worker's, on its thread. `failed` is the error of the last commit before partitions went: its transaction
-    must not continue, so the worker starts over. The group calls `assigned`, `suspended` and `revoked` within `poll`
-    and `close`. Each call publishes the states of tasks."""
+    """`failed` is the error of the last commit before partitions went: its transaction must not continue, so the worker
+    starts over. The group calls `assigned`, `suspended` and `revoked` within `poll` and `close`. Each call publishes
+    the states of tasks."""
 
     def __init__(
         self,
@@ -60,21 +60,17 @@ class WorkerMembership:
         self.failed: StatelineError | None = None
         self.changed_s = time.monotonic()
         """The last change of the worker's tasks or standbys, or of their states."""
-        self._log = context.log
+        self._context = context
         self._joining = joining
         self._standbys = standbys
         self._lost = LostTransactions(context)
         self._is_free = False
-        self._group = context.group
         self._static_id = context.config.group_instance_id
         self._client_id = context.files.client_id(context.config.consumer.get("client.id"))
         self._topic_names = [topic.name for each in context.topology.subtopologies for topic in each.sources]
         self._tasks = tasks
         self._manager = manager
         self._commits = commits
-        self._files = context.files
-        self._queries = context.queries
-        self._lease = context.lease
         self._consumer: Consumer | None = None
         self._is_subscribed = False
         self._is_leaving = False
@@ -94,8 +90,12 @@ class WorkerMembership:
         """Make the consumer. It takes part in the group after `subscribe`."""
         self.failed = None
         self._is_leaving = self._keeps_tasks = False
-        self._consumer = self._log.consumer(self._group, instance_id=self._static_id, client_id=self._client_id)
+        self._consumer = self._new_consumer()
         self._is_subscribed = self._is_free = False
+
+    def _new_consumer(self) -> Consumer:
+        context = self._context
+        return context.log.consumer(context.group, instance_id=self._static_id, client_id=self._client_id)
 
     def subscribe(self) -> bool:
         """Take part in the group. From then on it must be polled. Returns False while the worker must not take part
@@ -109,8 +109,8 @@ class WorkerMembership:
             self._is_free = False  # catching up may have taken long
             if not self._joining.is_free(self.give_up_place):
                 return False
-            if self._lease.until_ms is not None:
-                self._files.starts.joined()
+            if self._context.lease.until_ms is not None:
+                self._context.files.starts.joined()
             reactions = map(self._then_saying, (self.assigned, self.revoked, self.suspended))
             self.consumer.subscribe(self._topic_names, *reactions)
             self._is_subscribed = True
@@ -128,14 +128,14 @@ class WorkerMembership:
             ) from error
         if self.failed is not None:
             raise self.failed
-        self._lease.renew_if_due(self.consumer)
-        with self._log.patience.for_all(_LOOK_AFTER_S):
+        self._context.lease.renew_if_due(self.consumer)
+        with self._context.log.patience.for_all(_LOOK_AFTER_S):
             self._joining.look_after()
         return records
 
     def run_restored(self, timeout_s: float) -> None:
         if self._manager.run_restored(timeout_s, self.consumer):
-            self._queries.announce_commit()  # restored rows are committed too, with their Position
+            self._context.queries.announce_commit()  # restored rows are committed too, with their Position
 
     def say_changes(self) -> None:
         """Publish the states of tasks, standbys and global tables if they have changed."""
@@ -143,13 +143,13 @@ class WorkerMembership:
             self._say()
 
     def _now(self) -> object:
-        return self._tasks.changes, self._files.global_tables, self._files.drained, self._consumer
+        return self._tasks.changes, self._context.files.global_tables, self._context.files.drained, self._consumer
 
     def _say(self) -> None:
         self.changed_s = time.monotonic()
         try:
             tasks = [*self._tasks.all.values(), *self._standbys.followed.tasks]
-            self._files.say_tasks(states_of(tasks), self._consumer)
+            self._context.files.say_tasks(states_of(tasks), self._consumer)
         except StorageError:
             if not self._is_leaving:  # servers hear over the socket that the lease has ended
                 raise
@@ -167,8 +167,8 @@ class WorkerMembership:
         leaves `for_good`. Otherwise others have its tasks within a second."""
         self._is_leaving, self._keeps_tasks = True, self._static_id is not None and not for_good
         if not self._keeps_tasks:
-            self._lease.end()
-            self._queries.announce_status()  # before others can have them
+            self._context.lease.end()
+            self._context.queries.announce_status()  # before others can have them
         if self._consumer is not None:
             if for_good and self._is_subscribed:
                 self._consumer.leave()
@@ -188,11 +188,11 @@ class WorkerMembership:
     def give_up_place(self) -> None:
         """Take the place of the member of this name, whose process has ended, and leave for good. This node's server
         hears of it first: until then it counts the lease of that process."""
-        self._lease.end()
-        self._queries.announce_status()
+        self._context.lease.end()
+        self._context.queries.announce_status()
         if self._static_id is None or not self._joining.is_member():
             return
-        consumer = self._log.consumer(self._group, instance_id=self._static_id, client_id=self._client_id)
+        consumer = self._new_consumer()
         try:
             given: list[list[TopicPartition]] = []  # nobody opens them
             consumer.subscribe(self._topic_names, given.append, lambda _: None)
@@ -200,8 +200,8 @@ class WorkerMembership:
             while not given and time.monotonic() < until_s:
                 consumer.poll(1, 0.1)
             with suppress(StorageError):  # as in `_say`
-                self._files.say_tasks(states_of(self._standbys.followed.tasks), consumer)
-            self._queries.let_in(_TOLD_WITHIN_S, stay=True)
+                self._context.files.say_tasks(states_of(self._standbys.followed.tasks), consumer)
+            self._context.queries.let_in(_TOLD_WITHIN_S, stay=True)
             consumer.leave()
         finally:
             consumer.close()
@@ -229,15 +229,15 @@ class WorkerMembership:
         """These are not the worker's any more, and may be another's already."""
         if not self._keeps_tasks:
             # If Kafka was silent for a session, nobody has taken them, and this machine answers as before.
-            if self._is_leaving or self._lease.holds:
+            if self._is_leaving or self._context.lease.holds:
                 self._manager.give_back(partitions)
-            self._lease.end()
+            self._context.lease.end()
         self._commit_to_let_go()
         self._manager.revoke(partitions)
 
     def _commit_to_let_go(self) -> None:
         try:
-            with self._log.patience.for_all(_LET_GO_S):
+            with self._context.log.patience.for_all(_LET_GO_S):
                 self._commits.commit_to_let_go(self.consumer)
         except DoesNotExistError as error:  # a topic that was deleted may be created again at once
             self.failed = LogUnavailableError(str(error))
@@ -246,18 +246,11 @@ class WorkerMembership:
 
 
 class LostTransactions:
-    """Aborts open transactions of workers that were lost in a commit. One worker's, on its thread.
-
-    Nobody reads past an open transaction, so new owners of its tasks would wait for ``transaction.timeout.ms``. Kafka
-    aborts it at once if another worker calls `init_transactions` with its ``transactional.id``. That loses nothing: a
-    worker whose session is over may not commit offsets, and starts over if it lives. Workers without transactions, or
-    without a static name in their group, abort nothing.
-    """
+    """Aborts open transactions of workers that were lost in a commit (`docs/design/rebalances.md`). Workers without
+    transactions, or without a static name in their group, abort nothing."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._log = context.log
-        self._admin = context.admin
-        self._application_id = context.group
+        self._context = context
         config = context.config
         writes = needs_producer(context.topology, config.dead_letter_topic, exactly_once=config.exactly_once)
         self._own = config.group_instance_id if config.exactly_once and writes else None
@@ -265,17 +258,17 @@ class LostTransactions:
 
     def abort(self) -> None:
         """Abort the open transactions of members that have left since the last call. Raises nothing."""
-        if self._own is None or self._log.embedded_file is not None:
+        if self._own is None or self._context.log.embedded_file is not None:
             return
-        with self._log.patience.for_all(_ABORTED_WITHIN_S):
+        with self._context.log.patience.for_all(_ABORTED_WITHIN_S):
             try:
-                members = self._admin.members(self._application_id)
+                members = self._context.admin.members(self._context.group)
                 now = {member.instance_id for member in members if member.instance_id is not None}
                 if self._own not in now:  # the group is about to assign again
                     return
                 lost, self._seen = self._seen - now, now
                 for name in sorted(lost):
-                    with closing(self._log.producer(transactional_id(self._application_id, name))) as producer:
+                    with closing(self._context.log.producer(transactional_id(self._context.group, name))) as producer:
                         producer.init_transactions()
                     _log.info("The open transaction of %s, which is lost, is aborted", name)
             except StatelineError as error:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from time import monotonic
 
 from stateline.deployment.nodes_topic import nodes_topic_id
@@ -37,30 +38,21 @@ _TOPIC_INTERVAL_S = 5.0
 _UNKNOWN_PATIENCE_S = 3 * _TOPIC_INTERVAL_S
 
 
+@dataclass(slots=True)
 class Joining:
-    """One worker's, on its thread. `name` is the worker's in the group, `own` its entry. On the embedded log, which has
-    one machine, `entries` and `crash_loop` are None and it asks nobody."""
+    """`name` is the worker's in the group, `own` its entry. On the embedded log, which has one machine, `entries` and
+    `crash_loop` are None and it asks nobody."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        name: str,
-        own: WorkerEntry,
-        entries: WorkerEntries | None,
-        crash_loop: CrashLoop | None,
-    ) -> None:
-        self._group = context.group
-        self._name = name
-        self._own = own
-        self._admin = context.admin
-        self._files = context.files
-        self._lease = context.lease
-        self._entries = entries
-        self._crash_loop = crash_loop
-        self._said_in: str | None = None  # the id of the topic that has its entry
-        self._looks_again_s = self._topic_again_s = 0.0
-        self._unknown_since_s: float | None = None
-        self._told = ""
+    _context: WorkerContext
+    _name: str
+    _own: WorkerEntry
+    _entries: WorkerEntries | None
+    _crash_loop: CrashLoop | None
+    _said_in: str | None = None  # the id of the topic that has its entry
+    _looks_again_s: float = 0.0
+    _topic_again_s: float = 0.0
+    _unknown_since_s: float | None = None
+    _told: str = ""
 
     def is_free(self, leave: Callable[[], None]) -> bool:
         """Return whether the worker may join. `leave`: see `CrashLoop.why_out`. Raises what the log raises."""
@@ -69,8 +61,8 @@ class Joining:
         if monotonic() < self._looks_again_s:
             return False
         self._say(self._entries)
-        members, known = self._admin.members(self._group), self._entries.all()
-        why = "" if self._lease.holds else self._name_is_taken(members)
+        members, known = self._context.admin.members(self._context.group), self._entries.all()
+        why = "" if self._context.lease.holds else self._name_is_taken(members)
         why = why or self._others(self._of_another_topology(members, known))
         why = why or self._say_nothing(members, known)
         if self._crash_loop is not None and not why:
@@ -83,13 +75,13 @@ class Joining:
 
     def is_member(self) -> bool:
         """Return whether the group has a member of this worker's name and directory. Raises what the log raises."""
-        named = [each for each in self._admin.members(self._group) if each.instance_id == self._name]
-        return any(not self._files.is_of_another_directory(each.client_id) for each in named)
+        named = [each for each in self._context.admin.members(self._context.group) if each.instance_id == self._name]
+        return any(not self._context.files.is_of_another_directory(each.client_id) for each in named)
 
     def may_leave(self) -> bool:
         """Return whether this worker, which nobody can query, is to leave its group, and say so in its entry. False if
         no other node has a worker, or another worker had to leave lately: the fault may not be this node's."""
-        if self._entries is None or not self._has_others(self._admin.members(self._group)):
+        if self._entries is None or not self._has_others(self._context.admin.members(self._context.group)):
             return False
         if failed_alike(self._entries, self._entries.all(), self._name):
             return False
@@ -104,7 +96,7 @@ class Joining:
         if self._entries is None:
             return False
         try:
-            return self._has_others(self._admin.members(self._group))
+            return self._has_others(self._context.admin.members(self._context.group))
         except RetryLaterError:
             return True
 
@@ -118,7 +110,7 @@ class Joining:
             _log.warning("Other nodes still count a fault of this worker, for up to an hour: %s", error)
 
     def _has_others(self, members: Collection[GroupMember]) -> bool:
-        return any(self._files.is_of_another_directory(member.client_id) for member in members)
+        return any(self._context.files.is_of_another_directory(member.client_id) for member in members)
 
     def look_after(self) -> None:
         """Write this worker's entry again if the nodes topic was deleted. Looks every 5 s."""
@@ -131,7 +123,7 @@ class Joining:
             _log.debug("This worker cannot announce itself again now: %s", error)
 
     def _say(self, entries: WorkerEntries) -> None:
-        topic_id = nodes_topic_id(self._group, self._admin)
+        topic_id = nodes_topic_id(self._context.group, self._context.admin)
         if topic_id is not None and topic_id != self._said_in:
             entries.close()
             entries.say()
@@ -143,14 +135,14 @@ class Joining:
         reset."""
         if self._entries is None:
             return
-        reset = self._entries.newest_reset(self._admin)
-        refuse_unfinished(reset, self._group)
-        if reset is not None and reset.epoch > followed_epoch(self._files.directory):
+        reset = self._entries.newest_reset(self._context.admin)
+        refuse_unfinished(reset, self._context.group)
+        if reset is not None and reset.epoch > followed_epoch(self._context.files.directory):
             raise LockedError(
-                f"{self._group!r} was reset while this worker was out of its group, so its state is out of date. "
-                "Restart it: it begins without state."
+                f"{self._context.group!r} was reset while this worker was out of its group, so its state is out of "
+                "date. Restart it: it begins without state."
             )
-        members = self._admin.members(self._group)
+        members = self._context.admin.members(self._context.group)
         if len(members) < 2:
             return
         known = self._entries.all()
@@ -161,7 +153,7 @@ class Joining:
 
     def _name_is_taken(self, members: Collection[GroupMember]) -> str:
         others = [member for member in members if member.instance_id == self._name]
-        if not any(self._files.is_of_another_directory(member.client_id) for member in others):
+        if not any(self._context.files.is_of_another_directory(member.client_id) for member in others):
             return ""
         return (
             f"Another directory has a worker named {self._name!r} in this group: waiting until it has left, or its "
@@ -174,7 +166,7 @@ class Joining:
 
     def _say_nothing(self, members: Collection[GroupMember], known: Known) -> str:
         silent = sorted(name for name in map(entry_name, members) if name != self._name and name not in known)
-        if not silent or self._lease.holds:
+        if not silent or self._context.lease.holds:
             self._unknown_since_s = None
             return ""
         since_s = self._unknown_since_s = self._unknown_since_s or monotonic()

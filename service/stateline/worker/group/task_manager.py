@@ -1,14 +1,7 @@
 """How a worker's tasks come and go with the partitions that its group gives it (Kafka Streams' `TaskManager`).
 
-| the group                                      | the task                                                            |
-|------------------------------------------------|---------------------------------------------------------------------|
-| gives a partition                              | is opened, restored and run; waits while another process holds it   |
-| gives a partition of a standby                 | reads the rest and runs (`standby_tasks`)                           |
-| takes a partition                              | is closed, after a commit                                           |
-| takes all partitions, to assign them again     | is suspended after a commit: it stays open and answers              |
-| gives a suspended task back, unchanged         | continues at once: nothing is closed, opened or restored            |
-| gives a suspended task back, changed elsewhere | is closed and opened, and restores the other worker's commits       |
-| says nothing for 20 s                          | is closed if suspended: its new owner may wait for its files        |
+`docs/design/rebalances.md` has the table of what happens to a task. A suspended task that the group does not mention
+for 20 s is closed: its new owner may wait for its files.
 """
 
 from __future__ import annotations
@@ -42,8 +35,8 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class TaskManager:
-    """One worker's, on its thread. It commits nothing: `suspend`, `revoke` and `drop_all` drop everything uncommitted.
-    `forget` drops the records of a source that are kept elsewhere."""
+    """It commits nothing: `suspend`, `revoke` and `drop_all` drop everything uncommitted. `forget` drops the records of
+    a source that are kept elsewhere."""
 
     def __init__(
         self,
@@ -55,14 +48,11 @@ class TaskManager:
         forget: Callable[[TopicPartition], None],
     ) -> None:
         self._tasks = tasks
-        self._topology = context.topology
-        self._admin = context.admin
-        self._files = context.files
+        self._context = context
         self._topics = topics
         self._settings = settings
         self._standbys = standbys
         self._forget = forget
-        self._figures = context.figures
         self._restorer = Restorer(context.log, context.figures.restored)
         self.upgrades = FormatUpgrades(context)
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
@@ -81,7 +71,7 @@ class TaskManager:
         changed = self._topics.remember(partitions)
         self._resume({*partitions}, changed, consumer)
         added: list[Task] = []
-        for subtopology in self._topology.subtopologies:
+        for subtopology in self._context.topology.subtopologies:
             names = {topic.name for topic in subtopology.sources}
             for number in sorted({tp.partition for tp in partitions if tp.topic in names}):
                 if (task_id := subtopology.task_id(number)) not in self._tasks.all:
@@ -90,7 +80,7 @@ class TaskManager:
                     consumer.pause(task.topology.sources)
                     added.append(task)
         self._open(added)
-        self._files.say_topology(self._topics.found, self._topics.counted)
+        self._context.files.say_topology(self._topics.found, self._topics.counted)
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -132,9 +122,9 @@ class TaskManager:
         if kept:
             # In this order: another worker's commit writes changelogs before offsets.
             sources = [source for task in kept for source in task.topology.sources]
-            committed = self._admin.committed(self._topology.application_id, sources)
+            committed = self._context.admin.committed(self._context.topology.application_id, sources)
             changelogs = {changelog for task in kept for changelog, _ in task.topology.logged}
-            ends = {changelog: end for changelog, (_, end) in self._admin.bounds(changelogs).items()}
+            ends = {changelog: end for changelog, (_, end) in self._context.admin.bounds(changelogs).items()}
             kept = [task for task in kept if task.is_as_left(committed, ends)]
         self._drop_these([task for task in suspended if task not in kept])
         for task in kept:
@@ -155,13 +145,13 @@ class TaskManager:
         `start_with_missed_input`."""
         restored = self._restorer.advance(timeout_s)
         for task, plan in restored:
-            start = start_with_missed_input(task, plan, self._topology)
+            start = start_with_missed_input(task, plan, self._context.topology)
             task.run(start)
             self._read(task, start.next_offsets, consumer)
             consumer.resume(task.topology.sources)
             if task.taken_over_s is not None:
                 took_s = time.monotonic() - task.taken_over_s
-                self._figures.promoted(took_s)
+                self._context.figures.promoted(took_s)
                 logger.info("Task %s, a standby here until now, runs after %.3f s", task.id, took_s)
         return bool(restored)
 
@@ -169,7 +159,7 @@ class TaskManager:
         opened = [task for task in tasks if self._is_opened(task)]
         if opened:
             try:
-                planned = plans(opened, self._admin, self._topology.application_id)
+                planned = plans(opened, self._context.admin, self._context.topology.application_id)
             except DoesNotExistError as error:  # deleted since, and perhaps created again at once
                 raise LogUnavailableError(str(error)) from error
             for task, plan in zip(opened, planned, strict=True):

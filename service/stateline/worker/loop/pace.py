@@ -13,11 +13,11 @@ from stateline.processing.reading import size_of
 
 # A slice aims at this long: the most that an uncommitted query waits for, apart from a commit.
 SLICE_S = 0.004
-# What a poll brings should be worked off in about this long.
+# A poll's records should be processed within about this time.
 POLL_S = 0.4
 SLICE_BYTES = 1024 * 1024
 POLL_BYTES = 16 * 1024 * 1024
-# What a slice should stage at most: processors may put far more than their records have.
+# A slice should stage at most this much: processors may put far more than their records have.
 SLICE_GROWTH_BYTES = 8 * 1024 * 1024
 _MAX_SLICE_RECORDS, _MAX_POLL_RECORDS = 5_000, 4_000  # a poll takes a microsecond per record, too
 

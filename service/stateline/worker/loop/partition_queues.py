@@ -22,7 +22,7 @@ Lag = Callable[[TopicPartition], int | None]
 """Returns the lag of a partition; None for unknown, or while its task restores."""
 
 NOWHERE, ANYWHERE = -math.inf, math.inf
-# What a partition may keep waiting in any case. Less, and most of what Kafka sends would be dropped and sent again.
+# A partition may always keep this much waiting. With less, Kafka would send most records twice.
 _LEAST_BYTES, _LEAST_RECORDS = 256 * 1024, 64
 _SAMPLED = 16
 

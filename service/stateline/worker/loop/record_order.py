@@ -41,7 +41,7 @@ from stateline_store import TopicPartition, TopologyError
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.task_id import TaskId
 
-# What waits in memory, of all partitions together.
+# Records of all partitions that wait in memory.
 _WAITING_BYTES = 32 * 1024 * 1024
 # One call of `take` gives about so many slices, and so many records of each partition at least.
 _SLICES, _LEAST_TAKEN = 8, 64
@@ -63,7 +63,7 @@ class _Rule:
 
 
 class RecordOrder:
-    """One worker's, on its thread. Records that wait are not processed: after a restart they are read again."""
+    """Records that wait are not processed: after a restart they are read again."""
 
     def __init__(
         self,

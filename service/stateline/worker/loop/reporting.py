@@ -31,13 +31,10 @@ _OPEN = (TaskState.RESTORING, TaskState.RUNNING, TaskState.SUSPENDED)
 
 
 class Reporter:
-    """One worker's, on its thread. `unwritten` are the newest figures if their file could not be written, else None."""
+    """`unwritten` are the newest figures if their file could not be written, else None."""
 
     def __init__(
-        self,
-        context: WorkerContext,
-        global_tables: GlobalTables,
-        standby_lags: Callable[[], Mapping[str, StandbyLag]],
+        self, context: WorkerContext, global_tables: GlobalTables, standby_lags: Callable[[], Mapping[str, StandbyLag]]
     ) -> None:
         self._figures = context.figures
         self._standby_lags = standby_lags
@@ -66,11 +63,7 @@ class Reporter:
             self.unwritten = figures
 
     def _published(
-        self,
-        now_s: float,
-        tasks: Collection[Task],
-        consumer: Consumer | None,
-        waiting: Callable[[TopicPartition], int],
+        self, now_s: float, tasks: Collection[Task], consumer: Consumer | None, waiting: Callable[[TopicPartition], int]
     ) -> WorkerFigures:
         opened = [task for task in tasks if task.state in _OPEN]
         running = [task for task in opened if task.state is TaskState.RUNNING]

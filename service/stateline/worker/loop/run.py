@@ -18,7 +18,7 @@ from stateline.worker.loop.worker import Worker
 logger = logging.getLogger(__name__)
 
 # Records are freed by their reference counts; at Python's default (700) looking for cycles among them takes a fifth of
-# the worker's time. What cycles can hold back stays bounded: they are looked for after so many new objects.
+# the worker's time. Memory in cycles stays bounded: Python looks for them after so many new objects.
 _GC_THRESHOLD = 100_000
 
 

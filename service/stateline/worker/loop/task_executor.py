@@ -35,7 +35,7 @@ _WRITTEN_MS = itemgetter(OutputRecord._fields.index("timestamp_ms"))
 
 
 class TaskExecutor:
-    """One worker's, on its thread. `rounds` counts polls; once `stopping`, the slice that runs is the last."""
+    """`rounds` counts polls; once `stopping`, the slice that runs is the last."""
 
     def __init__(
         self,
@@ -56,8 +56,7 @@ class TaskExecutor:
         self._epochs = epochs
         self._order = RecordOrder.of(context)
         self._followed = 0  # `Tasks.changes` at the last `RecordOrder.follow`
-        self._queries = context.queries
-        self._figures = context.figures
+        self._context = context
         self._reporter = reporter
         self._dead_letter_topic = context.config.dead_letter_topic
         self._uncommitted_max_bytes = context.config.worker_uncommitted_max_bytes
@@ -125,7 +124,7 @@ class TaskExecutor:
 
     def rest(self, consumer: Consumer | None, rests_s: float = 0.0) -> None:
         """Answer queries for so long, at least those that have arrived, and report figures once a second."""
-        self._queries.let_in(rests_s, stay=True)
+        self._context.queries.let_in(rests_s, stay=True)
         self._reporter.report_if_due(self._tasks.all.values(), consumer, self._order.waiting)
 
     def _of_this_epoch(
@@ -183,7 +182,7 @@ class TaskExecutor:
         outputs = in_order_of_time(written, (rising(self._times_of(each)) for each in written))
         for at in range(0, len(outputs), _SENT_RECORDS):
             if at:
-                self._queries.let_in()
+                self._context.queries.let_in()
             self._committer.send(outputs[at : at + _SENT_RECORDS])
 
     def _times_of(self, written: Sequence[OutputRecord]) -> Iterable[int]:
@@ -215,6 +214,6 @@ class TaskExecutor:
         outputs = task.processing.process(slice_)
         took_s = time.perf_counter() - started
         self._pace.learn(len(slice_), size, took_s, self._tasks.staged_bytes() - before)
-        self._figures.processed(len(slice_), took_s)
+        self._context.figures.processed(len(slice_), took_s)
         self._commits.trace.processed(str(task.id), slice_, took_s)
         return outputs

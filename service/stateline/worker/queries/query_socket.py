@@ -28,14 +28,7 @@ from stateline.processes.seldom import seldom
 from stateline.query.open_scan import OpenScan
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Failure, HostedPartition, Outcome, QueryRows
-from stateline.query.wire import (
-    WireRequest,
-    decode_message,
-    decode_request,
-    encode_outcome,
-    encode_rows,
-    frame,
-)
+from stateline.query.wire import WireRequest, decode_message, decode_request, encode_outcome, encode_rows, frame
 from stateline.worker.queries.hosted_queries import HostedQueries, Lookup, Owned
 from stateline.worker.queries.query_connection import QueryConnection, listen
 from stateline.worker.queries.waiting_queries import WaitingQueries

@@ -46,7 +46,7 @@ Place = tuple[str, int]
 
 
 class SnapshotMaker:
-    """One worker's, on its thread. `lookup(store, partition)` returns the partition that it hosts now, or None."""
+    """`lookup(store, partition)` returns the partition that it hosts now, or None."""
 
     def __init__(
         self, directory: StateDirectory, topology: Topology, lookup: Callable[[str, int], HostedPartition | None]

@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class WaitingQueries:
-    """One worker's, on its thread. `answer` is called with the outcome of each."""
+    """`answer` is called with the outcome of each."""
 
     def __init__(self, queries: HostedQueries, answer: Callable[[QueryConnection, WireRequest, Outcome], None]) -> None:
         self._queries = queries

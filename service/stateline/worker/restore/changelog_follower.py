@@ -17,14 +17,10 @@ SLICE_RECORDS = 5_000
 
 
 class ChangelogFollower:
-    """For the worker's thread. `read` counts the records of the last slice."""
+    """`read` counts the records of the last slice."""
 
     def __init__(
-        self,
-        log: Log,
-        starts: Callable[[], Iterable[tuple[TopicPartition, int]]],
-        *,
-        passes_over_deleted: bool = False,
+        self, log: Log, starts: Callable[[], Iterable[tuple[TopicPartition, int]]], *, passes_over_deleted: bool = False
     ) -> None:
         """`starts` returns the next offset of each store in each of its partitions: the smallest decides. Without
         `passes_over_deleted`, `poll` raises `LogUnavailableError` if the log has deleted the next record."""

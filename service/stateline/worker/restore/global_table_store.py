@@ -24,7 +24,7 @@ from stateline.model.table_topics import beginning_is_lost
 from stateline.processing.changelog import stage
 from stateline.processing.event_times import PARTITION_TIME
 from stateline.worker.files.figures import StoreCommits
-from stateline.worker.restore.lost_records import say_never_read
+from stateline.worker.restore.restore_plan import say_never_read
 from stateline.worker.tasks.readable_stores import refuse_unreadable
 from stateline_store import DamagedDataError, Position, StoreContext, TopicPartition, TransactionalStore
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class GlobalTableStore:
-    """One worker's, on its thread. `next_offsets` are the next ones to read, by partition."""
+    """`next_offsets` are the next ones to read, by partition."""
 
     def __init__(self, definition: StoreDefinition, context: StoreContext) -> None:
         store = definition.build()

@@ -43,13 +43,12 @@ _IDS_LOOK_S = 60.0  # between two looks at the topic ids, if records were read
 
 
 class GlobalTables:
-    """One worker's, on its thread. `stores` has all tables by name, for reading only. `place` is their id in
-    `StateDirectory`."""
+    """`stores` has all tables by name, for reading only. `place` is their id in `StateDirectory`."""
 
     def __init__(self, context: WorkerContext) -> None:
         config = context.config
         self._log, self._directory = context.log, context.directory
-        self._follower = ChangelogFollower(context.log, self._starts, passes_over_deleted=True)
+        self._follower = ChangelogFollower(context.log, lambda: self._passed.items(), passes_over_deleted=True)
         self._files, self._queries = context.files, context.queries
         self.place = global_task(context.files.registration.instance)
         # Every worker reads every record, in memory at each start again, so no record is one dead letter.
@@ -143,9 +142,6 @@ class GlobalTables:
             logger.info("Global tables are whole: %d records read", self._read)
             self._say(self.state)
         return not self._ends
-
-    def _starts(self) -> Iterable[tuple[TopicPartition, int]]:
-        return self._passed.items()
 
     def _polled(self, timeout_s: float) -> dict[TopicPartition, list[Record]]:
         try:

@@ -7,7 +7,7 @@ gets it. Otherwise the store is refused, with the command that rebuilds it: its 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from stateline.deployment.refused_stores import StoresRefusedError
@@ -31,7 +31,9 @@ def start_with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> T
             away, task.topology.subtopology, topology, _seen(task, away.source), dead_letters=dead_letters
         )
         found += [] if missed is None else [missed]
-        _say_new(task, new, away.source, away.next_offset, topology)
+        for store in new:
+            if task.stores.offsets.committed(store) is not None:  # `new_stores` warns of stores without rows
+                logger.warning("%s", new_feed(store, away.source, away.next_offset, topology))
     if reasons := refusals(found, topology):
         raise StoresRefusedError(reasons)
     again = {missed.source: missed.reads_from for missed in found if missed.reads_from is not None}
@@ -45,10 +47,3 @@ def start_with_missed_input(task: Task, plan: TaskPlan, topology: Topology) -> T
 
 def _seen(task: Task, source: TopicPartition) -> Callable[[str], int | None]:
     return lambda store: task.stores.position(store, IsolationLevel.READ_COMMITTED).get(*source)
-
-
-def _say_new(task: Task, stores: Sequence[str], source: TopicPartition, at: int, topology: Topology) -> None:
-    """Warn of stores that have rows of other topics. `new_stores` warns of stores without rows."""
-    for store in stores:
-        if task.stores.offsets.committed(store) is not None:
-            logger.warning("%s", new_feed(store, source, at, topology))

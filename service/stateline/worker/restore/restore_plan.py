@@ -1,15 +1,9 @@
-"""What a task restores before it takes records, and the offsets from which it takes them.
+"""Plans what a task restores before it takes records, and the offsets from which it takes them.
 
-Each store has the offset of the last changelog record that it has applied (`committed_offset`).
-
-| store                                | changelog            | restored up to                                    |
-|--------------------------------------|----------------------|---------------------------------------------------|
-| logged                               | its changelog topic  | its end when the restore began                    |
-| table that nothing else reads        | its source topic     | not at all: the task starts at the store's offset |
-| table beside a processor             | its source topic     | the group's committed offset                      |
-
-If a store lacks a deleted record of its changelog, this store alone is wiped and rebuilt. `model.restore_start` says
-which stores keep their rows although their offset is before the log's first record. That is logged. Tables always do.
+`docs/design/restore.md` has the table of what each store reads. Each store has the offset of the last changelog record
+that it has applied (`committed_offset`). If it lacks a deleted record, this store alone is wiped and rebuilt.
+`model.restore_start` says which stores keep their rows although their offset is before the log's first record. That is
+logged. Tables always do.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from stateline.log.interface import Admin, OffsetNote
 from stateline.model.fed_parts import FedPart, FedParts, note_after
@@ -32,23 +26,24 @@ from stateline.model.restore_start import (
     start_of_logged,
     start_of_table,
 )
-from stateline.model.table_topics import forgets
+from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
 from stateline.model.topic import Topic
-from stateline.worker.restore.lost_records import Bounds, say_lost, start_of_group
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.task_settings import TaskStart
 from stateline_store import IsolationLevel, Position, TopicPartition, TopologyError
 
 T = TypeVar("T")
+Bounds: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+"""First offset kept, and the end with open transactions counted: a predecessor's may just be committing."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What the stores of a task must restore, and where the task begins afterwards. `unproven` stores had applied
-    nothing of their changelog when the plan was made. `away` are stores and topics that may lack input."""
+    """The restores of a task's stores, and the task's start afterwards. `unproven` stores had applied nothing of their
+    changelog when the plan was made. `away` are stores and topics that may lack input."""
 
     restores: tuple[StoreRestore, ...]
     start: TaskStart = field(default_factory=TaskStart)
@@ -56,8 +51,8 @@ class TaskPlan:
     away: tuple[AwayParts, ...] = ()
 
     def restored_start(self) -> TaskStart:
-        """Once restored: `start` without Positions of stores whose changelog had no record for them. Such a store may
-        be new to an old application, or the transaction that first wrote to its changelog may have been aborted."""
+        """Once restored: return `start` without Positions of stores whose changelog had no record for them. Such a
+        store may be new, or the transaction that first wrote to its changelog may have been aborted."""
         restored = {restore.store.name for restore in self.restores if restore.restored}
         unproven = self.unproven - restored
         return replace(self.start, positions={n: p for n, p in self.start.positions.items() if n not in unproven})
@@ -141,10 +136,7 @@ def _plan(
 
 
 def _away(
-    task: Task,
-    committed: Mapping[TopicPartition, int],
-    fed: Mapping[TopicPartition, FedParts | None],
-    bounds: Bounds,
+    task: Task, committed: Mapping[TopicPartition, int], fed: Mapping[TopicPartition, FedParts | None], bounds: Bounds
 ) -> list[AwayParts]:
     found = (
         away_parts(task.topology.subtopology, task.topology.parts[source], source, bounds[source], at, fed.get(source))
@@ -172,12 +164,7 @@ def resume_table(task: Task, store: str, source: TopicPartition, first: int, end
 
 
 def resume_logged(
-    task: Task,
-    store: str,
-    changelog: TopicPartition,
-    first: int,
-    end: int,
-    committed: Mapping[TopicPartition, int],
+    task: Task, store: str, changelog: TopicPartition, first: int, end: int, committed: Mapping[TopicPartition, int]
 ) -> int:
     """Return the next offset to read for a logged store. A changelog that ends before its store has lost records."""
     offset = task.stores.furthest_offset(store)
@@ -192,22 +179,18 @@ def resume_logged(
                 f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
                 "topic was deleted or this is another cluster. Bring the topic back."
             )
-    start = _start_of_logged(task, store, first, committed)
-    if start.anew:
-        return _rebuild(task, store, changelog, first, end)
-    if start.missed:
-        _say_kept(task, store, changelog, start, committed)
-    return start.at
-
-
-def _start_of_logged(task: Task, store: str, first: int, committed: Mapping[TopicPartition, int]) -> RestoreStart:
-    return start_of_logged(
+    start = start_of_logged(
         task.stores.offsets.committed(store),
         first,
         forgets=forgets(task.topology.definitions[store]),
         has_markers=task.settings.exactly_once,
         has_all_input=_has_all_input(task, store, committed),
     )
+    if start.anew:
+        return _rebuild(task, store, changelog, first, end)
+    if start.missed:
+        _say_kept(task, store, changelog, start, committed)
+    return start.at
 
 
 def _has_all_input(task: Task, store: str, committed: Mapping[TopicPartition, int]) -> bool:
@@ -249,4 +232,53 @@ def _rebuild(task: Task, store: str, log: TopicPartition, first: int, end: int) 
         store, task.id, task.stores.offsets.committed(store), log, first, end - 1,
     )  # fmt: skip
     task.stores.rebuild(store)
+    return first
+
+
+def say_lost(tasks: Sequence[Task], bounds: Bounds) -> None:
+    """Log which tables lack deleted records that they never read, and which begin without their first records. Tables
+    of windows and sessions have no old records anyway."""
+    beginnings: dict[str, dict[TopicPartition, int]] = {}
+    missed: dict[str, dict[TopicPartition, range]] = {}
+    forgetting: set[str] = set()
+    for task in tasks:
+        for source in task.topology.sources:
+            first, end = bounds[source]
+            for table in task.topology.subtopology.tables(source.topic):
+                offset = task.stores.offsets.committed(table.name)
+                if forgets(table):
+                    forgetting.add(table.name)
+                start = start_of_table(offset, first, end)
+                if start.missed:
+                    missed.setdefault(table.name, {})[source] = start.missed
+                elif first > 0 and (offset is None or start.anew) and not forgets(table):
+                    beginnings.setdefault(table.name, {})[source] = first
+    for name, firsts in beginnings.items():
+        logger.warning("%s", beginning_is_lost(name, firsts))
+    for name, ranges in missed.items():
+        say_never_read(name, ranges, forgets=name in forgetting)
+
+
+def say_never_read(table: str, missed: Mapping[TopicPartition, range], *, forgets: bool) -> None:
+    """Log that this table keeps its rows although its topic has deleted these offsets before the table read them."""
+    if forgets:
+        logger.warning("%s", windows_kept(table, missed))
+    else:
+        level = logging.WARNING if all(map(may_be_markers, missed.values())) else logging.ERROR
+        logger.log(level, "%s", never_read(table, missed))
+
+
+def start_of_group(source: TopicPartition, first: int, end: int, committed: int | None) -> int:
+    """Return the group's next offset. If the log does not have it, that is the first record, as for a consumer."""
+    if committed is None or first <= committed <= end:
+        return first if committed is None else committed
+    if committed < first and may_be_markers(range(committed, first)):
+        logger.warning("%s begins at offset %d. Its offset %d, which was deleted, was not processed: it was the end of "
+                       "a transaction, or a record.", source, first, committed)  # fmt: skip
+    elif committed < first:
+        logger.warning("Input is lost: %s begins at offset %d, and %d to %d, which were deleted, were never processed.",
+                       source, first, committed, first - 1)  # fmt: skip
+    else:
+        logger.warning("%s ends at offset %d, before the group's offset %d: it is read again from %d.",
+                       source, end, committed, first)  # fmt: skip
     return first

@@ -70,7 +70,9 @@ class Restorer:
                 self._count(self._follower.read)
             for restore in pending:
                 restore.apply(slices.get(restore.changelog, []))
-                self._finish(restore)
+                if not restore.remaining or self._follower.has_passed(restore.changelog, restore.end):
+                    restore.finish(self._level)
+                    self._follower.change()
         done = [(task, p) for task, p in self._tasks.values() if not any(r.remaining for r in p.restores)]
         for task, _ in done:
             del self._tasks[task.id]
@@ -80,11 +82,6 @@ class Restorer:
 
     def close(self) -> None:
         self._follower.close()
-
-    def _finish(self, restore: StoreRestore) -> None:
-        if not restore.remaining or self._follower.has_passed(restore.changelog, restore.end):
-            restore.finish(self._level)
-            self._follower.change()
 
     def _pending(self) -> Iterator[StoreRestore]:
         return (restore for _, p in self._tasks.values() for restore in p.restores if restore.remaining)

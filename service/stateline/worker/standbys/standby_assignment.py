@@ -26,7 +26,6 @@ from stateline.deployment.workers.entries import SAID_AGAIN_S, StandbysEntry, Wo
 from stateline.deployment.workers.figures import StandbyLag
 from stateline.log.interface import GroupMember
 from stateline.model.standby_placement import Placeable, range_owner, standbys
-from stateline.model.store_definition import StoreDefinition
 from stateline.worker.context import WorkerContext
 from stateline.worker.standbys.standby_tasks import StandbyTasks
 from stateline.worker.tasks.task import TaskState
@@ -99,8 +98,7 @@ def to_follow(
 
 
 class StandbyAssignment:
-    """One worker's, on its thread. Without `entries` (embedded log) or ``num.standby.replicas`` there are no
-    standbys."""
+    """Without `entries` (embedded log) or ``num.standby.replicas`` there are no standbys."""
 
     def __init__(
         self,
@@ -116,7 +114,9 @@ class StandbyAssignment:
         self._most_warming = config.max_warmup_replicas
         self._rack_tags = config.rack_tags
         # Tasks without a store that can be rebuilt need no standby.
-        self._subtopologies = [s for s in topology.subtopologies if any(map(_is_rebuilt, s.stores))]
+        self._subtopologies = [
+            s for s in topology.subtopologies if any(d.logged or d.source is not None for d in s.stores)
+        ]
         self._topology = topology
         self._group = context.group
         self._own = own
@@ -137,7 +137,7 @@ class StandbyAssignment:
         self._copied = 0  # `CopiedTasks.heard` at the last look
         self._moved_s = 0.0  # the last progress, while it waits to join
         self._least_lag: int | None = None  # of all standbys here, since then
-        # As logged last. False while a store waits for its timestamps, or may.
+        # Whether the log says so. False while a store waits, or may wait, for its timestamps.
         self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
 
@@ -148,15 +148,13 @@ class StandbyAssignment:
         with self._log.patience.for_all(_PATIENCE_S):
             self.followed.advance(beside_work=beside_work)
             if monotonic() >= self._looks_s:
-                self._look_again(self._entries)
+                interval_s = _LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S
+                self._looks_s = monotonic() + interval_s
+                try:
+                    self._look(self._entries)
+                except (RetryLaterError, DoesNotExistError) as error:
+                    _log.debug("Which standbys are wanted is not known now: %s", error)
             self._fill()
-
-    def _look_again(self, entries: WorkerEntries) -> None:
-        self._looks_s = monotonic() + (_LOOK_INTERVAL_S if self._joining_since_s is None else _JOINING_INTERVAL_S)
-        try:
-            self._look(entries)
-        except (RetryLaterError, DoesNotExistError) as error:
-            _log.debug("Which standbys are wanted is not known now: %s", error)
 
     def may_join(self) -> bool:
         """Return whether a worker that is no member has caught up with the tasks that it will get. After True it counts
@@ -309,7 +307,3 @@ class StandbyAssignment:
 def _listed(tasks: Iterable[TaskId], most: int = 10) -> str:
     texts = [str(task) for task in sorted(tasks)]
     return ", ".join(texts[:most]) + (" …" if len(texts) > most else "")
-
-
-def _is_rebuilt(store: StoreDefinition) -> bool:
-    return store.logged or store.source is not None

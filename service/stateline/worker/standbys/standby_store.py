@@ -1,11 +1,8 @@
-"""A standby's store: a restore without an end.
+"""A standby's store: a restore without an end. `docs/design/standbys.md` says when it claims a Position.
 
-In a compacted topic replaced records are missing, so rows may be behind the Position beside them. Without a gap between
-offsets every record is there. Behind a gap, a standby claims no Position before it has read up to the end that the log
-had when the gap was seen: the replacing records are there. Until then the rows stay in memory, and readers see the last
-commit. If the rows become too many, they are committed without a Position, like those of an unfinished restore.
-
-The marker of a transaction is an offset without a record, too. It may follow the last record of a commit.
+Behind a gap between offsets the rows stay in memory until the standby has read up to the end that the log had when the
+gap was seen. If they become too many, they are committed without a Position, like those of an unfinished restore. The
+marker of a transaction is an offset without a record, too. It may follow the last record of a commit.
 """
 
 from __future__ import annotations
@@ -82,7 +79,9 @@ class StandbyStore(StoreRestore):
         new = [record for record in records if record.offset >= self._read_to]
         self._read_to = max([self._read_to, next_offset, *(record.offset + 1 for record in new[-1:])])
         if self.limit is not None:
-            new, self._ahead = _parted(self._ahead + new, self.limit)
+            given = self._ahead + new
+            new = [record for record in given if record.offset < self.limit]
+            self._ahead = given[len(new) :]
             end, next_offset = self.limit if end is None else min(end, self.limit), min(next_offset, self.limit)
         if new:
             self._is_end_awaited |= self._has_gap(new)
@@ -133,11 +132,6 @@ class StandbyStore(StoreRestore):
 
 def _ends_commit(record: Record) -> bool:
     return end_of_last_commit([record]) == 1
-
-
-def _parted(records: list[Record], at: int) -> tuple[list[Record], list[Record]]:
-    before = [record for record in records if record.offset < at]
-    return before, records[len(before) :]
 
 
 def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:

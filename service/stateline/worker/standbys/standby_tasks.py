@@ -67,11 +67,9 @@ class _Followed:
 class StandbyTasks:
     def __init__(self, context: WorkerContext, settings: TaskSettings, copies: CopiedTasks) -> None:
         self._subtopologies = {each.ordinal: each for each in context.topology.subtopologies}
-        self._group = context.group
-        self._admin = context.admin
+        self._context = context
         self._settings = settings
         self._acceptable_lag = context.config.acceptable_recovery_lag
-        self._figures = context.figures
         self.upgraded = 0
         """How many tasks have got their timestamped files here."""
         self.copies = copies
@@ -131,7 +129,7 @@ class StandbyTasks:
             ids = self._ids(task.topology.log_topics())
             self._topic_ids |= ids
             task.settle_topics(ids)
-            stores = self._by_id[task_id].stores = followed(task, self._admin, self._group)
+            stores = self._by_id[task_id].stores = followed(task, self._context.admin, self._context.group)
             if self.copies.ask_for(task, stores):
                 del self._by_id[task_id]
                 task.close()
@@ -206,7 +204,7 @@ class StandbyTasks:
             self._add_anew(list(self._by_id))
         self._ended_s = time.monotonic()
         self._took_s = self._ended_s - now_s
-        self._figures.followed(records, self._took_s)
+        self._context.figures.followed(records, self._took_s)
 
     def caught_up(self) -> set[TaskId]:
         """Return the tasks that lack at most ``acceptable.recovery.lag`` records."""
@@ -258,7 +256,7 @@ class StandbyTasks:
         self._add_anew([t.id for t in self.tasks if not changed.isdisjoint(t.topology.log_topics())])
 
     def _ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return {name: info.topic_id for name, info in self._admin.topics(sorted({*topics})).items()}
+        return {name: info.topic_id for name, info in self._context.admin.topics(sorted({*topics})).items()}
 
     def _read(self) -> int:
         slices = self._follower.poll()
@@ -300,7 +298,7 @@ class StandbyTasks:
         self._limits_s = time.monotonic() + _LIMIT_INTERVAL_S
         sources = {store.changelog for each in self._by_id.values() for store in each.stores if store.limit is not None}
         try:
-            return self._admin.committed(self._group, sources) if sources else {}
+            return self._context.admin.committed(self._context.group, sources) if sources else {}
         except RetryLaterError as error:
             _log.debug("How far the group has come is not known now: %s", error)
             return {}

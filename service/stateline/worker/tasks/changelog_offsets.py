@@ -21,7 +21,7 @@ from stateline_store.files.offset_checkpoint import (
 
 
 class ChangelogOffsets:
-    """One task's, on the worker's thread: the offset that each open store has applied last, and its `.checkpoint`."""
+    """The changelog offset that each open store has applied last, and the task's `.checkpoint`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a task's commits write beside its rows: headers into changelogs, and offsets and numbers into stores.
+"""Writes beside a commit's rows: headers into changelogs, and offsets and numbers into stores.
 
 | where                              | what                                                                      |
 |------------------------------------|---------------------------------------------------------------------------|

@@ -26,7 +26,7 @@ from stateline_store.reads.query_types import (
     WindowRangeQuery,
 )
 
-_ALL: Mapping[StoreKind, Query[Any]] = {
+_ALL_ROWS: Mapping[StoreKind, Query[Any]] = {
     "key_value": RangeQuery(),
     "window": WindowRangeQuery(),
     "session": SessionRangeQuery(),
@@ -39,7 +39,7 @@ def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, wh
     has it. Raises `ConfigurationError` as its serdes."""
     if not (_may_change(definition.key) or _may_change(definition.value)):
         return
-    with run(_ALL[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
+    with run(_ALL_ROWS[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
         key, value = next(rows, (None, None))
     stored = value if isinstance(value, bytes | None) else value.value
     _check(definition, definition.key, key.key if isinstance(key, Windowed) else key, whose)

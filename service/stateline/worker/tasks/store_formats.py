@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateline.model.store_definition import StoreDefinition
@@ -29,28 +30,19 @@ from stateline_store.task_id import TaskId
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class StoreFormats:
-    def __init__(
-        self,
-        task_id: TaskId,
-        directory: Path,
-        stores: Mapping[str, StateStore],
-        definitions: Mapping[str, StoreDefinition],
-        changelogs: Mapping[str, TopicPartition],
-        *,
-        sync: bool,
-        upgrade_mode: UpgradeMode | None,
-    ) -> None:
-        """`upgrade_mode` is None when `upgrade.from` is not set."""
-        self._task_id = task_id
-        self._directory = directory
-        self._stores = stores
-        self._definitions = definitions
-        self._changelogs = changelogs
-        self._sync = sync
-        self._upgrade_mode = upgrade_mode
-        self._files: dict[str, Files] = {}
-        self._outdated: dict[str, int] = {}  # changelog offsets of plain files that timestamped ones replace
+    """`upgrade_mode` is None when `upgrade.from` is not set."""
+
+    _task_id: TaskId
+    _directory: Path
+    _stores: Mapping[str, StateStore]
+    _definitions: Mapping[str, StoreDefinition]
+    _changelogs: Mapping[str, TopicPartition]
+    _sync: bool
+    _upgrade_mode: UpgradeMode | None
+    _files: dict[str, Files] = field(default_factory=dict)
+    _outdated: dict[str, int] = field(default_factory=dict)  # changelog offsets of plain files that others replace
 
     def choose(self, name: str, *, is_standby: bool = False) -> None:
         """Choose the files of this store. Raises `TopologyError` if its rows cannot come there."""

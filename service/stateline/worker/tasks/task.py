@@ -57,9 +57,8 @@ _MOVES = {
 
 
 class Task:
-    """For the worker's thread. `recreated` topics have another id than when this task was open last. `taken_over_s` is
-    when a standby became this worker's (`time.monotonic`), `suspended_at_ms` when the task was suspended (`boot_ms`);
-    else None."""
+    """`recreated` topics have another id than when this task was open last. `taken_over_s` is when a standby became
+    this worker's (`time.monotonic`), `suspended_at_ms` when the task was suspended (`boot_ms`); else None."""
 
     def __init__(self, subtopology: Subtopology, partition: int, settings: TaskSettings) -> None:
         self.topology = TaskTopology(subtopology, partition, settings.application_id, settings.parts)

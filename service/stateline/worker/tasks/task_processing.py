@@ -1,4 +1,4 @@
-"""What a running task does with records: it takes them through its tables, operators and processors.
+"""Takes a running task's records through its tables, operators and processors.
 
 A slice is of one source partition, or of several in order of time if operators need that (`record_order`). Tables and
 operators take a slice together. With processors, each record goes through the tables and every processor before the
@@ -40,13 +40,7 @@ class TaskProcessing:
     """One task's, on the worker's thread, after its stores are restored. `next_offsets` are those of its input,
     `committed_next_offsets` those of the last commit. `is_unnoted`: the group's offsets do not name its stores yet."""
 
-    def __init__(
-        self,
-        topology: TaskTopology,
-        stores: TaskStores,
-        settings: TaskSettings,
-        start: TaskStart,
-    ) -> None:
+    def __init__(self, topology: TaskTopology, stores: TaskStores, settings: TaskSettings, start: TaskStart) -> None:
         self.next_offsets = dict(start.next_offsets)
         self.committed_next_offsets = dict(start.next_offsets)
         self._topology = topology

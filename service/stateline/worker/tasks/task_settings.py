@@ -1,4 +1,4 @@
-"""What a task is made of, what it shares with the other tasks of its worker, and where it begins."""
+"""A task's topology, the settings that it shares with its worker's other tasks, and its start."""
 
 from __future__ import annotations
 

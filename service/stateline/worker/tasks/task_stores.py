@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 class TaskStores:
-    """One task's, on the worker's thread. `by_name` has the stores, open between `open` and `close`, `offsets` their
-    changelog offsets, `formats` their files."""
+    """`by_name` has the stores, open between `open` and `close`, `offsets` their changelog offsets, `formats` their
+    files."""
 
     def __init__(
         self,
@@ -58,9 +58,7 @@ class TaskStores:
         """`changelogs` has the stores that can be rebuilt. `upgrade_mode` is None when `upgrade.from` is not set."""
         self.by_name: dict[str, StateStore] = {name: each.build() for name, each in definitions.items()}
         self.offsets = ChangelogOffsets(directory, self.by_name, changelogs, exactly_once=exactly_once)
-        self.formats = StoreFormats(
-            task_id, directory, self.by_name, definitions, changelogs, sync=sync, upgrade_mode=upgrade_mode
-        )
+        self.formats = StoreFormats(task_id, directory, self.by_name, definitions, changelogs, sync, upgrade_mode)
         self._stall = WriteStall()
         self._commits = {name: StoreCommits(time.monotonic()) for name in self.by_name}
         self._task_id = task_id

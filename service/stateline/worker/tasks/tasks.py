@@ -32,8 +32,8 @@ _SERVED = {
 
 
 class Tasks:
-    """One worker's, on its thread. After `lease`, others may have them. `all` has them by id, `by_source` by the
-    partitions that they read. `task_manager` adds and removes tasks."""
+    """After `lease`, others may have them. `all` has them by id, `by_source` by the partitions that they read.
+    `task_manager` adds and removes tasks."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease

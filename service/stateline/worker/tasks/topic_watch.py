@@ -26,8 +26,8 @@ _LOOK_INTERVAL_S = 60.0
 
 
 class TopicWatch:
-    """One worker's, on its thread. `found` are the topics as of the last assignment, `ids` their ids, `counted` the
-    topics of stores with the partitions that they had before, `created` those that `prepare` has made."""
+    """`found` are the topics as of the last assignment, `ids` their ids, `counted` the topics of stores with the
+    partitions that they had before, `created` those that `prepare` has made."""
 
     def __init__(self, context: WorkerContext) -> None:
         config = context.config

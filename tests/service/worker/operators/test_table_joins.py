@@ -12,7 +12,7 @@ import pytest
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.dsl.streams import Table
-from stateline.processing.operators.table_join import JoinKind, outcome
+from stateline.processing.operators.joins import JoinKind, outcome
 from stateline_store import RecordError, TopologyError
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
