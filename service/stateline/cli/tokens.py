@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -128,15 +127,10 @@ def remove(name: Name, file: TokensPath = None) -> None:
 
 def tokens_file(given: Path | None) -> Path:
     """The given file, or that of ./stateline.toml. Raises `ConfigurationError` if neither names one."""
-    from stateline.config.loading import from_tree
+    from stateline.config.loading import from_tree, read_settings_file
 
     if given is None:
-        try:
-            tree = tomllib.loads(SETTINGS_FILE.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            tree = {}
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigurationError(f"{SETTINGS_FILE} cannot be read as TOML: {error}") from error
+        tree = read_settings_file(SETTINGS_FILE) or {}
         setting = dict(from_tree(tree, str(SETTINGS_FILE))).get(SETTING)
         if setting is None:
             raise ConfigurationError(f"Which file? Name it with --file, or set {SETTING} in {SETTINGS_FILE}.")

@@ -119,17 +119,22 @@ def read_config(
 ) -> Config:
     """`load_config` with the environment and a file: `path`, or `stateline.toml` here if it exists."""
     chosen = path or Path(DEFAULT_FILE)
-    try:
-        tree = tomllib.loads(chosen.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        if path is not None:
-            raise ConfigurationError(f"--config: there is no file {path}.") from error
-        tree = {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{chosen} cannot be read as TOML: {error}") from error
+    tree = read_settings_file(chosen)
+    if tree is None and path is not None:
+        raise ConfigurationError(f"--config: there is no file {path}.")
     return load_config(
         application_id, file=tree, file_name=str(chosen), environment=os.environ, overrides=overrides, defaults=defaults
     )
+
+
+def read_settings_file(path: Path) -> dict[str, object] | None:
+    """Return the parsed TOML, None if there is no such file. Raises `ConfigurationError` if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read as TOML: {error}") from error
 
 
 def check_settings(settings: Mapping[str, object], origin: str) -> None:

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 from stateline.processes.child import Child, Supervised
 from stateline.processes.logging import last_words
+from stateline.processes.run_plan import RunPlan
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 
@@ -85,24 +86,16 @@ def _stamp(path: Path) -> _Stamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-@dataclass(frozen=True, slots=True)
-class NewCode:
-    """The processes of the new code, and the files that it was loaded from."""
-
-    children: Sequence[Child]
-    files: Sequence[Path]
-
-
 class Renewal:
     """Renews one supervisor's children. `load` is a command that loads the code and writes to the file in its last
-    argument. `read` makes `NewCode` of the file, or raises `ConfigurationError` for changes that need a restart. With
+    argument. `read` makes a `RunPlan` of the file, or raises `ConfigurationError` for changes that need a restart. With
     `sources`, a change of a file starts a renewal. For the supervisor's thread."""
 
     def __init__(
         self,
         supervisor: Supervisor,
         load: Sequence[str],
-        read: Callable[[Path], NewCode],
+        read: Callable[[Path], RunPlan],
         sources: SourceFiles | None = None,
     ) -> None:
         self._supervisor = supervisor
@@ -147,7 +140,7 @@ class Renewal:
             self._steps = None
 
     def _renew(self) -> Steps:
-        found: list[NewCode] = []
+        found: list[RunPlan] = []
         why = yield from self._loaded(found)
         if why:
             if self._sources is not None:
@@ -199,7 +192,7 @@ class Renewal:
             yield from _gone(supervisor, old)
         return ""
 
-    def _loaded(self, found: list[NewCode]) -> Steps:
+    def _loaded(self, found: list[RunPlan]) -> Steps:
         with TemporaryDirectory(prefix="stateline-new-code-") as folder:
             told, said = Path(folder, "told"), Path(folder, "said")
             with said.open("wb") as errors:

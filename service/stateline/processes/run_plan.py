@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
 from stateline.config.settings import Config
 from stateline.processes.child import Child
-from stateline.processes.renewal import NewCode
 from stateline_store.errors import ConfigurationError
 
 # Settings of the supervisor itself: its lock, its sockets, its log format.
@@ -30,7 +29,7 @@ class RunPlan:
 
     children: Sequence[Child]
     files: Sequence[Path]
-    fixed: Mapping[str, str]
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write it for `read` of the same version."""
@@ -39,13 +38,13 @@ class RunPlan:
         path.write_bytes(orjson.dumps(told))
 
     @staticmethod
-    def read(path: Path, fixed: Mapping[str, str], listens: Callable[[Child], Child]) -> NewCode:
+    def read(path: Path, fixed: Mapping[str, str], listens: Callable[[Child], Child]) -> RunPlan:
         """Read the file and make each child listen. Raises `ConfigurationError` if a setting differs from a `fixed`
         one."""
         told = orjson.loads(path.read_bytes())
         refuse_others(told["fixed"], fixed)
         children = [Child(**{**child, "quits_by": signal.Signals(child["quits_by"])}) for child in told["children"]]
-        return NewCode([listens(child) for child in children], [Path(file) for file in told["files"]])
+        return RunPlan([listens(child) for child in children], [Path(file) for file in told["files"]], told["fixed"])
 
 
 def fixed_settings(config: Config, *also: str) -> dict[str, str]:

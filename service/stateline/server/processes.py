@@ -24,7 +24,7 @@ from typing import NamedTuple
 from stateline.config.settings import Config
 from stateline.processes.child import HAND_OVER, Child, ReadySignal
 from stateline.processes.logging import json_line_writer
-from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.renewal import Renewal
 from stateline.processes.run_plan import RunPlan, fixed_of_serve
 from stateline.processes.supervisor import SAYS, Supervisor
 from stateline.server.drain import GRACE_S
@@ -64,9 +64,9 @@ def run_processes(
         children = _children(config, listener, for_nodes, command, directory)
         processes = _Processes(listener, children, config, readiness, hands_over=hands_over)
 
-        def read(plan: Path) -> NewCode:
+        def read(plan: Path) -> RunPlan:
             RunPlan.read(plan, fixed_of_serve(config), lambda child: child)
-            return NewCode(children, ())
+            return RunPlan(children, ())
 
         processes.run(Renewal(processes, load, read) if load else None)
 

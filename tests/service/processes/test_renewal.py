@@ -14,7 +14,8 @@ import pytest
 
 from stateline.processes import renewal
 from stateline.processes.child import HAND_OVER, Child
-from stateline.processes.renewal import NewCode, Renewal, SourceFiles
+from stateline.processes.renewal import Renewal, SourceFiles
+from stateline.processes.run_plan import RunPlan
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until
@@ -67,7 +68,7 @@ class Scene:
 
     def renew(self, children: Sequence[Child], load: Sequence[str] = LOADS) -> list[str]:
         """Bring them, up to the end; what was said since."""
-        before, renewal = len(self.lines), Renewal(self.supervisor, load, lambda _: NewCode(children, ()))
+        before, renewal = len(self.lines), Renewal(self.supervisor, load, lambda _: RunPlan(children, ()))
         renewal.begin("SIGHUP")
         self.until(renewal, self.is_through)
         return self.lines[before + 1 :]
@@ -119,7 +120,7 @@ def test_what_runs_goes_on_when_the_code_cannot_be_loaded(scene: Scene) -> None:
 
 
 def test_what_the_supervisor_cannot_take_over_is_said_and_changes_nothing(scene: Scene) -> None:
-    def refused(path: Path) -> NewCode:
+    def refused(path: Path) -> RunPlan:
         raise ConfigurationError("server.port = 2 instead of 1: start it anew for that.")
 
     before, renewal = scene.supervisor.processes, Renewal(scene.supervisor, LOADS, refused)
@@ -227,7 +228,7 @@ def test_children_that_the_new_code_does_not_have_end_and_others_come(scene: Sce
 
 
 def test_a_stop_in_the_middle_ends_the_new_ones_and_the_old_ones(scene: Scene) -> None:
-    renewal = Renewal(scene.supervisor, LOADS, lambda _: NewCode([server(NEVER_READY)], ()))
+    renewal = Renewal(scene.supervisor, LOADS, lambda _: RunPlan([server(NEVER_READY)], ()))
     renewal.begin("SIGHUP")
     scene.until(renewal, lambda: scene.said("server | begins") == 1)
     renewal.close()
@@ -238,7 +239,7 @@ def test_a_stop_in_the_middle_ends_the_new_ones_and_the_old_ones(scene: Scene) -
 
 def test_what_was_asked_for_meanwhile_comes_afterwards(scene: Scene) -> None:
     renewal = Renewal(
-        scene.supervisor, LOADS, lambda _: NewCode([worker("worker-0"), worker("worker-1"), server()], ())
+        scene.supervisor, LOADS, lambda _: RunPlan([worker("worker-0"), worker("worker-1"), server()], ())
     )
     renewal.begin("SIGHUP")
     scene.until(renewal, lambda: scene.said("worker-0 | works") == 2)
@@ -261,7 +262,7 @@ def test_a_mistake_that_is_saved_while_a_worker_crashes_is_waited_out_by_a_run_t
     scene = Scene([crashes_until_mistaken(tmp_path), server()])
     code = tmp_path / "code.py"
     try:
-        renewal = Renewal(scene.supervisor, LOADS, lambda _: NewCode([worker("worker-0"), server()], ()), SourceFiles())
+        renewal = Renewal(scene.supervisor, LOADS, lambda _: RunPlan([worker("worker-0"), server()], ()), SourceFiles())
         renewal.watch([code])
         (tmp_path / "mistaken").touch()
         scene.until(renewal, lambda: scene.said("worker-0 cannot run: ") == 1)
@@ -276,7 +277,7 @@ def test_a_mistake_that_is_saved_while_a_worker_crashes_is_waited_out_by_a_run_t
 def test_a_worker_that_starts_again_with_code_that_could_not_be_loaded_stops_nothing(tmp_path: Path) -> None:
     scene = Scene([crashes_until_mistaken(tmp_path), server()])
     try:
-        renewal = Renewal(scene.supervisor, FAILS, lambda _: NewCode([], ()))
+        renewal = Renewal(scene.supervisor, FAILS, lambda _: RunPlan([], ()))
         renewal.begin("SIGHUP")
         scene.until(renewal, lambda: scene.said("Nothing was replaced") == 1)
         (tmp_path / "mistaken").touch()
@@ -293,7 +294,7 @@ def test_after_a_mistake_a_module_that_was_missing_is_enough_to_load_the_code_an
     code.touch()
     load = (sys.executable, "-S", "-c", f"import os, sys; sys.exit(not os.path.exists({str(missing)!r}))")
     children = [worker("worker-0"), worker("worker-1"), server()]
-    renewal = Renewal(scene.supervisor, load, lambda _: NewCode(children, [code]), SourceFiles())
+    renewal = Renewal(scene.supervisor, load, lambda _: RunPlan(children, [code]), SourceFiles())
     renewal.watch([code])
     code.write_text("import helpers")
     scene.until(renewal, lambda: scene.said("Nothing was replaced") == 1)
@@ -311,11 +312,12 @@ time.sleep(3600)
 SUPERVISES = """
 import sys
 from stateline.processes.child import Child
-from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.renewal import Renewal
+from stateline.processes.run_plan import RunPlan
 from stateline.processes.supervisor import Supervisor
 loads = (sys.executable, '-S', '-c', sys.argv[1], sys.argv[2])
 supervisor = Supervisor([])
-renewal = Renewal(supervisor, loads, lambda _: NewCode([], ()))
+renewal = Renewal(supervisor, loads, lambda _: RunPlan([], ()))
 renewal.begin("SIGHUP")
 supervisor.run(renewal)
 """

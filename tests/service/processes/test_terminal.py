@@ -55,11 +55,12 @@ def test_who_has_no_terminal_loses_none() -> None:
 SUPERVISES = """
 import sys
 from stateline.processes.child import Child
-from stateline.processes.renewal import NewCode, Renewal
+from stateline.processes.renewal import Renewal
+from stateline.processes.run_plan import RunPlan
 from stateline.processes.supervisor import Supervisor
 sleeps = (sys.executable, '-u', '-S', '-c', "print('up'); import time; time.sleep(3600)")
 supervisor = Supervisor([Child('a', sleeps)])
-supervisor.run(Renewal(supervisor, (sys.executable, '-S', '-c', ''), lambda _: NewCode([Child('a', sleeps)], ())))
+supervisor.run(Renewal(supervisor, (sys.executable, '-S', '-c', ''), lambda _: RunPlan([Child('a', sleeps)], ())))
 """
 
 

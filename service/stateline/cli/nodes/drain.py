@@ -23,10 +23,10 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
     Raises `DoesNotExistError` if none runs here, and `RetryLaterError` at the timeout: they continue then.
     """
     application = StateDirectory(config.state_dir, config.application_id).application
-    waiting = {name for name in read_instances(application) if _lives(application, name)}
+    waiting = {name for name in read_instances(application) if _is_held(lock_path(application, name))}
     found = pipelines_directory(config.state_dir, config.application_id).glob("*/")
     pipelines = list(found) if config.pipelines_move else []
-    running = [path for path in pipelines if _runs(path)]
+    running = [path for path in pipelines if _is_held(pipeline_lock_path(path))]
     if not waiting and not running:
         raise DoesNotExistError(
             f"No worker of {config.application_id} runs on {application}, and no pipeline that may move: nothing is to "
@@ -38,12 +38,12 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
         ask_pipeline_to_drain(path)  # also one that waits for its lease
     deadline_s = time.monotonic() + timeout_s
     while True:
-        stopped = [path for path in running if not _runs(path)]
+        stopped = [path for path in running if not _is_held(pipeline_lock_path(path))]
         for path in stopped:
             told(f"pipeline {path.name}")
         running = [path for path in running if path not in stopped]
         told_of = read_instances(application)
-        done = {n for n in waiting if n not in told_of or told_of[n].drained or not _lives(application, n)}
+        done = {n for n in waiting if n not in told_of or told_of[n].drained or not _is_held(lock_path(application, n))}
         for name in sorted(done):
             told(name)
         waiting -= done
@@ -58,9 +58,5 @@ def drain_node(config: Config, told: Callable[[str], object], timeout_s: float) 
         time.sleep(_LOOK_INTERVAL_S)
 
 
-def _runs(pipeline: Path) -> bool:
-    return lock_holder(pipeline_lock_path(pipeline))[0] is not False
-
-
-def _lives(application: Path, instance: str) -> bool:
-    return lock_holder(lock_path(application, instance))[0] is not False
+def _is_held(lock: Path) -> bool:
+    return lock_holder(lock)[0] is not False
