@@ -17,6 +17,7 @@ from stateline.processing.changelog import (
     stage,
     staged_rows,
 )
+from stateline.worker.restore.changelog_follower import ChangelogFollower
 from stateline_store import (
     DamagedDataError,
     IsolationLevel,
@@ -28,7 +29,7 @@ from stateline_store import (
     TimestampedKeyValueStore,
     TopicPartition,
 )
-from support.processes.running_worker import create, read_all
+from support.processes.running_worker import create, produce, read_all
 
 NOW = 1_700_000_000_000
 AT_7 = Position.of({TopicPartition("in", 0): 7})
@@ -123,3 +124,12 @@ def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(
 def test_the_position_of_input_is_its_last_offset() -> None:
     records = [Record("in", 0, 6, 0, b"a", b""), Record("in", 0, 7, 0, b"a", b"")]
     assert position_of_input(records) == AT_7
+
+
+def test_the_store_that_is_furthest_behind_decides_where_a_shared_topic_is_read(log: Log) -> None:
+    produce(log, "log", [(b"k", b"%d" % n, NOW) for n in range(9)])
+    place = TopicPartition("log", 0)
+    for offsets in ([7, 4], [4, 7]):
+        with closing(ChangelogFollower(log, lambda each=offsets: [(place, at) for at in each])) as follower:
+            follower.change()
+            assert [record.offset for record in follower.poll()[place]] == [4, 5, 6, 7, 8]

@@ -13,6 +13,7 @@ import pytest
 from service.worker.faults import GUARANTEES, IN, NEVER_MS, Place, Watched, entries, fail_commit_of_stores
 from stateline import serdes, stores
 from stateline.config.settings import Config
+from stateline.deployment.lease import Lease
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.embedded_producer import EmbeddedProducer
@@ -113,6 +114,20 @@ def test_what_was_put_is_committed_and_a_successor_goes_on_from_there(
     place.send(entries("a", 5))
     assert rows(place, app, config, 25) == {"a": "15", "b": "10"}
     assert delivered == [], "nothing had to be restored"
+
+
+def test_a_store_is_asked_its_own_queries_only_while_nobody_else_can_have_it(place: Place) -> None:
+    app = counting(SORTS[0])
+    config = place.config(app, **SORTS[0].settings)
+    place.send(entries("a", 1))
+
+    def look(worker: Watched) -> None:
+        assert worker.tasks.owned("own", 0) is own(worker)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Lease, "holds", property(lambda lease: False))
+            assert worker.tasks.owned("own", 0) is None
+
+    work(place, app, config, 1, look)
 
 
 @each_sort
