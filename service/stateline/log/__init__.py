@@ -6,30 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stateline.config.embedded import embedded_path
-from stateline.log.interface import (
-    Admin,
-    AssignmentListener,
-    Consumer,
-    Headers,
-    Log,
-    NewTopic,
-    Producer,
-    Record,
-    TopicInfo,
-)
+from stateline.log.interface import Admin, Consumer, Log, NewTopic, Producer, Record, TopicInfo
 
-__all__ = [
-    "Admin",
-    "AssignmentListener",
-    "Consumer",
-    "Headers",
-    "Log",
-    "NewTopic",
-    "Producer",
-    "Record",
-    "TopicInfo",
-    "open_log",
-]
+__all__ = ["Admin", "Consumer", "Log", "NewTopic", "Producer", "Record", "TopicInfo", "open_log"]
 
 
 def open_log(
@@ -46,13 +25,10 @@ def open_log(
     sync: bool = False,
     read_only: bool = False,
 ) -> Log:
-    """The log that the setting `bootstrap.servers` names.
-
-    What is no `embedded_path` is a list of Kafka brokers. What only Kafka knows, the embedded log ignores: the three
-    mappings, `max_poll_interval_ms`, `replication_factor`. `sync` is the embedded log's alone, and so is `read_only`,
-    for who only asks its admin: the file is left as it is then, and needs no right to write. Raises as `EmbeddedLog`
-    does; Kafka is not asked before the first call.
-    """
+    """Open the log that the setting `bootstrap.servers` names: an embedded file (`embedded_path`) or Kafka brokers.
+    Only Kafka uses the three mappings, `max_poll_interval_ms` and `replication_factor`. Only the embedded log uses
+    `sync` and `read_only`. A `read_only` log serves its admin, and needs no right to write. Kafka is not contacted
+    before the first call. Raises the errors of `EmbeddedLog`."""
     # Either is loaded when a process opens one: a server does for its first change feed only.
     if (path := embedded_path(bootstrap_servers, state_dir)) is not None:
         from stateline.log.embedded import EmbeddedLog

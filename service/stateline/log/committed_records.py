@@ -1,5 +1,5 @@
-"""What is committed between two offsets of a topic. Offsets alone do not tell: those of aborted records, of markers of
-transactions and of what compaction removed have no record."""
+"""Reads the committed records between two offsets. Aborted records, transaction markers and compacted records leave
+gaps."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ def records_between(
     silence_s: float = _SILENCE_S,
     at_once: int = _POLL_RECORDS,
 ) -> Generator[Record]:
-    """The committed records of each partition from the first offset to before the second, each partition's in order;
-    some behind it may come, too. Aborted records and markers of transactions are no records. No more than `at_once`
-    are in memory at a time, besides what the log has fetched ahead.
-
-    Raises `LogUnavailableError` when nothing comes for so long; its message ends with the `way_out`.
-    """
+    """Yield the committed records of each partition, from the first offset to before the second, in order. Some later
+    records may follow. At most `at_once` records are in memory, besides the log's own prefetch. Raises
+    `LogUnavailableError`, ending with `way_out`, after `silence_s` without a record."""
     with closing(log.consumer()) as consumer:
         consumer.assign({place: first for place, (first, _) in bounds.items()})
         heard = time.monotonic()

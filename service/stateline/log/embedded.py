@@ -1,8 +1,7 @@
-"""The embedded log: topics in one SQLite file that many processes share, with no broker.
+"""The embedded log: topics in one SQLite file that many processes share, without a broker.
 
-For quickstarts, tests and small deployments on one machine. Semantics are those of `stateline.log.interface`;
-nothing is ever deleted by age, whatever a topic's settings say. How groups work is told in `embedded_group`,
-the file's layout in `embedded_file`.
+It serves quickstarts, tests and small deployments on one machine. Semantics are those of `stateline.log.interface`.
+Records are never deleted by age. `embedded_group` describes groups, `embedded_file` the file's layout.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from stateline.log.embedded_group import Claim, assignments, commit_offsets, liv
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
 from stateline.log.interface import EMBEDDED_CLUSTER, GroupMember, IsolationLevel, NewTopic, OffsetNote, TopicInfo
-from stateline.log.patience import Patience
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
+from stateline.log.waiting import Patience
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
@@ -36,14 +35,14 @@ _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
 
 class EmbeddedLog:
-    """A `Log` in the file `path`, made with its folder when it is not there yet.
+    """A `Log` in the file `path`. It makes the file and its folder if they do not exist.
 
-    Each admin, consumer and producer has its own connection; processes may share the file, but not over a network
-    file system. Raises `LogUnavailableError` when the file cannot be opened, `ConfigurationError` when that is because
-    this user may not write it, `DamagedDataError` when it is something else than an embedded log.
-    `busy_timeout_ms` is how long a write waits for others at most. `sync`: what is written through this object
-    is on the disk when the call returns, with all that was written before it. `read_only`: the file has to be there,
-    only its admin and consumers without a group can be used, and nothing is made or written.
+    Each admin, consumer and producer has its own connection. Processes may share the file, but not over a network file
+    system. A write waits up to `busy_timeout_ms` for other writers. With `sync`, a write is on the disk when the call
+    returns. With `read_only`, the file must exist, and only the admin and consumers without a group work.
+
+    Raises `LogUnavailableError` if the file cannot be opened, `ConfigurationError` if this user may not write it, and
+    `DamagedDataError` if it is not an embedded log.
     """
 
     def __init__(
@@ -67,17 +66,14 @@ class EmbeddedLog:
         self._busy_timeout_ms = busy_timeout_ms
         self._sync = sync
         self._read_only = read_only
-        if not read_only:
-            self._make_folder()
-        self._open().close()
-
-    def _make_folder(self) -> None:
         try:
-            self.embedded_file.parent.mkdir(parents=True, exist_ok=True)
+            if not read_only:
+                self.embedded_file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LogUnavailableError(
                 f"The folder of the embedded log {self.embedded_file} cannot be made: {error}."
             ) from error
+        self._open().close()
 
     def _open(self) -> LogFile:
         return LogFile(self.embedded_file, self._busy_timeout_ms, sync=self._sync, read_only=self._read_only)
@@ -106,7 +102,7 @@ class EmbeddedLog:
         return EmbeddedProducer(self._open(), transactional_id, timeout_ms)
 
     def close(self) -> None:
-        """Nothing is held here: every object made by this log closes its own connection."""
+        """Do nothing: each object made by this log closes its own connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +112,7 @@ class EmbeddedLog:
 
 
 class EmbeddedAdmin:
-    """See `stateline.log.interface.Admin`. One thread at a time uses it."""
+    """Implements `stateline.log.interface.Admin`. One thread at a time uses it."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
@@ -204,21 +200,22 @@ class EmbeddedAdmin:
         return {each: self._ends(each)[0] for each in partitions}
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        return self._first_offset(partition), self._ends(partition)[0]
+        return self._partition(partition)[1], self._ends(partition)[0]
 
     def log_end(self, partition: TopicPartition) -> int:
         return self._ends(partition)[1]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        return {each: (self._first_offset(each), self.log_end(each)) for each in partitions}
+        return {each: (self._partition(each)[1], self.log_end(each)) for each in partitions}
 
     def _ends(self, partition: TopicPartition) -> tuple[int, int]:
-        """For read_committed readers, and of the log."""
+        """Return the end for read_committed readers, and the end of the log."""
         partition_id = self._partition_id(partition)
         return visible_ends(self._file, [partition_id])[partition_id]
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
-        """As the interface says; reads the partition from its start, about a second per million records."""
+        """Return the first offset at or after a time. Reads the partition from its start: about 1 s per million
+        records."""
         base = self._partition_id(partition) << OFFSET_BITS
         end, _ = self._ends(partition)
         rows = self._file.rows(
@@ -226,9 +223,6 @@ class EmbeddedAdmin:
             (base, base + end, timestamp_ms),
         )
         return rows[0][0] & OFFSET_MASK if rows else end
-
-    def _first_offset(self, partition: TopicPartition) -> int:
-        return self._partition(partition)[1]
 
     def _partition_id(self, partition: TopicPartition) -> int:
         return self._partition(partition)[0]
@@ -278,7 +272,7 @@ def _create(sql: sqlite3.Connection, topic: NewTopic) -> None:
 
 
 def _delete_some(sql: sqlite3.Connection, first: int, end: int) -> bool:
-    """Whether there may be more to delete in this range of records' ids."""
+    """Delete up to `_DELETE_AT_ONCE` of these record ids. Return whether there may be more."""
     some = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
     found = sql.execute(f"DELETE FROM records WHERE id IN ({some})", (first, end, _DELETE_AT_ONCE))
     return found.rowcount == _DELETE_AT_ONCE

@@ -1,4 +1,4 @@
-"""The consumer of the embedded log: reads up to the last stable offset, and keeps its group membership in `poll`."""
+"""The consumer of the embedded log. It reads up to the last stable offset, and keeps its group membership in `poll`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile, decode_headers, monotonic_ms
-from stateline.log.embedded_group import (
-    Claim,
-    assignments,
-    commit_offsets,
-    heartbeat,
-    join,
-    leave,
-    release,
-    take,
-)
+from stateline.log.embedded_group import Claim, assignments, commit_offsets, heartbeat, join, leave, release, take
 from stateline.log.embedded_transactions import visible_ends
 from stateline.log.interface import NO_NOTES, AssignmentListener, IsolationLevel, OffsetNote, Record
 from stateline_store import DoesNotExistError, FencedError, InvalidArgumentError, TopicPartition
@@ -33,7 +24,7 @@ _LONGEST_SLEEP_S = 0.005  # how late a record may be noticed; a look costs about
 
 @dataclass(slots=True)
 class _Place:
-    """Where reading stands in one assigned partition. `end` is the visible end when last looked at, or -1."""
+    """The reading position in one assigned partition. `end` is the visible end at the last look, or -1."""
 
     partition_id: int
     next_offset: int
@@ -51,8 +42,8 @@ class _Subscription:
 
 @dataclass(slots=True)
 class _Membership:
-    """In the group: as whom, the generation whose assignment was seen last (-1 for none), whether something of it is
-    still another member's, and when the next heartbeat is due."""
+    """The membership in a group: the generation of the last assignment seen (-1: none), whether another member still
+    owns a part of it, and when the next heartbeat is due."""
 
     claim: Claim
     generation: int = -1
@@ -62,12 +53,9 @@ class _Membership:
 
 
 class EmbeddedConsumer:
-    """See `stateline.log.interface.Consumer`. One thread at a time uses it.
-
-    A group member must poll more often than every `session_timeout_ms`, or its partitions go to others; its next
-    poll then calls `on_revoked` with all it had and joins again. In a rebalance only what moves is revoked
-    and assigned; the rest goes on undisturbed.
-    """
+    """Implements `stateline.log.interface.Consumer`. One thread at a time uses it. A group member must poll at least
+    every `session_timeout_ms`, or the group gives its partitions to others. Its next poll then calls `on_revoked` with
+    all its partitions and joins again. A rebalance revokes and assigns only the partitions that move."""
 
     def __init__(
         self,
@@ -123,7 +111,7 @@ class EmbeddedConsumer:
         self._data_version = None
 
     def partition_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The file's own number of each partition. Raises `DoesNotExistError` when there is none."""
+        """Return the file's own number of each partition. Raises `DoesNotExistError` if there is none."""
         query = "SELECT id FROM partitions WHERE topic = ? AND partition = ?"
         found = {partition: self._file.rows(query, partition) for partition in partitions}
         for partition, rows in found.items():
@@ -226,7 +214,7 @@ class EmbeddedConsumer:
         return place
 
     def _tend(self, subscription: _Subscription, changed: bool) -> None:
-        """Join, say that this member lives, and follow what the group decided."""
+        """Join, send a heartbeat, and follow the group's assignment."""
         if self._membership is None:
             self._refuse_deleted(subscription)
             if self._deleted_since_s is not None:
@@ -259,7 +247,7 @@ class EmbeddedConsumer:
             self._reconcile(subscription, membership)
 
     def _refuse_deleted(self, subscription: _Subscription) -> None:
-        """Raise `DoesNotExistError` when a topic of the subscription has not been there for a while."""
+        """Raise `DoesNotExistError` if a subscribed topic has been absent for `_DELETED_PATIENCE_S`."""
         existing = {topic for (topic,) in self._file.rows("SELECT name FROM topics")}
         if existing.issuperset(subscription.topics):
             self._deleted_since_s = None
@@ -280,7 +268,7 @@ class EmbeddedConsumer:
         return _Membership(claim)
 
     def _reconcile(self, subscription: _Subscription, membership: _Membership) -> None:
-        """Give up what is meant for others, then take what is meant for this member and free."""
+        """Release the partitions meant for others, then take the free ones meant for this member."""
         claim = membership.claim
         with self._file.write() as sql:
             rows = assignments(sql, claim.group)
@@ -321,7 +309,7 @@ class EmbeddedConsumer:
 
     @property
     def keeps_to_thread(self) -> bool:
-        return True  # SQLite's connections are
+        return True  # SQLite's connections do
 
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
         self.claim()
@@ -337,7 +325,7 @@ class EmbeddedConsumer:
             commit_offsets(sql, claim, {ids[partition]: at for partition, at in next_offsets.items()}, by_id)
 
     def claim(self) -> Claim:
-        """On whose behalf this consumer commits; a producer puts it into its transaction."""
+        """Return the claim that commits carry. A producer puts it into its transaction."""
         if self._group is None:
             raise InvalidArgumentError("A consumer without a group has no offsets to commit.")
         if self._subscription is not None and self._membership is None:
@@ -350,7 +338,7 @@ class EmbeddedConsumer:
 
     @property
     def generation(self) -> int:
-        """None here: nobody asks which of two members is the later one."""
+        """Return -1: the embedded log has no generations to compare."""
         return -1
 
     @property
@@ -358,7 +346,7 @@ class EmbeddedConsumer:
         return None if self._membership is None else self._membership.confirmed_at_ms
 
     def confirm_membership(self, place: TopicPartition) -> bool:
-        """Nothing is to be done: every heartbeat is answered."""
+        """Do nothing: every heartbeat is answered."""
         return True
 
     def leave(self) -> None:

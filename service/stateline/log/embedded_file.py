@@ -1,4 +1,4 @@
-"""The file of the embedded log: its tables, and every access to it through one small class.
+"""The file of the embedded log: its tables, and every access to it through one class.
 
 Layout, version 1 (on disk: never change):
 
@@ -6,16 +6,13 @@ Layout, version 1 (on disk: never change):
     headers     := NULL when there are none, else header*
     header      := nameLength:i32 name:utf8 valueLength:i32 value     (big-endian; valueLength -1: the value is None)
 
-A rowid table is measured 15 % faster to write than a `WITHOUT ROWID` one of (partition, offset), reads alike, and
-keeps large values out of its inner pages. `open_ranges` names the offsets that belong to open transactions: a
-consumer reads up to the first of them, Kafka's last stable offset. `partitions.first_offset` follows deletions of
-records: gaps between offsets do not show them, because transactions leave gaps too.
+A rowid table measures 15 % faster writes than a `WITHOUT ROWID` table, and keeps large values out of inner pages.
+`open_ranges` has the offsets of open transactions. A consumer reads up to the first one, Kafka's last stable offset.
+`partitions.first_offset` follows deletions, because gaps between offsets do not show them.
 
-Why `journal_mode=WAL, synchronous=NORMAL`: readers never wait for the writer, and what was committed is in the
-operating system's hands, so a `kill -9` loses nothing. A power cut may lose the newest transactions, whole
-ones and in order, and never damages the file. `sync` is `synchronous=FULL`: what this connection has committed, and
-all that anybody committed before it, outlives a power cut too. `page_size` 16 KiB is measured a quarter faster than
-4 KiB.
+With `journal_mode=WAL, synchronous=NORMAL`, readers never wait for the writer, and a `kill -9` loses nothing. A power
+cut may lose the newest transactions, but never damages the file. `sync` means `synchronous=FULL`: this connection's
+commits, and all earlier ones, survive a power cut. A `page_size` of 16 KiB measures a quarter faster than 4 KiB.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ _DAMAGE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
 def encode_headers(headers: Headers) -> bytes | None:
-    """The bytes described above; None when there are no headers."""
+    """Return the bytes described above, or None without headers."""
     if not headers:
         return None
     parts: list[bytes] = []
@@ -83,7 +80,7 @@ def encode_headers(headers: Headers) -> bytes | None:
 
 
 def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers in these bytes; the file is trusted, so bytes cut short raise `struct.error`."""
+    """Return the headers in these bytes. The file is trusted: truncated bytes raise `struct.error`."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(data):
@@ -98,18 +95,15 @@ def decode_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of the machine's monotonic clock, which all its processes share until it restarts."""
+    """Return milliseconds of the machine's monotonic clock. All processes share it until the machine restarts."""
     return time.monotonic_ns() // 1_000_000
 
 
 class LogFile:
-    """One connection to the embedded log's file. One thread at a time uses it. With `read_only` it makes no file, and
-    needs no right to write.
-
-    Every method raises `LogUnavailableError` when the file stays locked longer than `busy_timeout_ms` or cannot be
-    read or written, `ConfigurationError` when this user may not write it, `NewerFormatError` when a newer version wrote
-    it, and `DamagedDataError` when it is not a sound log; all name the path.
-    """
+    """One connection to the embedded log's file. One thread at a time uses it. With `read_only` it creates and writes
+    nothing. Every method raises `LogUnavailableError` if the file stays locked for longer than `busy_timeout_ms` or
+    fails, `ConfigurationError` if this user may not write it, `NewerFormatError` if a newer version wrote it, and
+    `DamagedDataError` if it is damaged. All name the path."""
 
     def __init__(self, path: Path, busy_timeout_ms: int, *, sync: bool = False, read_only: bool = False) -> None:
         self.path = path
@@ -175,7 +169,7 @@ class LogFile:
             sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _is_sound(self) -> bool:
-        """Whether the tables are there; False for a new file."""
+        """Return whether the tables exist. False for a new file."""
         # One statement sees one state: between several, another process could make the tables.
         [(application, version, tables)] = self.rows(
             "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
@@ -193,13 +187,13 @@ class LogFile:
         )
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Every row that this query returns. Nothing stays open, so the WAL can be checkpointed."""
+        """Return all rows of this query. Nothing stays open, so SQLite can checkpoint the WAL."""
         with self._translated():
             return self._connection.execute(query, parameters).fetchall()
 
     def records_within(self, query: str, parameters: Sequence[Any], max_bytes: int) -> tuple[list[Any], bool]:
-        """Rows of ``(id, timestamp_ms, key, value, headers)`` up to about this many bytes of keys and values, at
-        least one; and whether these are all."""
+        """Return rows of ``(id, timestamp_ms, key, value, headers)``, and whether these are all. It stops after about
+        `max_bytes` of keys and values, with at least one row."""
         rows: list[Any] = []
         size = 0
         with self._translated(), closing(self._connection.execute(query, parameters)) as cursor:
@@ -211,16 +205,14 @@ class LogFile:
         return rows, True
 
     def data_version(self) -> int:
-        """A number that changes whenever another connection has committed; costs a microsecond."""
+        """Return a number that changes with each commit of another connection. Costs 1 µs."""
         with self._translated():
             return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: committed when the block ends, rolled back when it raises.
-
-        Raises `InDoubtError` when the commit itself fails for another reason than a lock.
-        """
+        """Run one write transaction: commit when the block ends, roll back when it raises. Raises `InDoubtError` if the
+        commit itself fails for another reason than a lock."""
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -267,12 +259,12 @@ class LogFile:
             raise LogUnavailableError(f"The embedded log {self.path} does not answer: {error}.") from error
 
     def _is_closed_to_us(self) -> bool:
-        """Whether it is the path's fault that it cannot be opened, and not a lack of open files."""
+        """Return whether the path is at fault, and not a lack of file descriptors."""
         path = self.path if self.path.exists() else self.path.parent
         return self.path.is_dir() or not os.access(path, os.R_OK | os.W_OK, effective_ids=True)
 
     def close(self) -> None:
-        """Release the file; an open write is rolled back. A second call does nothing."""
+        """Release the file, and roll back an open write. A second call does nothing."""
         self._connection.close()
 
 

@@ -1,17 +1,16 @@
-"""Consumer groups of the embedded log: who is a member, and who owns which partition.
+"""Consumer groups of the embedded log: members, and the owner of each partition.
 
-There is no coordinator process: members share tables, and each change is one write transaction. Per partition the
-table `assignments` holds a `target`, the member that shall own it, and an `owner`, the member that does.
+There is no coordinator: members share tables, and each change is one write transaction. For each partition the table
+`assignments` has a `target`, the member that shall own it, and an `owner`, the member that owns it.
 
-1. Whoever joins, leaves, or finds another member silent for longer than its session timeout computes every target
-   anew and raises the group's generation.
-2. A member that sees a new generation gives up what it owns and is no longer meant for it: first its `on_revoked`
-   runs, then `owner` becomes NULL.
-3. A member takes what is meant for it once `owner` is NULL, so two members never own one partition. It takes
-   the partitions of one number together, so that a task never starts with half of its inputs.
+1. A member that joins, leaves or finds another member's session over computes all targets and raises the generation.
+2. A member that sees a new generation releases what it should no longer own. `on_revoked` runs first, then `owner`
+   becomes NULL.
+3. A member takes a partition once `owner` is NULL, so two members never own one. It takes all partitions of one number
+   together, so that a task never starts with half of its inputs.
 
-A member that was removed because it was silent has lost its partitions: its commits are refused from then on.
-Times are of the machine's monotonic clock; a heartbeat from the future is from before a restart of the machine.
+The group refuses commits of a member that it removed. Times are of the machine's monotonic clock. A heartbeat from the
+future is from before a restart of the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from stateline_store import FencedError, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """On whose behalf offsets are committed. `member` None: a consumer that chose its partitions itself."""
+    """The member on whose behalf offsets are committed. `member` is None for a consumer that used `assign`."""
 
     group: str
     member: str | None = None
@@ -38,7 +37,7 @@ class Claim:
 
 
 class Assignment(NamedTuple):
-    """One row of the table: `target` and `owner` are member names or None."""
+    """One row of the table. `target` and `owner` are member names or None."""
 
     partition_id: int
     partition: TopicPartition
@@ -47,15 +46,11 @@ class Assignment(NamedTuple):
 
 
 def assign(
-    subscriptions: Mapping[str, Collection[str]],
-    counts: Mapping[str, int],
-    previous: Mapping[TopicPartition, str],
+    subscriptions: Mapping[str, Collection[str]], counts: Mapping[str, int], previous: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """Partition → member, for these members' topics and these topics' partition counts.
-
-    Topics of equal count and equal subscribers go together: one member gets partition n of all of them. Every
-    member gets as many numbers as any other, or one more; each keeps what it had in `previous` as far as that allows.
-    """
+    """Return partition → member, for these members' topics and these topics' partition counts. Topics of equal count
+    and equal subscribers go together: one member gets partition n of all of them. The numbers of two members differ by
+    at most one. Each member keeps its `previous` partitions where that allows."""
     families: dict[tuple[int, tuple[str, ...]], list[str]] = defaultdict(list)
     for topic in sorted(counts):
         members = tuple(sorted(member for member, topics in subscriptions.items() if topic in topics))
@@ -72,7 +67,7 @@ def assign(
 
 
 def _spread(members: tuple[str, ...], before: Mapping[int, str | None], load: Mapping[str, int]) -> dict[int, str]:
-    """Number → member, balanced; `load` breaks ties, so that families of one partition spread too."""
+    """Return number → member, balanced. `load` breaks ties, so that topics of one partition spread too."""
     kept: dict[str, list[int]] = {member: [] for member in members}
     for number in sorted(before):
         if (member := before[number]) in kept:
@@ -87,10 +82,8 @@ def _spread(members: tuple[str, ...], before: Mapping[int, str | None], load: Ma
 
 
 def join(sql: sqlite3.Connection, claim: Claim, topics: Collection[str], session_timeout_ms: int) -> None:
-    """Make this member known, in a write transaction. A static member that comes back keeps its partitions.
-
-    What its predecessor owned is free from now on: it is meant for this member, or for one that waits for it.
-    """
+    """Add this member, in a write transaction. A static member that returns keeps its partitions. The partitions that
+    its predecessor owned become free."""
     sql.execute("INSERT OR IGNORE INTO groups VALUES (?, 0)", (claim.group,))
     known = sql.execute(
         "SELECT topics FROM members WHERE group_name = ? AND member = ?", (claim.group, claim.member)
@@ -106,7 +99,7 @@ def join(sql: sqlite3.Connection, claim: Claim, topics: Collection[str], session
 
 
 def leave(sql: sqlite3.Connection, claim: Claim) -> None:
-    """Forget this member and free what it owns, in a write transaction. Nothing happens if another took over."""
+    """Remove this member and free its partitions, in a write transaction. Does nothing if another took over."""
     gone = sql.execute(
         "DELETE FROM members WHERE group_name = ? AND member = ? AND incarnation = ?",
         (claim.group, claim.member, claim.incarnation),
@@ -116,7 +109,7 @@ def leave(sql: sqlite3.Connection, claim: Claim) -> None:
 
 
 def heartbeat(sql: sqlite3.Connection, claim: Claim) -> None:
-    """Say that this member lives, and remove those that were silent too long, in a write transaction."""
+    """Record a heartbeat and remove silent members, in a write transaction."""
     sql.execute(
         "UPDATE members SET heartbeat_ms = ? WHERE group_name = ? AND member = ? AND incarnation = ?",
         (monotonic_ms(), claim.group, claim.member, claim.incarnation),
@@ -126,14 +119,14 @@ def heartbeat(sql: sqlite3.Connection, claim: Claim) -> None:
 
 
 def live_members(sql: sqlite3.Connection, group: str) -> list[str]:
-    """The members whose session is not over, in a write transaction; the others are removed."""
+    """Return the live members, in a write transaction. The others are removed."""
     if _forget_silent(sql, group):
         rebalance(sql, group)
     return [member for (member,) in sql.execute("SELECT member FROM members WHERE group_name = ?", (group,)).fetchall()]
 
 
 def remove(sql: sqlite3.Connection, group: str, members: Collection[str]) -> None:
-    """Take these members out, in a write transaction: what they commit is refused from then on."""
+    """Remove these members, in a write transaction. Their commits are refused from now on."""
     gone = [
         sql.execute("DELETE FROM members WHERE group_name = ? AND member = ?", (group, member)).rowcount
         for member in members
@@ -157,7 +150,7 @@ def _topics_changed(sql: sqlite3.Connection, group: str) -> bool:
 
 
 def rebalance(sql: sqlite3.Connection, group: str) -> None:
-    """Compute every target of the group anew and raise its generation, in a write transaction."""
+    """Compute every target of the group and raise its generation, in a write transaction."""
     subscriptions = _subscriptions(sql, group)
     partitions = _subscribed_partitions(sql, subscriptions)
     rows = assignments(sql, group)
@@ -195,7 +188,7 @@ def _subscribed_partitions(
 
 
 def assignments(sql: sqlite3.Connection, group: str) -> list[Assignment]:
-    """Every assigned or owned partition of the group."""
+    """Return every assigned or owned partition of the group."""
     query = (
         "SELECT partition_id, topic, partition, target, owner FROM assignments "
         "JOIN partitions ON id = partition_id WHERE group_name = ? ORDER BY topic, partition"
@@ -205,14 +198,14 @@ def assignments(sql: sqlite3.Connection, group: str) -> list[Assignment]:
 
 
 def acquirable(rows: Iterable[Assignment], member: str, owned: Collection[TopicPartition]) -> list[Assignment]:
-    """What this member may take now: rows meant for it, of numbers that nobody else still owns a partition of."""
+    """Return the rows that this member may take: meant for it, of numbers of which no other member owns a partition."""
     meant = [row for row in rows if row.target == member and row.partition not in owned]
     owned_by_others = {row.partition.partition for row in meant if row.owner not in (None, member)}
     return [row for row in meant if row.partition.partition not in owned_by_others]
 
 
 def take(sql: sqlite3.Connection, claim: Claim, owned: Collection[TopicPartition]) -> list[Assignment]:
-    """Take what this member may take, in a write transaction; nothing if it is no longer a member."""
+    """Take what this member may take, in a write transaction. Takes nothing if it is no longer a member."""
     if not _is_member(sql, claim) or claim.member is None:
         return []
     taken = acquirable(assignments(sql, claim.group), claim.member, owned)
@@ -224,7 +217,7 @@ def take(sql: sqlite3.Connection, claim: Claim, owned: Collection[TopicPartition
 
 
 def release(sql: sqlite3.Connection, claim: Claim, partition_ids: Iterable[int]) -> None:
-    """Free these partitions, in a write transaction; nothing if this member is no longer one."""
+    """Free these partitions, in a write transaction. Does nothing if this is no longer a member."""
     if _is_member(sql, claim):
         sql.executemany(
             "UPDATE assignments SET owner = NULL WHERE group_name = ? AND partition_id = ? AND owner = ?",

@@ -1,8 +1,9 @@
-"""The producer of the embedded log: records wait in memory and are written many at a time."""
+"""The producer of the embedded log. Records wait in memory and are written in batches."""
 
 from __future__ import annotations
 
 import enum
+import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ MAX_MESSAGE_BYTES = 1_048_588  # key, value and headers: Kafka's default of a to
 
 
 class _State(enum.Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     NEW = "init_transactions was not called"
     READY = "no transaction is open"
@@ -44,13 +45,10 @@ class _State(enum.Enum):
 
 
 class EmbeddedProducer:
-    """See `stateline.log.interface.Producer`. One thread at a time uses it.
-
-    Outside transactions records are written by `flush`, by every 4,000th `produce`, and by a `produce` that finds
-    one waiting for 10 ms: a producer that stops producing has to flush. A transaction's records wait
-    in memory until `commit_transaction`, which writes them and the offsets in one step, until `flush`, or until there
-    are too many; those that are written before the commit nobody reads.
-    """
+    """Implements `stateline.log.interface.Producer`. One thread at a time uses it. Outside transactions, records are
+    written by `flush`, by every 4,000th `produce`, and by a `produce` after a record has waited for 10 ms. A
+    transaction's records wait until `commit_transaction`, `flush` or `TRANSACTION_BYTES`. Records written before the
+    commit are invisible until then."""
 
     def __init__(self, file: LogFile, transactional_id: str | None, transaction_timeout_ms: int) -> None:
         self._file = file
@@ -79,7 +77,6 @@ class EmbeddedProducer:
         partition_key: bytes | None = None,
         is_copy: bool = False,
     ) -> None:
-        """As `Producer.produce`; whatever is wrong with the record is raised here."""
         if partition is None and partition_key is not None:
             partition = murmur2(partition_key, len(self._partition_ids.get(topic) or self._look_up(topic)))
         encoded = encode_headers(headers) if headers else None
@@ -118,14 +115,8 @@ class EmbeddedProducer:
             self._write()
 
     def produce_all(
-        self,
-        topic: str,
-        partition: int,
-        rows: Sequence[LogRow],
-        last_headers: Headers = (),
-        headers: Headers = (),
+        self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = (), headers: Headers = ()
     ) -> None:
-        """As `Producer.produce_all`."""
         last, encoded = len(rows) - 1, encode_headers(headers)
         for at, (key, value, timestamp_ms) in enumerate(rows):
             own = encode_headers((*last_headers, *headers)) if at == last else encoded
@@ -150,15 +141,12 @@ class EmbeddedProducer:
             self._write()
 
     def _write(self) -> None:
-        """Write what is queued. It stays queued when this raises, except for records of deleted topics."""
+        """Write the queue. It stays queued if this raises, except for records of deleted topics."""
         if not self._queued:
             return
         try:
             with self._file.write() as sql:
-                firsts = {
-                    partition: append(sql, self._partition_id(partition), rows)
-                    for partition, rows in self._queued.items()
-                }
+                firsts = self._append(sql)
                 if self._transactional_id is not None:
                     check_epoch(sql, self._transactional_id, self._epoch)
                     ranges = {
@@ -177,6 +165,9 @@ class EmbeddedProducer:
             return
         self._note_written(firsts)
 
+    def _append(self, sql: sqlite3.Connection) -> dict[tuple[str, int], int]:
+        return {place: append(sql, self._partition_id(place), rows) for place, rows in self._queued.items()}
+
     def _partition_id(self, place: tuple[str, int]) -> int:
         topic, partition = place
         return self._partition_ids[topic][partition]
@@ -191,8 +182,8 @@ class EmbeddedProducer:
         self._queued_records = self._queued_bytes = 0
 
     def _forget_topics(self) -> list[tuple[str, bytes | None]]:
-        """A topic was deleted, and perhaps made anew: drop only what can no longer be written, and tell its topics and
-        keys."""
+        """Drop the records of deleted topics, and return their topics and keys. A topic may exist again under a new
+        id."""
         gone: list[tuple[str, bytes | None]] = []
         self._partition_ids.clear()
         for place in list(self._queued):
@@ -256,10 +247,7 @@ class EmbeddedProducer:
         try:
             with self._file.write() as sql:
                 check_epoch(sql, transactional_id, self._epoch)
-                firsts = {
-                    partition: append(sql, self._partition_id(partition), rows)
-                    for partition, rows in self._queued.items()
-                }
+                firsts = self._append(sql)
                 for claim, next_offsets, notes in self._offsets:
                     commit_offsets(sql, claim, next_offsets, notes)
                 end_transaction(sql, transactional_id, map(self._partition_id, firsts))
@@ -296,7 +284,7 @@ class EmbeddedProducer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        """Write what is queued, unless an error or a transaction is under way, which is aborted; and close."""
+        """Close. Flush first, unless an error is under way or the producer is transactional."""
         try:
             if kind is None and self._transactional_id is None:
                 self.flush()

@@ -1,15 +1,14 @@
-"""Appending to the embedded log, and what a reader may see of it.
+"""Appends to the embedded log, and computes which records a reader may see.
 
-A transaction that was flushed before it is committed has its records in the file already; rows of `open_ranges`
-keep them, and all that follows in their partitions, from readers. Its end takes one offset in each partition,
-as Kafka's marker does. One that stays open past its timeout is aborted by whoever looks next, and its producer
-is fenced.
+The records of a transaction that was flushed before its commit are in the file. Rows of `open_ranges` hide them, and
+all later records of their partitions, from readers. The end of a transaction takes one offset in each partition, like
+Kafka's marker. The next reader aborts a transaction that is open past its timeout, and fences its producer.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from stateline.log.embedded_file import OFFSET_BITS, LogFile, monotonic_ms
@@ -21,19 +20,15 @@ Row = tuple[int, bytes | None, bytes | None, bytes | None]  # timestamp_ms, key,
 
 
 def append(sql: sqlite3.Connection, partition_id: int, rows: Sequence[Row]) -> int:
-    """Write these rows at the end of a partition, in a write transaction; the first offset.
-
-    Raises `DoesNotExistError` when the partition was deleted: roll the transaction back.
-    """
+    """Write these rows at the end of a partition, in a write transaction. Return the first offset. Raises
+    `DoesNotExistError` if the partition was deleted. Roll the transaction back then."""
     first = _reserve(sql, partition_id, len(rows))
     if first is None:
         raise DoesNotExistError(f"Partition id {partition_id} was deleted: nothing was written.")
-    sql.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", _with_ids(partition_id, first, rows))
+    ids = count((partition_id << OFFSET_BITS) + first)
+    with_ids = ((id_, *row) for id_, row in zip(ids, rows, strict=False))
+    sql.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", with_ids)
     return first
-
-
-def _with_ids(partition_id: int, first: int, rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
-    return ((id_, *row) for id_, row in zip(count((partition_id << OFFSET_BITS) + first), rows, strict=False))
 
 
 def _reserve(sql: sqlite3.Connection, partition_id: int, offsets: int) -> int | None:
@@ -43,14 +38,14 @@ def _reserve(sql: sqlite3.Connection, partition_id: int, offsets: int) -> int | 
 
 
 def raise_epoch(sql: sqlite3.Connection, transactional_id: str) -> int:
-    """Fence every producer of this id and abort what it left open, in a write transaction; the new epoch."""
+    """Fence every producer of this id and abort its transaction, in a write transaction. Return the new epoch."""
     _abort(sql, transactional_id)
     query = "INSERT INTO producers VALUES (?, 0) ON CONFLICT DO UPDATE SET epoch = epoch + 1 RETURNING epoch"
     return int(sql.execute(query, (transactional_id,)).fetchall()[0][0])
 
 
 def check_epoch(sql: sqlite3.Connection, transactional_id: str, epoch: int) -> None:
-    """Raise `FencedError` when a newer producer of this id exists, or its transaction was open for too long."""
+    """Raise `FencedError` if a newer producer of this id exists, or if the transaction timed out."""
     query = "SELECT epoch FROM producers WHERE transactional_id = ?"
     if sql.execute(query, (transactional_id,)).fetchall() != [(epoch,)]:
         raise FencedError(
@@ -62,7 +57,7 @@ def check_epoch(sql: sqlite3.Connection, transactional_id: str, epoch: int) -> N
 def hold_back(
     sql: sqlite3.Connection, transactional_id: str, ranges: Mapping[int, tuple[int, int]], timeout_ms: int
 ) -> None:
-    """Keep these offsets (partition id → first, last) from readers until the transaction ends."""
+    """Hide these offsets (partition id → first, last) from readers until the transaction ends."""
     expires_ms = monotonic_ms() + timeout_ms
     sql.executemany(
         "INSERT INTO open_ranges VALUES (?, ?, ?, ?, ?)",
@@ -71,7 +66,7 @@ def hold_back(
 
 
 def end_transaction(sql: sqlite3.Connection, transactional_id: str, written: Iterable[int]) -> None:
-    """Make the transaction visible and put its end into the partitions (ids) written to, in a write transaction."""
+    """Make the transaction visible, and write its end into these partitions (ids), in a write transaction."""
     open_ranges = sql.execute("SELECT partition_id FROM open_ranges WHERE transactional_id = ?", (transactional_id,))
     for partition_id in {*written, *(id_ for (id_,) in open_ranges.fetchall())}:
         _reserve(sql, partition_id, 1)
@@ -79,7 +74,7 @@ def end_transaction(sql: sqlite3.Connection, transactional_id: str, written: Ite
 
 
 def abort_transaction(sql: sqlite3.Connection, transactional_id: str, epoch: int) -> None:
-    """Delete what this producer's transaction wrote, in a write transaction."""
+    """Delete the records of this producer's transaction, in a write transaction."""
     check_epoch(sql, transactional_id, epoch)
     _abort(sql, transactional_id)
 
@@ -93,7 +88,7 @@ def _abort(sql: sqlite3.Connection, transactional_id: str) -> None:
 
 
 def visible_ends(file: LogFile, partition_ids: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Partition id → (end for read_committed readers, end of the log); a deleted partition is absent."""
+    """Return partition id → (end for read_committed readers, end of the log). Deleted partitions are absent."""
     query = (
         "SELECT id, coalesce(min(open_ranges.first_offset), end_offset), end_offset, min(expires_ms) FROM partitions "
         "LEFT JOIN open_ranges ON partition_id = id "
@@ -102,18 +97,14 @@ def visible_ends(file: LogFile, partition_ids: Sequence[int]) -> dict[int, tuple
     rows = file.rows(query)
     now = monotonic_ms()
     if any(expires_ms is not None and _is_expired(expires_ms, now) for *_, expires_ms in rows):
-        _abort_expired(file, now)
+        with file.write() as sql:
+            ranges = sql.execute("SELECT DISTINCT transactional_id, expires_ms FROM open_ranges").fetchall()
+            for transactional_id in {id_ for id_, expires_ms in ranges if _is_expired(expires_ms, now)}:
+                raise_epoch(sql, transactional_id)
         rows = file.rows(query)
     return {partition_id: (visible, end) for partition_id, visible, end, _ in rows}
 
 
 def _is_expired(expires_ms: int, now_ms: int) -> bool:
-    """A time too far ahead is from before a restart of the machine: that producer is gone."""
+    """Return whether the time has passed. A time too far ahead is from before a restart of the machine."""
     return not now_ms < expires_ms <= now_ms + MAX_TRANSACTION_TIMEOUT_MS
-
-
-def _abort_expired(file: LogFile, now_ms: int) -> None:
-    with file.write() as sql:
-        rows = sql.execute("SELECT DISTINCT transactional_id, expires_ms FROM open_ranges").fetchall()
-        for transactional_id in {id_ for id_, expires_ms in rows if _is_expired(expires_ms, now_ms)}:
-            raise_epoch(sql, transactional_id)

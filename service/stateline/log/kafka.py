@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -10,11 +11,12 @@ from stateline.log.interface import IsolationLevel
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import kafka_error
+from stateline.log.kafka_offsets import NEVER_CREATES
 from stateline.log.kafka_producer import KafkaProducer
-from stateline.log.kafka_topics import NEVER_CREATES
-from stateline.log.patience import Patience
+from stateline.log.waiting import Patience
 from stateline_store import ConfigurationError, InvalidArgumentError
 
+T = TypeVar("T")
 Settings = Mapping[str, str]
 
 _NO_GROUP = "stateline-no-group"  # librdkafka wants a group id even of a consumer that never uses it
@@ -39,10 +41,7 @@ _CONSUMER = {
 # Of a worker's input, which it polls every few milliseconds while there is any: what has come is read before more is
 # fetched, so that records that come a few at a time are fetched together. It spares the broker a quarter of its time.
 # librdkafka looks whether they are read this often; at 5 ms a backlog is read 5 % slower, at 2 ms as fast.
-_GROUP_MEMBER = {
-    "queued.min.messages": 1,
-    "fetch.queue.backoff.ms": 2,
-}
+_GROUP_MEMBER = {"queued.min.messages": 1, "fetch.queue.backoff.ms": 2}
 _PRODUCER = {
     "partitioner": "murmur2_random",
     "enable.idempotence": True,
@@ -68,11 +67,9 @@ _ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_M
 
 
 class KafkaLog:
-    """A `Log` on the brokers `bootstrap_servers`. Nothing connects before something is made here.
-
-    `consumer`, `producer` and `admin` are librdkafka settings that override the ones above. `replication_factor`
-    is of topics to create, -1 the brokers' own default.
-    """
+    """A `Log` on the brokers `bootstrap_servers`. It does not connect before it makes an object. `consumer`, `producer`
+    and `admin` are librdkafka settings that override the ones above. `replication_factor` is for topics to create. -1
+    means the brokers' default."""
 
     def __init__(
         self,
@@ -100,17 +97,20 @@ class KafkaLog:
         self._consumer = {**common, **_CONSUMER, **timeouts}
         self._given = {"consumer": consumer or {}, "producer": producer or {}, "admin": admin or {}}
         for whose, given in self._given.items():
-            _refuse_creating(whose, given)
+            for name in NEVER_CREATES:
+                if (value := given.get(name, "false")).lower() != "false":
+                    raise ConfigurationError(
+                        f"{whose}.{name} cannot be {value!r}: a broker would create missing topics with its own "
+                        "number of partitions. Leave it out, and create topics before."
+                    )
         self._producer = {**common, **_PRODUCER, **self._given["producer"]}
         self._admin = {**common, **self._given["admin"]}
         self._transaction_timeout_ms = transaction_timeout_ms
         self._replication_factor = replication_factor
 
     def admin(self) -> KafkaAdmin:
-        try:
-            return KafkaAdmin(self._admin, self.bootstrap_servers, self.patience, self._replication_factor)
-        except KafkaException as error:
-            raise self._refused("admin", error) from error
+        arguments = self._admin, self.bootstrap_servers, self.patience, self._replication_factor
+        return self._made("admin", lambda: KafkaAdmin(*arguments))
 
     def consumer(
         self,
@@ -133,10 +133,7 @@ class KafkaLog:
             **({"group.instance.id": instance_id} if instance_id else {}),
             **({"client.id": client_id} if client_id else {}),
         }
-        try:
-            return KafkaConsumer(settings, self.bootstrap_servers, self.patience, group)
-        except KafkaException as error:
-            raise self._refused("consumer", error) from error
+        return self._made("consumer", lambda: KafkaConsumer(settings, self.bootstrap_servers, self.patience, group))
 
     def producer(
         self, transactional_id: str | None = None, *, transaction_timeout_ms: int | None = None
@@ -149,21 +146,22 @@ class KafkaLog:
             "socket.timeout.ms": min(_SOCKET_TIMEOUT_MS, timeout_ms),
         }
         settings = {**self._producer, **(transactional if transactional_id else {})}
-        try:
-            return KafkaProducer(settings, self.bootstrap_servers, self.patience, transactional_id)
-        except KafkaException as error:
-            raise self._refused("producer", error) from error
+        arguments = settings, self.bootstrap_servers, self.patience, transactional_id
+        return self._made("producer", lambda: KafkaProducer(*arguments))
 
-    def _refused(self, client: str, error: KafkaException) -> ConfigurationError:
-        given = ", ".join(f"{client}.{name}" for name in self._given[client]) or "none"
-        return ConfigurationError(
-            f"librdkafka refuses a setting of its {client}: {kafka_error(error).str().strip().rstrip('.')}. "
-            f"Correct the setting, or remove it. These are passed on: {given}. librdkafka's CONFIGURATION.md has the "
-            "allowed values and other names."
-        )
+    def _made(self, client: str, make: Callable[[], T]) -> T:
+        try:
+            return make()
+        except KafkaException as error:
+            given = ", ".join(f"{client}.{name}" for name in self._given[client]) or "none"
+            raise ConfigurationError(
+                f"librdkafka refuses a setting of its {client}: {kafka_error(error).str().strip().rstrip('.')}. "
+                f"Correct the setting, or remove it. These are passed on: {given}. librdkafka's CONFIGURATION.md has "
+                "the allowed values and other names."
+            ) from error
 
     def close(self) -> None:
-        """Nothing is held here: every object made by this log closes its own connections."""
+        """Do nothing: each object made by this log closes its own connections."""
 
 
 def _refuse_own_settings(whose: str, settings: Settings) -> None:
@@ -176,14 +174,4 @@ def _refuse_own_settings(whose: str, settings: Settings) -> None:
             raise ConfigurationError(
                 f"{whose}.{name} cannot be changed: partition n of all topics that are processed together must go to "
                 "one worker, which librdkafka's range assignor of the classic protocol alone does. Leave it out."
-            )
-
-
-def _refuse_creating(whose: str, settings: Settings) -> None:
-    """Raise `ConfigurationError` for a client that would have brokers create the topics that it asks for."""
-    for name in NEVER_CREATES:
-        if (given := settings.get(name, "false")).lower() != "false":
-            raise ConfigurationError(
-                f"{whose}.{name} cannot be {given!r}: a topic that a broker makes because somebody asks for it has as "
-                "many partitions as the broker likes. Leave it out, and create topics before."
             )

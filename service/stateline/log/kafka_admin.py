@@ -8,30 +8,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import (
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-)
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin._config import ConfigResource  # as the next one
-from confluent_kafka.admin._listoffsets import (
-    OffsetSpec,
-)  # confluent_kafka.admin does not export it to type checkers
+from confluent_kafka.admin._listoffsets import OffsetSpec  # confluent_kafka.admin does not export it to type checkers
 from confluent_kafka.admin._metadata import TopicMetadata  # as the last one
 from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import GroupMember, NewTopic, OffsetNote, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
-from stateline.log.kafka_topics import told_of_topics
-from stateline.log.kafka_waiting import waiting_is_said
-from stateline.log.patience import Patience
+from stateline.log.kafka_offsets import asked_offsets, read_metadata, told_of_topics
+from stateline.log.waiting import Patience, waiting_is_said
 from stateline_store import (
     DoesNotExistError,
     InvalidArgumentError,
@@ -39,6 +30,8 @@ from stateline_store import (
     RetryLaterError,
     TopicPartition,
 )
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.02
@@ -114,18 +107,15 @@ class KafkaAdmin:
     def cluster_id(self) -> str:
         timeout_s = self._patience.of(CALL_TIMEOUT_S)
         what = "The cluster cannot be described"
-        futures = self._submit(what, lambda: {"": self._admin.describe_cluster(request_timeout=timeout_s)})
-        return str(self._result(futures[""], what).cluster_id or "")
+        future = self._submit(what, self._admin.describe_cluster, request_timeout=timeout_s)
+        return str(self._result(future, what).cluster_id or "")
 
     def topics(self, named: Collection[str] | None = None) -> dict[str, TopicInfo]:
         names = sorted(self._told_of(None) if named is None else named)
         if not names:
             return {}
-        try:
-            timeout_s = self._patience.of(CALL_TIMEOUT_S)
-            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
-        except KafkaException as error:
-            raise meaning(kafka_error(error), self._bootstrap_servers, "Topics cannot be described") from error
+        what, timeout_s = "Topics cannot be described", self._patience.of(CALL_TIMEOUT_S)
+        futures = self._submit(what, self._admin.describe_topics, TopicCollection(names), request_timeout=timeout_s)
         found: dict[str, TopicInfo] = {}
         for name, future in futures.items():
             try:
@@ -144,22 +134,17 @@ class KafkaAdmin:
             KafkaNewTopic(topic.name, topic.partitions, self._replication_factor, config=dict(topic.settings))
             for topic in wanted.values()
         ]
-        futures = self._submit(
-            "Topics cannot be created",
-            lambda: self._admin.create_topics(
-                new, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S, validate_only=validate_only
-            ),
-        )
+        what, create = "Topics cannot be created", self._admin.create_topics
+        futures = self._submit(what, create, new, validate_only=validate_only, **_timeouts())
         made = {name for name, future in futures.items() if self._is_done(name, future)}
         if validate_only:
             return
-        self._wait(
-            lambda counts: (
-                all(counts.get(name, 0) >= wanted[name].partitions for name in made) and wanted.keys() <= counts.keys()
-            ),
-            wanted,
-            "to create",
-        )
+
+        def are_there(counts: dict[str, int]) -> bool:
+            whole = all(counts.get(name, 0) >= wanted[name].partitions for name in made)
+            return whole and wanted.keys() <= counts.keys()
+
+        self._wait(are_there, wanted, "to create")
         self._settle([TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)])
 
     def _is_done(self, name: str, future: Future[Any]) -> bool:
@@ -202,8 +187,8 @@ class KafkaAdmin:
         spec, level = _LATEST
         targets = {confluent_kafka.TopicPartition(*partition): spec for partition in partitions}
         left: list[TopicPartition] = []
-        ask = partial(self._admin.list_offsets, targets, isolation_level=level, request_timeout=CALL_TIMEOUT_S)
-        for each, future in self._submit(what, ask).items():
+        ask, timeout_s = self._admin.list_offsets, CALL_TIMEOUT_S
+        for each, future in self._submit(what, ask, targets, isolation_level=level, request_timeout=timeout_s).items():
             try:
                 self._result(future, what, _NOT_READY)
             except _PassedOverError:
@@ -214,10 +199,7 @@ class KafkaAdmin:
         gone = list(names)
         if not gone:
             return
-        futures = self._submit(
-            "Topics cannot be deleted",
-            lambda: self._admin.delete_topics(gone, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S),
-        )
+        futures = self._submit("Topics cannot be deleted", self._admin.delete_topics, gone, **_timeouts())
         for name, future in futures.items():
             try:
                 self._result(future, f"Topic {name!r} cannot be deleted")
@@ -230,12 +212,7 @@ class KafkaAdmin:
             return
         self._require(before)
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in before.items()]
-        futures = self._submit(
-            "Records cannot be deleted",
-            lambda: self._admin.delete_records(
-                wanted, operation_timeout=CALL_TIMEOUT_S, request_timeout=CALL_TIMEOUT_S
-            ),
-        )
+        futures = self._submit("Records cannot be deleted", self._admin.delete_records, wanted, **_timeouts())
         for each, future in futures.items():
             what = f"Records of {each.topic}-{each.partition} before {each.offset} cannot be deleted"
             try:
@@ -247,10 +224,8 @@ class KafkaAdmin:
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         if not asked:
             return {}
-        futures = self._submit(
-            "The settings of topics cannot be read",
-            lambda: self._admin.describe_configs(asked, request_timeout=CALL_TIMEOUT_S),
-        )
+        what = "The settings of topics cannot be read"
+        futures = self._submit(what, self._admin.describe_configs, asked, request_timeout=CALL_TIMEOUT_S)
         found: dict[str, dict[str, str]] = {}
         for resource, future in futures.items():
             try:
@@ -261,56 +236,45 @@ class KafkaAdmin:
         return found
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        consumer = self._consumer_of(group)
-        return committed_offsets(
-            consumer, group, partitions, self._bootstrap_servers, self._patience.of(CALL_TIMEOUT_S)
-        )
+        return {partition: at for partition, (at, _) in self.committed_with_notes(group, partitions).items()}
 
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        consumer = self._consumer_of(group, "read_uncommitted")  # which waits for no transaction
-        timeout_s = self._patience.of(CALL_TIMEOUT_S)
-        found = asked_offsets(consumer, group, partitions, self._bootstrap_servers, timeout_s)
-        told = {TopicPartition(each.topic, each.partition): read_metadata(each.metadata or "")[0] for each in found}
+        found = self._asked_offsets(group, partitions, "read_uncommitted")  # waits for no transaction
+        told = {partition: read_metadata(each.metadata or "")[0] for partition, each in found.items()}
         return {partition: client_id for partition, client_id in told.items() if client_id}
 
     def committed_with_notes(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
-        timeout_s = self._patience.of(CALL_TIMEOUT_S)
-        found = asked_offsets(self._consumer_of(group), group, partitions, self._bootstrap_servers, timeout_s)
+        found = self._asked_offsets(group, partitions, "read_committed")
         return {
-            TopicPartition(each.topic, each.partition): (each.offset, read_metadata(each.metadata or "")[1])
-            for each in found
+            partition: (each.offset, read_metadata(each.metadata or "")[1])
+            for partition, each in found.items()
             if each.offset >= 0
         }
 
-    def _consumer_of(self, group: str, isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
+    def _asked_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], isolation_level: str
+    ) -> dict[TopicPartition, confluent_kafka.TopicPartition]:
         consumer = self._consumers.get((group, isolation_level))
         if consumer is None:
             settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation_level}
             consumer = confluent_kafka.Consumer({**self._settings, **settings}, logger=LOGGER)
             self._consumers[group, isolation_level] = consumer
-        return consumer
+        timeout_s = self._patience.of(CALL_TIMEOUT_S)
+        found = asked_offsets(consumer, group, partitions, self._bootstrap_servers, timeout_s)
+        return {TopicPartition(each.topic, each.partition): each for each in found}
 
     def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
         if not next_offsets:
             return
         what = f"The offsets of group {group!r} cannot be set"
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in next_offsets.items()]
-        asked = self._submit(
-            what,
-            lambda: self._admin.alter_consumer_group_offsets(
-                [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_NEVER_S
-            ),
-        )
+        offsets = [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)]
         try:
-            done = self._result(asked[group], what, _IN_USE, CALL_TIMEOUT_S)
+            done = self._of_group(group, what, self._admin.alter_consumer_group_offsets, offsets, _IN_USE)
         except _PassedOverError as error:
             raise RetryLaterError(f"Group {group!r} has members. Stop them first.") from error
-        except LogUnavailableError:
-            if not asked[group].done():
-                self._admin = self._client()  # the one that goes takes the request along
-            raise
         for each in done.topic_partitions:
             if each.error is not None:
                 if each.error.code() in _IN_USE:
@@ -318,34 +282,41 @@ class KafkaAdmin:
                 raise meaning(each.error, self._bootstrap_servers, f"{what} ({each.topic}-{each.partition})")
 
     def members(self, group: str) -> list[GroupMember]:
-        what = f"The members of group {group!r} cannot be asked for"
-        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
-        while True:
-            try:
-                return self._members_now(group, what)
-            except _PassedOverError as error:
-                if time.monotonic() > deadline:
-                    raise meaning(error.error, self._bootstrap_servers, what) from error
-                time.sleep(_POLL_INTERVAL_S)
-
-    def remove_members(self, group: str, names: Collection[str]) -> None:
-        del group, names
-
-    def _members_now(self, group: str, what: str) -> list[GroupMember]:
-        """Raises `_PassedOverError` when the group's coordinator is not there now."""
-        asked = self._submit(what, lambda: self._admin.describe_consumer_groups([group], request_timeout=_NEVER_S))
+        what, ask = f"The members of group {group!r} cannot be asked for", self._admin.describe_consumer_groups
         try:
-            found = self._result(asked[group], what, _NO_COORDINATOR, CALL_TIMEOUT_S)
+            found = self._retried(what, lambda: self._of_group(group, what, ask, [group], _NO_COORDINATOR))
         except DoesNotExistError:
             return []
-        except LogUnavailableError:
-            if not asked[group].done():
-                self._admin = self._client()  # the one that goes takes the request along
-            raise
         return [
             GroupMember(each.member_id, each.client_id, each.group_instance_id, _partitions(each.assignment))
             for each in found.members
         ]
+
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        del group, names
+
+    def _of_group(
+        self, group: str, what: str, ask: Callable[..., Any], asked: Sequence[Any], passed_over: Iterable[int]
+    ) -> Any:
+        """Return the answer of the group's coordinator. A request that stays open ends with its client."""
+        future = self._submit(what, ask, asked, request_timeout=_NEVER_S)[group]
+        try:
+            return self._result(future, what, passed_over, CALL_TIMEOUT_S)
+        except LogUnavailableError:
+            if not future.done():
+                self._admin = self._client()
+            raise
+
+    def _retried(self, what: str, ask: Callable[[], T]) -> T:
+        """Ask again while a partition has no leader, or the group no coordinator."""
+        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
+        while True:
+            try:
+                return ask()
+            except _PassedOverError as error:
+                if time.monotonic() > deadline:
+                    raise meaning(error.error, self._bootstrap_servers, what) from error
+                time.sleep(_POLL_INTERVAL_S)
 
     def committed_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         wanted = list(partitions)
@@ -370,42 +341,20 @@ class KafkaAdmin:
         return found if found >= 0 else end
 
     def _offsets(
-        self,
-        partitions: Sequence[TopicPartition],
-        *asked: tuple[OffsetSpec, IsolationLevel],
+        self, partitions: Sequence[TopicPartition], *asked: tuple[OffsetSpec, IsolationLevel]
     ) -> list[dict[TopicPartition, int]]:
-        """The offset of each partition, for each that is asked. The election of a leader is waited out."""
+        """Return the offset of each partition, for each question. Waits for the election of a leader."""
         self._require(partitions)
         what = f"The offsets of {_listed(partitions)} cannot be read"
-        deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
-        while True:
-            try:
-                return self._offsets_now(partitions, asked, what)
-            except _PassedOverError as error:
-                if time.monotonic() > deadline:
-                    raise meaning(error.error, self._bootstrap_servers, what) from error
-                time.sleep(_POLL_INTERVAL_S)
+        return self._retried(what, partial(self._offsets_now, partitions, asked, what))
 
     def _offsets_now(
-        self,
-        partitions: Sequence[TopicPartition],
-        asked: Iterable[tuple[OffsetSpec, IsolationLevel]],
-        what: str,
+        self, partitions: Sequence[TopicPartition], asked: Iterable[tuple[OffsetSpec, IsolationLevel]], what: str
     ) -> list[dict[TopicPartition, int]]:
-        """All requests are under way together. Raises `_PassedOverError` while a partition has no leader."""
+        """Send all requests at once. Raises `_PassedOverError` while a partition has no leader."""
         targets = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
-        sent = [
-            self._submit(
-                what,
-                partial(
-                    self._admin.list_offsets,
-                    dict.fromkeys(targets, spec),
-                    isolation_level=level,
-                    request_timeout=CALL_TIMEOUT_S,
-                ),
-            )
-            for spec, level in asked
-        ]
+        ask = partial(self._submit, what, self._admin.list_offsets, request_timeout=CALL_TIMEOUT_S)
+        sent = [ask(dict.fromkeys(targets, spec), isolation_level=level) for spec, level in asked]
         return [
             {
                 TopicPartition(t.topic, t.partition): int(self._result(f, what, _NO_LEADER).offset)
@@ -424,18 +373,14 @@ class KafkaAdmin:
             if not 0 <= partition.partition < counts.get(partition.topic, 0):
                 raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
 
-    def _submit(self, what: str, work: Callable[[], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
+    def _submit(self, what: str, ask: Callable[..., T], *arguments: Any, **options: Any) -> T:
         try:
-            return work()
+            return ask(*arguments, **options)
         except KafkaException as error:
             raise meaning(kafka_error(error), self._bootstrap_servers, what) from error
 
     def _result(
-        self,
-        future: Future[Any],
-        what: str,
-        passed_over: Iterable[int] = (),
-        timeout_s: float = 2 * CALL_TIMEOUT_S,
+        self, future: Future[Any], what: str, passed_over: Iterable[int] = (), timeout_s: float = 2 * CALL_TIMEOUT_S
     ) -> Any:
         try:
             return future.result(self._patience.of(timeout_s))
@@ -464,6 +409,10 @@ class KafkaAdmin:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+
+
+def _timeouts() -> dict[str, float]:
+    return {"operation_timeout": CALL_TIMEOUT_S, "request_timeout": CALL_TIMEOUT_S}
 
 
 def _listed(partitions: Sequence[TopicPartition]) -> str:

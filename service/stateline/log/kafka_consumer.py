@@ -1,9 +1,8 @@
 """The consumer over confluent-kafka.
 
-`next_offset` is the larger of two of librdkafka's figures: its position, which passes transaction markers once
-they were served, and the offset of its end-of-partition events, which also tell where an empty partition, or one
-whose tail was compacted away, ends. Neither is believed before something has come of a partition since it was assigned
-or sought: until librdkafka's own thread has begun with it, its position is the one of before.
+`next_offset` is the larger of two figures of librdkafka: its position, which passes transaction markers, and the offset
+of its end-of-partition event. The event also covers empty partitions and compacted tails. Neither counts before
+something arrives after an assignment or seek: until then librdkafka reports the earlier position.
 """
 
 from __future__ import annotations
@@ -20,18 +19,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 
 from stateline.log.interface import NO_NOTES, AssignmentListener, OffsetNote, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import committed_metadata, committed_offsets
+from stateline.log.kafka_offsets import committed_metadata, committed_offsets, told_of_topics
 from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
-from stateline.log.kafka_topics import told_of_topics
-from stateline.log.kafka_waiting import within
-from stateline.log.patience import Patience
-from stateline_store import (
-    FencedError,
-    InvalidArgumentError,
-    LogUnavailableError,
-    RetryLaterError,
-    TopicPartition,
-)
+from stateline.log.waiting import Patience, within
+from stateline_store import FencedError, InvalidArgumentError, LogUnavailableError, RetryLaterError, TopicPartition
 from stateline_store.clock import boot_ms
 
 T = TypeVar("T")
@@ -48,14 +39,10 @@ _METADATA = b"CGMDv2:"
 
 
 class KafkaConsumer:
-    """See `stateline.log.interface.Consumer`. One thread at a time uses it.
-
-    Rebalances are eager: everything is taken, then `on_assigned` gets everything of the new assignment. librdkafka's
-    cooperative assignor would not do: it spreads partition n of several topics over several members.
-
-    Of more than 25 methods and 15 attributes because librdkafka calls back into whatever is running: reading, the group
-    and its commits share one client and its state.
-    """
+    """Implements `stateline.log.interface.Consumer`. One thread at a time uses it. Rebalances are eager: all partitions
+    are revoked, then `on_assigned` gets the whole assignment. librdkafka's cooperative assignor would spread partition
+    n of several topics over several members. It has more than 25 methods and 15 attributes because librdkafka calls
+    back into any of them. Reading, the group and its commits share one client."""
 
     def __init__(
         self, settings: Mapping[str, object], bootstrap_servers: str, patience: Patience, group: str | None
@@ -116,7 +103,7 @@ class KafkaConsumer:
         )
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """An exception that crossed librdkafka would take the records of the running poll with it."""
+        """Run a listener. An exception that crossed librdkafka would lose the records of the running poll."""
         if self._given_up:
             return  # closed behind its last commit, on another thread
         self._in_listener = True
@@ -145,7 +132,7 @@ class KafkaConsumer:
         self._is_assigned = True
 
     def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where to start, in numbers: see `kafka_offsets` for what librdkafka does with a place that it looks up."""
+        """Return numeric start offsets. `kafka_offsets` says why librdkafka must not look them up."""
         assert self._group is not None, "who is assigned something by a group has one"
         unknown = [partition for partition, offset in starting.items() if offset == OFFSET_STORED]
         try:
@@ -197,10 +184,8 @@ class KafkaConsumer:
                 return records
 
     def _consume(self, max_records: int, timeout_s: float) -> list[Message]:
-        """What waits here already; else the first message to come and what came with it.
-
-        One call with a timeout would wait until `max_records` are complete.
-        """
+        """Return waiting messages, else the first message to arrive and those that came with it. One call with a
+        timeout would wait until `max_records` are complete."""
         try:
             messages = self._consumer.consume(max_records, 0)
             if not messages and (refused := self._login.refusal("Reading failed")) is not None:
@@ -215,7 +200,7 @@ class KafkaConsumer:
         return messages
 
     def _listen(self, messages: Sequence[Any]) -> None:
-        """Seek anew what gives nothing although it has a leader; what gives nothing after that ends this client."""
+        """Seek again in a partition that has a leader and returns nothing. If that does not help, fail."""
         for source in {(message.topic(), message.partition()) for message in messages}:
             self._silent.hear(TopicPartition(*source))
         if messages:  # there may be more of others here, with theirs behind it
@@ -234,12 +219,12 @@ class KafkaConsumer:
                 self.seek(partition, offset)
 
     def _hear(self, messages: Sequence[Any]) -> None:
-        """Records and ends of partitions say where librdkafka is since they were assigned or sought; errors do not."""
+        """Note partitions whose record or end shows librdkafka's new position. Errors do not show it."""
         heard = [m for m in messages if m.error() is None or m.error().code() == KafkaError._PARTITION_EOF]
         self._unheard.difference_update({TopicPartition(m.topic(), m.partition()) for m in heard})
 
     def _with_leaders(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose records somebody could give, as brokers say; none when no broker says anything."""
+        """Return the partitions that have a leader, or none if no broker answers."""
         if not partitions:
             return []
         try:
@@ -317,8 +302,7 @@ class KafkaConsumer:
         if partition in self._unheard:
             return None
         place = self._call(
-            f"position of {partition}",
-            lambda: self._consumer.position([confluent_kafka.TopicPartition(*partition)]),
+            f"position of {partition}", lambda: self._consumer.position([confluent_kafka.TopicPartition(*partition)])
         )[0]
         known = max(place.offset, self._ends.get(partition, -1))
         return known if known >= 0 else None
@@ -368,12 +352,10 @@ class KafkaConsumer:
                 )
 
     def _commit(self, offsets: list[confluent_kafka.TopicPartition]) -> Sequence[confluent_kafka.TopicPartition] | None:
-        """librdkafka's call, which may be given up: it waits for a coordinator that is away for a minute.
-
-        Raises `LogUnavailableError` then, and this consumer can only be closed. It leaves its group when the commit has
-        ended, which a broker still takes as long as no other member has joined. In a listener a commit that has begun
-        cannot be given up: the client lets no other thread in while it calls one.
-        """
+        """Commit through librdkafka, and give up if it waits for an absent coordinator. Raises `LogUnavailableError`
+        then, and this consumer can only be closed. It leaves its group when the commit ends. Until another member
+        joins, a broker still takes that commit. Inside a listener a commit cannot be given up, because the client lets
+        no other thread in."""
         commit = partial(self._consumer.commit, offsets=offsets, asynchronous=False)
         if self._closed:  # a client that closes answers no questions
             return commit()
@@ -397,7 +379,7 @@ class KafkaConsumer:
         self._consumer.close()
 
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise `FencedError` for a partition that this member does not own: brokers check the generation only."""
+        """Raise `FencedError` for a partition that this member does not own. Brokers check the generation only."""
         if self._group is None:
             raise InvalidArgumentError("A consumer without a group has no offsets to commit.")
         if self._subscribed and (missing := [each for each in partitions if each not in self._assigned]):
@@ -417,7 +399,7 @@ class KafkaConsumer:
 
     @property
     def generation(self) -> int:
-        """The client shows it in nothing but its opaque group metadata: `CGMDv2:`, then an int32, little endian."""
+        """Return the generation from the client's opaque group metadata: `CGMDv2:`, then a little-endian int32."""
         if not self._subscribed or self._closed:
             return -1
         if self._given_up:  # the client is another thread's
@@ -447,7 +429,7 @@ class KafkaConsumer:
         return True
 
     def _on_commit(self, error: KafkaError | None, partitions: Sequence[confluent_kafka.TopicPartition]) -> None:
-        """librdkafka's answer to `confirm_membership`, which alone commits without waiting."""
+        """Take librdkafka's answer to `confirm_membership`, the only asynchronous commit."""
         asked_at_ms, self._asked_at_ms = self._asked_at_ms, None
         is_void, self._is_void = self._is_void, False
         refused = error or next((each.error for each in partitions if each.error is not None), None)
@@ -460,8 +442,8 @@ class KafkaConsumer:
     def offsets_to_commit(
         self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
     ) -> list[confluent_kafka.TopicPartition]:
-        """These, with who commits them, the client id, and their notes: `Admin.committed_by` and
-        `Admin.committed_with_notes` find them there."""
+        """Return these offsets with the client id and notes as metadata, for `Admin.committed_by` and
+        `Admin.committed_with_notes`."""
         return [
             confluent_kafka.TopicPartition(
                 *each, at, metadata=committed_metadata(self._client_id, notes.get(each, OffsetNote()))
@@ -470,7 +452,7 @@ class KafkaConsumer:
         ]
 
     def group_metadata(self) -> object:
-        """What a producer needs to commit offsets on this member's behalf."""
+        """Return what a producer needs to commit offsets on this member's behalf."""
         return self._consumer.consumer_group_metadata()
 
     def _call(self, what: str, work: Callable[[], T]) -> T:
@@ -480,8 +462,8 @@ class KafkaConsumer:
             raise meaning(kafka_error(error), self._bootstrap_servers, what) from error
 
     def leave(self) -> None:
-        """librdkafka tells the group of a static member's end when it unsubscribes, and not when it closes; it needs to
-        be polled for that to be sent and answered (measured: the others have everything after 1.1 s)."""
+        """Unsubscribe, and poll until the group has answered. librdkafka tells the group of a static member's end when
+        it unsubscribes, not when it closes. Measured: the others have everything after 1.1 s."""
         if self._given_up or self._closed:
             return
         self._call("unsubscribe", self._consumer.unsubscribe)
@@ -507,7 +489,7 @@ class KafkaConsumer:
         self._raise_deferred()
 
     def _is_owed_an_answer(self) -> bool:
-        """Whether the group has not answered `confirm_membership`, and does not within a second either."""
+        """Return whether the group does not answer `confirm_membership` within a second."""
         until_s = time.monotonic() + _ANSWER_PATIENCE_S
         while self._asked_at_ms is not None and time.monotonic() < until_s:
             self._call("poll", lambda: self._consumer.poll(_LOOK_AGAIN_S))

@@ -1,4 +1,4 @@
-"""What Kafka's errors mean to the rest of Stateline, in one table."""
+"""Translates Kafka's errors into Stateline's, by one table."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _MEANING: dict[int, type[StatelineError]] = {
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
-    """The KafkaError inside an exception of the client."""
+    """Return the KafkaError inside an exception of the client."""
     inner = error.args[0]
     assert isinstance(inner, KafkaError)
     return inner
@@ -98,8 +98,8 @@ def kafka_error(error: KafkaException) -> KafkaError:
 def meaning(
     error: KafkaError, bootstrap_servers: str, what: str, settings: Mapping[str, object] = MappingProxyType({})
 ) -> StatelineError:
-    """The error to raise when `what` failed; `LogUnavailableError` for all that is not in the table. `settings` are
-    values to be named when brokers refuse one."""
+    """Return the error to raise because `what` failed: `LogUnavailableError` for codes outside the table. If brokers
+    refuse one of the `settings`, the message has its value."""
     kind = _MEANING.get(error.code(), LogUnavailableError)
     if kind is LogUnavailableError and error.code() > 0:  # a broker has said so; librdkafka's own are negative
         why = f"{error.str().rstrip(': ')} ({error.name()})".lstrip()
@@ -130,10 +130,8 @@ def meaning(
 
 
 class Login:
-    """Whether brokers refuse a client's login. Calls only time out then: librdkafka tells of it aside.
-
-    One client's; its thread alone uses it.
-    """
+    """Remembers whether brokers refuse a client's login. librdkafka reports that aside, and calls only time out. Only
+    the client's thread uses it."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -141,12 +139,12 @@ class Login:
         self._at_s = 0.0
 
     def note(self, error: KafkaError) -> None:
-        """The client's ``error_cb``. Whatever it is, librdkafka logs it too."""
+        """Serve as the client's ``error_cb``. librdkafka also logs the error."""
         if error.code() in _NO_LOGIN:
             self._refused, self._at_s = error, time.monotonic()
 
     def refusal(self, what: str) -> StatelineError | None:
-        """The error to raise if brokers have refused the login within the last minute, and None otherwise."""
+        """Return the error to raise if brokers refused the login within the last minute, else None."""
         if self._refused is None or time.monotonic() - self._at_s > _LOGIN_REMEMBERED_S:
             return None
         return meaning(self._refused, self._bootstrap_servers, what)

@@ -1,17 +1,19 @@
-"""The offsets that a group has committed on Kafka, asked for by a consumer of the group, which need not have joined it.
+"""Asks brokers for topics by name, and for the offsets that a group has committed.
 
-librdkafka's two other ways fail while a group has no coordinator, as on a broker that has just started: its admin call
-ends the process with a segmentation fault (confluentinc/librdkafka#5040), and a partition that is assigned without an
-offset is never read (confluentinc/librdkafka#5586).
+A consumer of the group asks for its offsets. It need not have joined. librdkafka's two other ways fail while a group
+has no coordinator, as on a broker that has just started: its admin call crashes the process
+(confluentinc/librdkafka#5040), and a partition assigned without an offset is never read (confluentinc/librdkafka#5586).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import TopicMetadata  # confluent_kafka.admin does not export it to type checkers
 
 from stateline.log.interface import OffsetNote
 from stateline.log.kafka_errors import kafka_error, meaning
@@ -51,11 +53,8 @@ def committed_offsets(
     bootstrap_servers: str,
     timeout_s: float,
 ) -> dict[TopicPartition, int]:
-    """The next offset of each of these partitions that has one.
-
-    While a transaction is writing offsets they are waited for: they must not look like "none". Raises
-    `LogUnavailableError` when there is no answer in time.
-    """
+    """Return the next offset of each of these partitions that has one. Waits for a transaction that is writing offsets:
+    they must not look absent. Raises `LogUnavailableError` after `timeout_s`."""
     found = asked_offsets(consumer, group, partitions, bootstrap_servers, timeout_s)
     return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
@@ -67,8 +66,8 @@ def asked_offsets(
     bootstrap_servers: str,
     timeout_s: float,
 ) -> list[confluent_kafka.TopicPartition]:
-    """As `committed_offsets`, with all that was committed of each partition; a consumer that is not read_committed
-    waits for no transaction."""
+    """Return all that was committed for each partition. A consumer that is not read_committed waits for no transaction.
+    Raises `LogUnavailableError` after `timeout_s`."""
     asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
     if not asked:
         return []
@@ -90,3 +89,29 @@ def asked_offsets(
     if errors := [each.error for each in found if each.error is not None]:
         raise meaning(errors[0], bootstrap_servers, what)
     return list(found)
+
+
+_FEW = 8  # more are asked for together: there is a request for one topic, and one for all
+_LONGEST = 249  # of a topic's name: Kafka's `Topic.MAX_NAME_LENGTH`
+
+_LEAST_S = 0.05
+
+NEVER_CREATES = {"allow.auto.create.topics": False}
+"""Every client is made with it: or else a broker may create the topic that it is asked for."""
+
+
+def told_of_topics(
+    client: AdminClient | Producer | Consumer, names: Collection[str] | None, timeout_s: float
+) -> dict[str, TopicMetadata]:
+    """Return the metadata of these topics, or of all topics for None. Absent topics, and those that the login may not
+    see, are left out. The client keeps asking for an absent topic once a second. Up to `_FEW` names are asked for one
+    by one, because the metadata of a large cluster takes megabytes. Raises `KafkaException` if no broker answers within
+    `timeout_s`."""
+    if names is None or len(names) > _FEW:
+        found = client.list_topics(timeout=timeout_s).topics
+    else:
+        found, until_s = {}, time.monotonic() + timeout_s
+        for name in names:
+            if len(name) <= _LONGEST and "\0" not in name:  # librdkafka takes no other one
+                found |= client.list_topics(name, timeout=max(_LEAST_S, until_s - time.monotonic())).topics
+    return {name: topic for name, topic in found.items() if topic.error is None and (names is None or name in names)}

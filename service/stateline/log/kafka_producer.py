@@ -1,7 +1,7 @@
 """The producer over confluent-kafka.
 
-Delivery reports go to one Python function that keeps the last offset per partition and the first error: measured
-at 0.1 to 0.3 microseconds per record, cheap enough to see every record's outcome.
+One Python function takes all delivery reports. It keeps the last offset per partition and the first error, and costs
+0.1 to 0.3 µs per record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from confluent_kafka import KafkaError, KafkaException
 from stateline.log.interface import NO_NOTES, Consumer, Headers, LeftOut, LogRow, OffsetNote
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_topics import told_of_topics
-from stateline.log.kafka_waiting import waiting_is_said, within
-from stateline.log.patience import Patience
+from stateline.log.kafka_offsets import told_of_topics
 from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
+from stateline.log.waiting import Patience, waiting_is_said, within
 from stateline.serde.plain import shown
 from stateline_store import (
     DoesNotExistError,
@@ -34,7 +33,7 @@ from stateline_store import (
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
 _SHORTEST_CALL_S = 1.0  # of a transaction: a shorter one would not see the answer of a broker that is well
-_GRACE_S = 1.0  # how much later than it was told librdkafka may come back
+_GRACE_S = 1.0  # how much later than its timeout librdkafka may return
 _REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
 # Refused for the topic's sake. Of a batch that is too large every record is refused, also those that are not.
 _TOPIC_REFUSED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
@@ -43,21 +42,13 @@ _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payl
 
 
 class KafkaProducer:
-    """See `stateline.log.interface.Producer`. One thread at a time uses it.
-
-    Every call ends: what does not come back is given up, the client with it. librdkafka reads a timestamp of 0 as
-    "now", so a record of 1970's first millisecond is written as the second's.
-
-    Of more than 25 methods because records and transactions share one client, whose state after a failure in the one
-    decides what may be called of the other.
-    """
+    """Implements `stateline.log.interface.Producer`. One thread at a time uses it. Every call ends: a call that does
+    not return is given up with its client. librdkafka reads a timestamp of 0 as "now", so 0 is written as 1 ms. It has
+    more than 25 methods because records and transactions share one client. A failure of one decides which calls of the
+    other are allowed."""
 
     def __init__(
-        self,
-        settings: Mapping[str, object],
-        bootstrap_servers: str,
-        patience: Patience,
-        transactional_id: str | None,
+        self, settings: Mapping[str, object], bootstrap_servers: str, patience: Patience, transactional_id: str | None
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._patience = patience
@@ -85,7 +76,7 @@ class KafkaProducer:
             self._failure = error, f"{message.topic()}-{message.partition()}"
 
     def _is_unexplained(self) -> bool:
-        """Whether no record is known to be lost, but for those that a lost one took along."""
+        """Return whether the only failures so far are records purged along with a lost one."""
         return self._failure is None or self._failure[0].code() in _PURGED
 
     def produce(
@@ -117,14 +108,8 @@ class KafkaProducer:
         self._queue(topic, key, value, partition, timestamp_ms or 1, list(headers) if headers else None)
 
     def produce_all(
-        self,
-        topic: str,
-        partition: int,
-        rows: Sequence[LogRow],
-        last_headers: Headers = (),
-        headers: Headers = (),
+        self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = (), headers: Headers = ()
     ) -> None:
-        """As `Producer.produce_all`: one call into librdkafka for each record, and nothing else."""
         self._partition_count(topic, partition)
         produce, last = self._producer.produce, len(rows) - 1
         every: Any = list(headers) or None
@@ -144,7 +129,7 @@ class KafkaProducer:
                 raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
 
     def _partition_count(self, topic: str, partition: int | None) -> int:
-        """How many the topic has. Raises `DoesNotExistError` when this one is none of them."""
+        """Return the topic's partition count. Raises `DoesNotExistError` if this partition does not exist."""
         count = self._partitions.get(topic)
         if count is None or (partition is not None and partition >= count):
             count = self._partitions[topic] = self._look_up(topic)
@@ -179,7 +164,7 @@ class KafkaProducer:
                 raise self._meaning(error, f"A record for {topic!r} was refused") from error
 
     def _raise_failure_before(self, error: KafkaException) -> None:
-        """A transaction that has lost a record takes no more: raise why that one was refused, reported last."""
+        """Raise why a transaction has lost a record. That record's report comes last."""
         if self._in_transaction and kafka_error(error).code() == KafkaError._STATE:
             deadline = time.monotonic() + _REPORT_TIMEOUT_S
             while self._is_unexplained() and time.monotonic() < deadline:
@@ -187,7 +172,7 @@ class KafkaProducer:
             self._raise_failure()
 
     def _wait_for_room(self) -> None:
-        """Serve delivery reports until the queue is shorter. Raises `LogUnavailableError` when nothing moves."""
+        """Serve delivery reports until the queue is shorter. Raises `LogUnavailableError` if it does not shrink."""
         before, timeout_s = len(self._producer), self._patience.of(CALL_TIMEOUT_S)
         deadline = time.monotonic() + timeout_s
         while len(self._producer) >= before:
@@ -225,9 +210,8 @@ class KafkaProducer:
         return written
 
     def _serve(self, work: Callable[[float], int], timeout_s: float) -> int:
-        """Run what serves delivery reports. A fatal error of the client surfaces here, if need be under a
-        SystemError: a report that is served right after it finds it pending, or loses it.
-        """
+        """Run a call that serves delivery reports. A fatal error of the client surfaces here, perhaps as a
+        SystemError."""
         try:
             return work(timeout_s)
         except KafkaException as error:
@@ -363,7 +347,7 @@ class KafkaProducer:
             self._release()
 
     def _release(self) -> None:
-        """Drop what is queued, then the client, whose own `close` would wait for what cannot be written, for ever."""
+        """Purge the queue, then drop the client. Its own `close` would wait for records that cannot be written."""
         deadline = time.monotonic() + _GRACE_S
         self._producer.purge()
         try:

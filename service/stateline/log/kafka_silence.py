@@ -1,8 +1,7 @@
-"""Partitions that give nothing, not even their end, after a consumer was sent to a new place in them. Pure, but for the
-clock.
+"""Finds partitions that return nothing, not even their end, after a seek. Pure, except for the clock.
 
-librdkafka was seen to leave one unread that was taken while paused and given back. Such a one is sought anew once; then
-its client is done.
+librdkafka was seen to skip a partition that was revoked while paused and assigned again. The consumer seeks once more.
+If that does not help, the client must be replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SILENCE_S = 10.0
 
 
 class SilentPartitions:
-    """Of one consumer, for the thread that uses it: which of its partitions have given nothing since when."""
+    """Tracks since when partitions of one consumer have returned nothing. Its thread alone uses it."""
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, int] = {}  # where to read from, of those that have not given anything since
@@ -28,41 +27,41 @@ class SilentPartitions:
         return bool(self._since_s)
 
     def expect(self, places: Mapping[TopicPartition, int], paused: Collection[TopicPartition]) -> None:
-        """These partitions, and no others, are read from new places."""
+        """Expect these partitions, and no others, to be read from new places."""
         self._places = dict(places)
         self._since_s = dict.fromkeys(self._places.keys() - set(paused), time.monotonic())
         self._sought_anew.clear()
 
     def seek(self, partition: TopicPartition, offset: int, *, is_paused: bool) -> None:
-        """This partition is read from a new place."""
+        """Expect this partition to be read from a new place."""
         self._places[partition] = offset
         if not is_paused:
             self._since_s[partition] = time.monotonic()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is expected of these."""
+        """Expect nothing of these."""
         for partition in partitions:
             self._since_s.pop(partition, None)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Something is expected of these again, if they have given nothing from their place on."""
+        """Expect something again of those that have returned nothing since their seek."""
         self._since_s |= dict.fromkeys(self._places.keys() & set(partitions), time.monotonic())
 
     def hear(self, partition: TopicPartition) -> None:
-        """It has given something, or told its end."""
+        """Note that a record or the end of this partition came."""
         self._since_s.pop(partition, None)
         self._places.pop(partition, None)
         self._sought_anew.discard(partition)
 
     def overdue(self) -> list[TopicPartition]:
-        """Those that have been silent for too long, and from now on for as long again."""
+        """Return the partitions that are silent for too long, and restart their time."""
         now_s = time.monotonic()
         found = [each for each, since_s in self._since_s.items() if now_s - since_s > SILENCE_S]
         self._since_s |= dict.fromkeys(found, now_s)
         return found
 
     def seek_anew(self, partition: TopicPartition) -> int | None:
-        """From where to read it once more, perhaps one of librdkafka's places below 0; None when that was in vain."""
+        """Return where to seek again, perhaps an offset below 0 of librdkafka's. None if that was done already."""
         if partition in self._sought_anew:
             self._since_s.pop(partition)
             return None

@@ -1,4 +1,4 @@
-"""Timestamps of records that are to be written. Pure."""
+"""Checks timestamps of records to be written. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMESTAMPS = range(2**63)
 
 
 def checked_timestamp(given: Any) -> int:
-    """The milliseconds that were given, as an int. Raises `InvalidArgumentError` for what no record can have."""
+    """Return the given milliseconds as an int. Raises `InvalidArgumentError` for a value that no record can have."""
     try:
         found = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:

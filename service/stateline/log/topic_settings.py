@@ -1,5 +1,5 @@
-"""Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"): the embedded log knows their names, refuses any
-other, and has the defaults of those that say what becomes of old records: they are kept.
+"""Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"). The embedded log refuses other names. The defaults below
+keep records for ever.
 """
 
 TOPIC_SETTINGS = frozenset(

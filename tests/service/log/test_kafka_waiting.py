@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stateline.log.kafka_waiting import within
+from stateline.log.waiting import within
 from support.run.patience import HANGING_S
 
 
