@@ -6,7 +6,7 @@ partition, and stores by partition would have the key twice. So that is refused.
 - ``topology.json``, with the counts of the last worker (`stateline.deployment.stores.topology_file`)
 - the store's changelog, which has as many partitions as the topics that it follows
 
-A pipeline's checkpoint has the counts of its tables and results (`stateline.spark.sink.partitions`). If a topic was
+A pipeline's checkpoint has the counts of its tables and results (`stateline.spark.sink.declaration`). If a topic was
 deleted and created again, its id differs, and its tables are rebuilt. Topics without stores may grow.
 """
 

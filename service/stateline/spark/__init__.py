@@ -1,13 +1,10 @@
-"""Pipelines: functions from streaming DataFrames to one, run by Spark into a result topic exactly once.
+"""Pipelines: functions from streaming DataFrames to a DataFrame, which Spark runs into result topics exactly once.
 
     sources    from topics to frames             operators   KTables and their joins, for those functions
     sink       from frames to result topics      drivers     the processes that run pipelines
     reading    stores as DataFrames, and their committed changes as a stream
 
-For the functions: `KTable` and `table_of` (`operators.ktable`), `join_stream_table` and `session_aggregate`
-(`operators.streams`). PySpark is imported when one of them is used first.
-
-For whoever reads stores as DataFrames: `cut`, several of one moment, and `json_value`, a column of JSON text.
+Its public names are in `__all__`. The first use of one imports PySpark.
 """
 
 from __future__ import annotations
@@ -21,16 +18,7 @@ if TYPE_CHECKING:
     from stateline.spark.reading.cut import Cut, cut
     from stateline.spark.reading.json_values import json_value
 
-__all__ = [
-    "Cut",
-    "GroupedKTable",
-    "KTable",
-    "cut",
-    "join_stream_table",
-    "json_value",
-    "session_aggregate",
-    "table_of",
-]
+__all__ = ["Cut", "GroupedKTable", "KTable", "cut", "join_stream_table", "json_value", "session_aggregate", "table_of"]
 
 _PLACES = {
     "Cut": "reading.cut",

@@ -1,7 +1,4 @@
-"""Columns with a meaning of their own: what a pipeline's frames bring, and what its result may say of a row.
-
-All names that begin with ``_`` stay out of the record's value.
-"""
+"""Names of columns with a meaning. Columns whose names begin with ``_`` stay out of the record's value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Spark's Kafka connector: where its jars are, and what is said when there are none.
-
-They are in the folder that ``spark.jars`` names; without that in `JARS`, into which the image's build has fetched them.
-"""
+"""Finds the jars of Spark's Kafka connector, in the folder that ``spark.jars`` names or in `JARS`."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ _ELSEWHERE = ("spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def jar_settings(spark_jars: str | None) -> Mapping[str, str]:
-    """Spark's settings for the jars that ``spark.jars`` names, or those of the default folder.
-
-    Raises `ConfigurationError` for a folder that has none.
-    """
+    """Return Spark's settings for the jars that ``spark.jars`` names, or those of the default folder. Raises
+    `ConfigurationError` for a folder without jars."""
     if spark_jars is not None and ":" in spark_jars:
         return {"spark.jars.packages": spark_jars}
     jars = _jars(spark_jars)
@@ -44,12 +39,8 @@ def jar_settings(spark_jars: str | None) -> Mapping[str, str]:
 
 
 def require_connector(config: Config, log: Log) -> None:
-    """Raise `ConfigurationError`, with a line that fetches it, where pipelines on this log need Spark's Kafka connector
-    and it is missing for certain.
-
-    Reads folders and starts nothing. Where Spark may have it from elsewhere, from Maven or by settings of its own, only
-    Spark can tell.
-    """
+    """Raise `ConfigurationError`, with a command that fetches it, if this log needs Spark's Kafka connector and it is
+    certainly missing. Reads folders only. Jars that Spark gets from Maven or its own settings are not checked."""
     if log.embedded_file is not None or is_submitted() or "PYSPARK_SUBMIT_ARGS" in os.environ:
         return
     if ":" in (config.spark_jars or "") or any(name in config.spark for name in _ELSEWHERE):
@@ -63,7 +54,7 @@ def require_connector(config: Config, log: Log) -> None:
 
 
 def no_connector(spark_jars: str | None = None) -> ConfigurationError:
-    """The error to raise when there is none in this folder, by default in `JARS`."""
+    """Return the error for a folder without the connector, by default `JARS`."""
     folder = Path(spark_jars or JARS).absolute()
     fetch = ["mvn", "-q", "-f", str(_POM), f"-Dspark.version={pyspark.__version__}", "dependency:copy-dependencies"]
     return ConfigurationError(

@@ -1,8 +1,7 @@
-"""Errors of Stateline's sources in one line, where Spark tells of them.
+"""Shows errors of Stateline's sources in one line.
 
-What a Python data source raises Spark puts into an error of its own, with the whole traceback: the sentence that says
-what to do would be the last of thirty lines. Of an error that is meant for the user the traceback says nothing, so it
-is left out; of any other it stays.
+Spark wraps an error of a Python data source with its traceback of thirty lines. A `StatelineError` tells the user what
+to do, so its traceback is left out. Other errors keep theirs.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """What Spark calls of a source, as a block or a decorator: a `StatelineError` from in there comes to the user as
-    ``stateline_store.errors.…: …`` without a traceback. In processes of Spark's alone; others see it as it is."""
+    """Run a block or a decorated function that Spark calls in a source. A `StatelineError` then reaches the user as
+    ``stateline_store.errors.…: …`` without a traceback. Only Spark's own processes are affected."""
     try:
         yield
     except StatelineError:

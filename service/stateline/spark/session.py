@@ -1,15 +1,16 @@
-"""The Spark session that pipelines run in: small, quiet, and quick to start.
+"""Starts and ends the Spark session of pipelines: small, quiet, and quick to start.
 
-The settings are those that measured best on one machine (two cores, PySpark 4.2, Java 17). Whatever the
-configuration passes on under ``spark.*`` wins over them.
+The settings measured best on one machine (two cores, PySpark 4.2, Java 17). ``spark.*`` settings of the configuration
+win over them. A **class archive** (JEP 350) keeps the JVM's parsed classes (150 MB) and halves the start time.
+`record_class_archive` writes one in about 20 s. Nothing depends on it, and the JVM ignores a stale one.
+`stateline.spark.drivers.class_archive` has drivers record it.
 
-A **class archive** (JEP 350) keeps the JVM's parsed classes (150 MB): a session starts in half the time.
-`record_class_archive` writes one, which takes about 20 s; nothing depends on it, and the JVM ignores a
-stale one. `stateline.spark.drivers.class_archive` has drivers do that.
+Under ``spark-submit`` the JVM already runs with its master, memory, addresses, Java options and settings, and keeps
+them. On a cluster (a master other than ``local``) addresses and the way to write checkpoints are Spark's own, too.
 
-Under ``spark-submit`` the JVM is there already, and what it was started with stays as it is: master, memory, addresses,
-Java's options, and every setting that was given to it. On a cluster (a master that is not ``local``) addresses and the
-way in which checkpoints are written are Spark's own, too.
+Pipelines need Spark's classic session, with the driver's JVM in reach. The JVM reads and writes checkpoints on HDFS or
+in object stores, has the query's id of a micro-batch, and lets executors send rows to the driver. Spark Connect offers
+none of these.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from pyspark.util import default_api_mode
 
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.checkpoint_location import is_url
 from stateline.processes.machine import is_submitted
-from stateline.spark.classic import refuse_connect
 from stateline.spark.connector import jar_settings
 from stateline_store import ConfigurationError
 
@@ -79,12 +80,10 @@ _JAVA_PACKAGE = "openjdk-17-jre-headless"
 
 
 def spark_session(config: Config, *, class_archive: Path | None = None) -> SparkSession:
-    """The process's Spark session, started if there is none. `close_session` ends it.
-
-    `class_archive` is used if it exists, by default ``<state.dir>/.cache/spark-<version>.jsa``.
-    Raises `ConfigurationError` when Java is missing, when ``spark.jars`` names a folder without jars, when Spark
-    Connect is asked for, or when the JVM refuses these settings.
-    """
+    """Return the process's Spark session, and start it if there is none. `close_session` ends it. `class_archive` is
+    used if it exists, by default ``<state.dir>/.cache/spark-<version>.jsa``. Raises `ConfigurationError` if Java is
+    missing, ``spark.jars`` names a folder without jars, Spark Connect is asked for, or the JVM refuses these
+    settings."""
     refuse_connect(config.spark)
     if is_submitted():
         return _start_submitted(config)
@@ -94,12 +93,12 @@ def spark_session(config: Config, *, class_archive: Path | None = None) -> Spark
 
 
 def is_local(master: str) -> bool:
-    """Whether this Spark master runs everything in the driver's JVM."""
+    """Return whether this Spark master runs everything in the driver's JVM."""
     return master.split("[")[0] == "local"
 
 
 def _start_submitted(config: Config) -> SparkSession:
-    """The session of ``spark-submit``'s JVM: whatever that was given wins over the settings here."""
+    """Return the session of ``spark-submit``'s JVM. Its settings win over those here."""
     SparkContext._ensure_initialized()
     given = SparkConf(_jvm=SparkContext._jvm)
     master = given.get("spark.master") or config.spark_master
@@ -127,9 +126,9 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
 
 
 def local_python() -> str:
-    """What Spark's own Python processes run on this machine, of a JVM that is not started yet: where PySpark is
-    installed beside this interpreter, a script that runs it without Spark's zip. Sets the script's variable in
-    `os.environ`, which the JVM hands on."""
+    """Return the program for Spark's Python processes on this machine, for a JVM that is not started yet. If PySpark is
+    installed beside this interpreter, it is a script that runs the interpreter without Spark's zip. Sets the script's
+    variable in `os.environ`, which the JVM passes on."""
     is_installed = Path(pyspark.__file__).is_relative_to(sys.prefix)
     if not is_installed or SparkContext._gateway is not None or not os.access(_LOCAL_PYTHON, os.X_OK):
         return sys.executable
@@ -144,21 +143,14 @@ def _session(config: Config, settings: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     session = builder.getOrCreate()
-    # It prints a traceback when its connection ends, which it does with each session.
-    session.sparkContext._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign]
+    # It would print a traceback when its connection ends, with each session.
+    session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return session
 
 
-def _say_nothing(request: object, client_address: object) -> None:
-    """Of a connection that ended."""
-
-
 def record_class_archive(config: Config, archive: Path) -> None:
-    """Write the class archive of a session that ran a small query and a small stream. In a process that has no session
-    yet.
-
-    Appears at once or not at all. It fits this version of Spark and of Java only.
-    """
+    """Write the class archive of a session that ran a small query and a small stream. Run it in a process without a
+    session. The file appears whole or not at all, and fits this version of Spark and Java only."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.resolve().with_name(f"{archive.name}.{os.getpid()}")
     session = _start(config, session_settings(config, f'"-XX:ArchiveClassesAtExit={unfinished}"'))
@@ -171,7 +163,7 @@ def record_class_archive(config: Config, archive: Path) -> None:
 
 
 def _stream_a_little(session: SparkSession, scratch: str) -> None:
-    """What most pipelines do: read, aggregate, join, hand on to Python."""
+    """Do the work of most pipelines: read, aggregate, join, pass rows to Python."""
     session.range(100).selectExpr("id % 7 AS key", "now() AS at").write.parquet(f"{scratch}/rows")
     rows = session.readStream.schema("key bigint, at timestamp").parquet(f"{scratch}/rows")
     counted = (
@@ -186,13 +178,14 @@ def _take(frame: DataFrame, batch_id: int) -> None:
 
 
 def session_settings(config: Config, java_option: str = "") -> dict[str, str]:
-    """Spark's settings that follow from the configuration. Reads the folder of jars, changes nothing."""
+    """Return Spark's settings for the configuration. Reads the folder of jars, changes nothing."""
     settings = {**_SETTINGS, **jar_settings(config.spark_jars)}
     if is_local(config.spark_master):
         settings |= _LOCAL_SETTINGS
         if is_url(config.pipeline_checkpoint_location or ""):
             del settings[_CHECKPOINT_FILES]  # Spark knows how other file systems are written to
-    settings["spark.executorEnv.PYTHONPATH"] = _module_path()
+    entries = (Path(entry) for entry in sys.path)  # so that Spark's Python workers find the user's modules
+    settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(str(each.resolve()) for each in entries if each.is_dir())
     settings.update(config.spark)
     options = f"{_JAVA_OPTIONS} {java_option} {settings.get('spark.driver.extraJavaOptions', '')}"
     settings["spark.driver.extraJavaOptions"] = options.strip()
@@ -200,8 +193,8 @@ def session_settings(config: Config, java_option: str = "") -> dict[str, str]:
 
 
 def close_session(session: SparkSession, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Stop Spark and wait until its JVM is gone, so that nothing of it writes any more. One that has ended already, or
-    that is ``spark-submit``'s, is left to itself."""
+    """Stop Spark and wait until its JVM has ended, so that it writes no more. A JVM that has ended, or is
+    ``spark-submit``'s, is left alone."""
     gateway = session.sparkContext._gateway
     with suppress(Py4JError, OSError):  # of a JVM that is gone
         session.stop()
@@ -222,13 +215,12 @@ def close_session(session: SparkSession, timeout_s: float = _EXIT_TIMEOUT_S) -> 
 
 
 def java_program() -> str | None:
-    """The path of the `java` that Spark will start; None when there is none."""
+    """Return the path of the `java` that Spark will start, or None."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home) / "bin") if home else None)
 
 
 def _java() -> str:
-    """As `java_program`. Raises `ConfigurationError` when there is none."""
     java = java_program()
     if java is None:
         home = os.environ.get("JAVA_HOME")
@@ -240,11 +232,32 @@ def _java() -> str:
     return java
 
 
-def _module_path() -> str:
-    """This process's module path, so that Spark's Python workers find the user's modules."""
-    return os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if Path(entry).is_dir())
-
-
 def default_class_archive(config: Config) -> Path:
-    """Where `spark_session` looks for the class archive."""
+    """Return where `spark_session` looks for the class archive."""
     return config.state_dir / ".cache" / f"spark-{pyspark.__version__}.jsa"
+
+
+def refuse_connect(settings: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` if Spark, with these settings and this environment, would make a Spark Connect
+    session. Starts nothing."""
+    named = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if name in os.environ]
+    named += [name for name in ("spark.remote",) if name in settings]
+    default = os.environ.get("SPARK_API_MODE", default_api_mode())  # as Spark's own builder
+    if settings.get("spark.api.mode", default).lower() == "connect":
+        named.append(
+            "spark.api.mode=connect, or what has set it (SPARK_API_MODE, SPARK_CONNECT_MODE, pyspark_connect),"
+        )
+    if named:
+        raise ConfigurationError(
+            f"Pipelines run in Spark's classic session, but {named[0]} selects Spark Connect. Unset it for pipelines. "
+            'Spark Connect can read stores: format("stateline") and stateline.spark.cut.'
+        )
+
+
+def require_classic(session: SparkSession) -> None:
+    """Raise `ConfigurationError` for a session of Spark Connect."""
+    if not isinstance(session, SparkSession):
+        raise ConfigurationError(
+            "Pipelines run in Spark's classic session, but this session is of Spark Connect. Leave it out: they "
+            'start their own. Spark Connect can read stores: format("stateline") and stateline.spark.cut.'
+        )

@@ -1,8 +1,8 @@
-"""Pipelines under ``spark-submit``: the script that it runs, which is ``stateline pipeline`` under another name.
+"""The script for ``spark-submit``: ``stateline pipeline`` under another name.
 
     spark-submit --master spark://host:7077 "$(python -m stateline.spark.submit --path)" flights:app delays
 
-Arguments and settings are those of ``stateline pipeline``; all pipelines run in this one driver.
+Arguments and settings are those of ``stateline pipeline``. All pipelines run in this one driver.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    """Run the pipelines, or say where this script is; ends with the exit code of ``stateline pipeline``."""
+    """Run the pipelines, or print this script's path. Exits with the code of ``stateline pipeline``."""
     if arguments == ["--path"]:
         sys.stdout.write(f"{os.path.abspath(__file__)}\n")
         return

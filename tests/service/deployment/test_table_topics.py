@@ -16,7 +16,7 @@ from stateline.config.loading import load_config
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.dsl.app import App
 from stateline.log import Log, NewTopic, open_log
-from stateline.spark.drivers.table_warnings import warn_of_tables
+from stateline.spark.drivers.topics import warn_of_tables
 from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline_store import TopicPartition
 from support.kafka.shared_broker import SharedBroker

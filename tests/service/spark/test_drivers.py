@@ -30,7 +30,7 @@ from stateline.spark.drivers.root_cause import kind_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.sink.checkpoint import Ends, ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder, LocalFolder
-from stateline.spark.sink.newest_markers import newest_markers
+from stateline.spark.sink.topic_records import newest_markers
 from stateline_store import DoesNotExistError, LockedError, StatelineError, TaskLock, TopologyError
 from support.run.patience import HANGING_S
 

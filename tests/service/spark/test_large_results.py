@@ -27,12 +27,11 @@ from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
 from stateline.spark.sink import large_results, receiving, strangers
 from stateline.spark.sink.encoding import encoded_rows
-from stateline.spark.sink.epoch_writer import EpochRows, EpochWriter, TransactionTimeouts
+from stateline.spark.sink.epoch_writer import EpochRows, EpochWriter, StepClock, TransactionTimeouts
 from stateline.spark.sink.large_results import LargeResult, records_of
 from stateline.spark.sink.receiving import EncodedRows, RowFile, RowReceiver
 from stateline.spark.sink.result_records import ENCODED, RecordParts, result_records
 from stateline.spark.sink.sending import WELCOME, SendRows, Sent, for_executors
-from stateline.spark.sink.written import StepClock
 from stateline_store import (
     ConfigurationError,
     DamagedDataError,

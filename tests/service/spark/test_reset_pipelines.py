@@ -92,7 +92,7 @@ def test_checkpoints_at_urls_are_deleted_by_a_session_of_their_own(config: Confi
     (tmp_path / "far/checkpoint/offsets").mkdir(parents=True)
     program = (
         "import sys; from stateline.config.loading import load_config; "
-        "from stateline.spark.drivers.deleted_checkpoints import delete_checkpoints; "
+        "from stateline.spark.sink.checkpoint_folder import delete_checkpoints; "
         "delete_checkpoints(load_config('flights', overrides=sys.argv[2:]), [sys.argv[1]])"
     )
     url = f"file://{tmp_path}/far/checkpoint"

@@ -32,8 +32,8 @@ from stateline.spark.sink import large_results
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.spark.sink.epoch_sink import EpochSink
+from stateline.spark.sink.epoch_writer import BatchResult
 from stateline.spark.sink.receiving import RowReceiver
-from stateline.spark.sink.written import BatchResult
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, drain, until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stateline.spark.drivers.start_turns import in_turn
+from stateline.spark.drivers.process import in_turn
 from stateline_store import TaskLock
 from support.run.patience import HANGING_S
 
@@ -91,6 +91,6 @@ def test_a_driver_that_is_told_to_stop_waits_no_longer(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_hangs_keeps_the_others_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateline.spark.drivers.start_turns._PATIENCE_S", 0.3)
+    monkeypatch.setattr("stateline.spark.drivers.process._PATIENCE_S", 0.3)
     with in_turn(tmp_path, threading.Event(), 1), in_turn(tmp_path, threading.Event(), 1):
         pass

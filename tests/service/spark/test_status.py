@@ -14,7 +14,7 @@ from stateline.deployment.pipelines.status import MOST_BYTES, PipelineStatus, re
 from stateline.spark.drivers.status import StatusFile, StatusListener, lag_of
 from stateline.spark.sink.checkpoint import claim, keep_declaration
 from stateline.spark.sink.checkpoint_folder import LocalFolder
-from stateline.spark.sink.written import BatchResult
+from stateline.spark.sink.epoch_writer import BatchResult
 
 QUERY = "8a5c0f1e-5d0b-4c6f-9d6c-0d7a3a3a9f10"
 

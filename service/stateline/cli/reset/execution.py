@@ -157,7 +157,7 @@ class Execution:
             if not is_url(place):
                 delete_checkpoint(Path(place))
         if urls := [place for place in places if is_url(place)]:
-            from stateline.spark.drivers.deleted_checkpoints import delete_checkpoints
+            from stateline.spark.sink.checkpoint_folder import delete_checkpoints
 
             delete_checkpoints(self._config, [f"{place}/checkpoint" for place in urls])
 

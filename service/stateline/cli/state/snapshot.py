@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateline.cli.target import word_of
 from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest, segment
-from stateline.spark.reading.pinned import pinned
+from stateline.spark.reading.lease import pinned
 from stateline.spark.reading.source_options import read_server
 from stateline_store.errors import InvalidArgumentError
 

@@ -2,9 +2,9 @@
 
     python -m stateline.spark.drivers.class_archive APPLICATION STATE_DIR
 
-That takes a JVM of its own, some 20 s of a processor that nobody else wants, and 600 MB of memory meanwhile. So a
-driver begins it some time after its start, at the lowest priority, and gives up when it is told to stop; the next one
-tries again. Until then sessions start slower, and nothing else.
+Recording runs a second JVM at the lowest priority, for about 20 s of processor time and 600 MB of memory. A driver
+starts it 60 s after its own start, and stops it when the driver stops. The next driver tries again. Without an archive,
+sessions start slower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOK_INTERVAL_S = 0.5
 
 @contextmanager
 def recording_class_archive(config: Config, *, delay_s: float = _DELAY_S) -> Iterator[None]:
-    """While the block runs, record the archive that `spark_session` looks for, unless there is one that fits."""
+    """While the block runs, record the archive that `spark_session` looks for, unless a current one exists."""
     archive = default_class_archive(config)
     if is_submitted() or is_current(archive):
         yield
@@ -54,7 +54,7 @@ def recording_class_archive(config: Config, *, delay_s: float = _DELAY_S) -> Ite
 
 
 def is_current(archive: Path) -> bool:
-    """Whether there is an archive, and Java and Spark were installed before it was made."""
+    """Return whether the archive is newer than the installed Java and Spark."""
     java = java_program()
     if java is None or not archive.exists():
         return False

@@ -1,4 +1,4 @@
-"""Has a driver wait until its pipelines are this node's, where another could run them, and end when they are not."""
+"""Makes a driver wait for the leases of its pipelines, and end when it loses one."""
 
 from __future__ import annotations
 
@@ -27,35 +27,29 @@ _logger = logging.getLogger(__name__)
 def leased(
     pipelines: Sequence[Pipeline], config: Config, log: Log, stopping: Stopping, *, available_now: bool
 ) -> Iterator[Callable[[], bool]]:
-    """Run the block when no other node can run these pipelines, or `stopping` is set; it gets what says whether that is
-    still so. Where they cannot move, that is at once, and for good.
-
-    The driver ends, with its JVM, when it loses one. Raises `LockedError` when another node runs one of them and this
-    is `available_now`, and what the log raises that waiting does not mend.
-    """
+    """Run the block once this node has the lease of each pipeline, or `stopping` is set. It gets a function that says
+    whether all leases still hold. Pipelines that cannot move need no lease. If a lease is lost, the driver ends with
+    its JVM. With `available_now`, raises `LockedError` if another node runs one of them. Raises errors of the log that
+    do not pass."""
     if not config.pipelines_move:
         yield lambda: True
         return
     leases: list[PipelineLease] = []
     with ExitStack() as held:
         for name in sorted(pipeline.name for pipeline in pipelines):  # in order: no two wait for each other
-            lease = held.enter_context(closing(_lease(config, log, name, stopping)))
-            leases.append(lease)
+            drain = pipeline_drain_path(pipeline_directory(config, name))
+            lease = PipelineLease(log, config, name, lost=_end_driver, is_drained=drain.exists, give_up=stopping.set)
+            leases.append(held.enter_context(closing(lease)))
             _wait(lease, config, name, stopping, available_now=available_now)
         yield lambda: all(lease.holds for lease in leases)
 
 
 def begin_anew(pipelines: Sequence[Pipeline], config: Config) -> None:
-    """A driver has been started: what was drained takes part again."""
+    """Delete the drain requests of these pipelines: a started driver takes part again."""
     for pipeline in pipelines:
         directory = pipeline_directory(config, pipeline.name)
         make_directory(directory)
         pipeline_drain_path(directory).unlink(missing_ok=True)
-
-
-def _lease(config: Config, log: Log, name: str, stopping: Stopping) -> PipelineLease:
-    drain = pipeline_drain_path(pipeline_directory(config, name))
-    return PipelineLease(log, config, name, lost=_end_driver, is_drained=drain.exists, give_up=stopping.set)
 
 
 def _wait(lease: PipelineLease, config: Config, name: str, stopping: Stopping, *, available_now: bool) -> None:
@@ -75,7 +69,7 @@ def _wait(lease: PipelineLease, config: Config, name: str, stopping: Stopping, *
 
 
 def _forget_status(config: Config, name: str) -> None:
-    """That of a driver of before: how far the pipeline is, the other node tells."""
+    """Delete the status of an earlier driver. The node that runs the pipeline reports it."""
     directory = pipeline_directory(config, name)
     with suppress(LockedError):
         lock = pipeline_lock(directory)
@@ -84,8 +78,8 @@ def _forget_status(config: Config, name: str) -> None:
 
 
 def _end_driver(why: str) -> None:
-    """At once, without what a stop in order does: its JVM must not write any more. (That of ``spark-submit``, which has
-    started this process, ends with it; what it writes until then is fenced like all else.)"""
+    """End the driver at once, without an orderly stop: its JVM must write no more. A ``spark-submit`` JVM, which
+    started this process, ends with it. Its writes until then are fenced."""
     kill_descendants()
     _logger.error("%s The driver ends, and waits for its turn when it is started again.", why)
     os._exit(1)

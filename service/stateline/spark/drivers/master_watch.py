@@ -1,9 +1,8 @@
-"""Ends a driver that has lost its cluster: the masters of a standalone cluster, and with them all executors.
+"""Ends a driver that has lost its standalone cluster: all masters and all executors.
 
-Spark itself waits for ever that a master comes back (`StandaloneAppClient.onDisconnected`), which one with recovery
-does: it tells its applications that it is there. Executors go on without a master, and so does the driver. With neither
-for as long as Spark waits for anybody (``spark.network.timeout``), the driver ends. Other kinds of clusters end their
-drivers themselves.
+Spark waits for ever for a master to return (`StandaloneAppClient.onDisconnected`), because a master with recovery does.
+Executors and the driver work without one. If both are gone for ``spark.network.timeout``, the driver ends. Other kinds
+of clusters end their drivers themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _CONNECT_S = 2.0
 
 @contextmanager
 def watched_master(session: SparkSession, lost: Callable[[str], None]) -> Iterator[None]:
-    """While the block runs, look whether the session's cluster is there; call `lost` once, on another thread, with what
-    is wrong. Nothing is watched on what is no standalone cluster."""
+    """While the block runs, watch the session's cluster. Call `lost` once, on another thread, with the reason. Only
+    standalone clusters are watched."""
     master = session.sparkContext.master or ""
     if not master.startswith(_STANDALONE):
         yield
@@ -41,11 +40,13 @@ def watched_master(session: SparkSession, lost: Callable[[str], None]) -> Iterat
 
 
 def _watch(session: SparkSession, master: str, lost: Callable[[str], None], ended: threading.Event) -> None:
-    patience_s = _patience_s(session)
+    context = session.sparkContext._jsc.sc()
+    patience_s = float(context.conf().getTimeAsSeconds("spark.network.timeout", "120s"))
     seen_s = time.monotonic()
     while not ended.wait(min(_LOOK_S, patience_s / 3)):
         try:
-            is_there = _executors(session) > 0 or any(map(_answers, masters(master)))
+            executors = int(context.getExecutorMemoryStatus().size()) - 1  # Spark counts the driver too
+            is_there = executors > 0 or any(map(_answers, masters(master)))
         except (Py4JError, OSError, AttributeError):
             return  # Spark has ended, which the pipelines notice themselves
         now_s = time.monotonic()
@@ -57,7 +58,7 @@ def _watch(session: SparkSession, master: str, lost: Callable[[str], None], ende
 
 
 def masters(master: str) -> list[tuple[str, int]]:
-    """Hosts and ports in ``spark://host:port,host:port``."""
+    """Return hosts and ports of ``spark://host:port,host:port``."""
     places = [place.rpartition(":") for place in master.removeprefix(_STANDALONE).split(",")]
     return [(host.strip("[]"), int(port)) for host, _, port in places]
 
@@ -68,12 +69,3 @@ def _answers(place: tuple[str, int]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _executors(session: SparkSession) -> int:
-    """How many there are; Spark counts the driver among them."""
-    return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
-
-
-def _patience_s(session: SparkSession) -> float:
-    return float(session.sparkContext._jsc.sc().conf().getTimeAsSeconds("spark.network.timeout", "120s"))

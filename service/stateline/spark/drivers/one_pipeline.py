@@ -1,10 +1,9 @@
-"""Run one pipeline: from its topics through the user's function into its result topic, until told to stop.
+"""Runs one pipeline, from its topics through the user's function into its result topics, until it is stopped.
 
-Files, all below ``<state.dir>/<application.id>/pipelines/<name>/``: ``checkpoint`` is Spark's; ``.lock``
-belongs to the driver process, ``.spark-lock`` to its JVM, which can outlive a killed driver by a moment and
-is the one that writes the checkpoint; ``status.json`` says how far the pipeline is (see `drivers.status`).
-With ``pipeline.checkpoint.location`` the checkpoint, and it alone, is below that instead: locks and status are about
-processes of this machine, and one that has stopped would not let go of a lock that others wait for.
+Files in ``<state.dir>/<application.id>/pipelines/<name>/``: ``checkpoint`` is Spark's. ``.lock`` is the driver's lock.
+``.spark-lock`` is the lock of its JVM, which writes the checkpoint and can outlive a killed driver briefly.
+``status.json`` is the status (`drivers.status`). With ``pipeline.checkpoint.location`` only the checkpoint is
+elsewhere: locks and status describe processes of this machine.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is bein
 
 
 def pipeline_of(app: App, name: str) -> Pipeline:
-    """The pipeline of this name. Raises `DoesNotExistError` when there is none."""
+    """Return the pipeline of this name. Raises `DoesNotExistError` if there is none."""
     pipelines = app.topology().pipelines
     if name not in pipelines:
         known = ", ".join(pipelines) or "none"
@@ -60,32 +59,32 @@ def pipeline_of(app: App, name: str) -> Pipeline:
 
 
 def pipeline_directory(config: Config, name: str) -> Path:
-    """Where the pipeline's files are."""
     return pipelines_directory(config.state_dir.resolve(), config.application_id) / name
 
 
 def pipeline_checkpoint(session: SparkSession, config: Config, name: str) -> CheckpointFolder:
-    """The pipeline's checkpoint, which other nodes may reach too (``pipeline.checkpoint.location``)."""
+    """Return the pipeline's checkpoint. Other nodes may reach it too (``pipeline.checkpoint.location``)."""
     place = config.pipeline_checkpoint_location or str(config.state_dir.resolve())
     return checkpoint_folder(session, f"{place}/{config.application_id}/pipelines/{name}/checkpoint")
 
 
 def row_receiver(session: SparkSession, directory: Path, port: int = 0) -> RowReceiver:
-    """What executors send a pipeline's results to: where they reach the driver as well. As `RowReceiver`."""
+    """Return a receiver for results, at the addresses where executors reach the driver. Raises the errors of
+    `RowReceiver`."""
     given = session.sparkContext.getConf()
     host = given.get("spark.driver.host") or "127.0.0.1"
     return RowReceiver(given.get("spark.driver.bindAddress") or host, host, directory, port=port)
 
 
 def message_of(error: BaseException) -> str:
-    """The error in one line; with its type, unless it is one of Stateline's."""
+    """Return the error in one line, with its type unless it is one of Stateline's."""
     text = " ".join(str(error).split())
     return text if isinstance(error, StatelineError) else f"{type(error).__name__}: {text or 'no message'}"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What one run of a pipeline by this process needs. The pipeline's lock is the caller's."""
+    """One run of a pipeline by this process. The caller holds the pipeline's lock."""
 
     pipeline: Pipeline
     config: Config
@@ -107,22 +106,18 @@ class PipelineRun:
     def until(
         self, stopping: threading.Event, *, available_now: bool = False, progress: Progress | None = None
     ) -> None:
-        """Run it, on this thread, until `stopping` is set or the query ends.
+        """Run it on this thread until `stopping` is set or the query ends.
 
-        `progress` is called after each micro-batch, on another thread; without it, progress is logged. Raises
-        `TopologyError` for a pipeline that cannot run, `RecordError` for a record that cannot be read or written, what
-        the sink raised, or `StatelineError` with the query's root cause. The result topic then holds whole
-        micro-batches, and the next run goes on behind the last one.
+        `progress` is called after each micro-batch, on another thread. Without it, progress is logged. Raises
+        `TopologyError` for a pipeline that cannot run, `RecordError` for a record that cannot be read or written, the
+        sink's errors, or `StatelineError` with the query's root cause. The result topics then hold whole micro-batches,
+        and the next run continues after the last one.
         """
-        with jvm_lock(self.frames.session, self.directory / ".spark-lock"):
-            self._run(stopping, available_now, progress or log_progress)
-
-    def _run(self, stopping: threading.Event, available_now: bool, progress: Progress) -> None:
-        with ExitStack() as start:
+        with jvm_lock(self.frames.session, self.directory / ".spark-lock"), ExitStack() as start:
             start.callback(self.has_started)
             start.enter_context(self.starts)
             if not stopping.is_set():
-                self._run_query(stopping, available_now, progress, start.close)
+                self._run_query(stopping, available_now, progress or log_progress, start.close)
 
     def _run_query(
         self, stopping: threading.Event, available_now: bool, progress: Progress, has_started: Callable[[], None]
@@ -154,7 +149,7 @@ class PipelineRun:
             streams.removeListener(listener)
 
     def _begin(self) -> None:
-        """Of a micro-batch, on the thread that runs its jobs."""
+        """Start a micro-batch, on the thread that runs its jobs."""
         self.frames.settle_statics(self.log, self.pipeline.static)
         if self.status.now.state == "waiting":
             self.status.change(state="running")
@@ -179,14 +174,12 @@ class PipelineRun:
 
 
 class BatchGate:
-    """Between Spark and the sink, so that a stop comes between two micro-batches.
-
-    Stopped in the middle of one, Spark looks through the whole text of the failure that it caused itself, with a
-    regular expression that ends in a StackOverflowError for long texts.
-    """
+    """Stands between Spark and the sink, so that a stop comes between two micro-batches. If Spark is stopped within
+    one, it searches the text of the resulting failure with a regular expression that overflows the stack for long
+    texts."""
 
     def __init__(self, sink: Callable[[DataFrame, int], None], begins: Callable[[], None] = lambda: None) -> None:
-        """`begins` is called when a micro-batch begins."""
+        """`begins` is called at the start of each micro-batch."""
         self._sink, self._begins = sink, begins
         self._shut = False
         self._writing = threading.Lock()  # held while the sink writes, on Spark's thread
@@ -199,7 +192,7 @@ class BatchGate:
             self._sink(frame, batch_id)
 
     def shut(self, timeout_s: float) -> None:
-        """No micro-batch is written from now on. Waits for the one that is."""
+        """Write no further micro-batch, and wait for the current one."""
         self._shut = True
         if self._writing.acquire(timeout=timeout_s):
             self._writing.release()
@@ -232,13 +225,13 @@ def _result_frame(pipeline: Pipeline, frames: TopicFrames) -> DataFrame:
 
 
 def _observed(result: DataFrame) -> DataFrame:
-    """The same rows, counted for whoever listens to the query: its sink tells Spark of no rows."""
+    """Return the same rows, counted for listeners of the query: the sink reports no rows to Spark."""
     deleted = F.coalesce(F.col(DELETED), F.lit(False)) if DELETED in result.columns else F.lit(False)
     return result.observe(RESULT, F.count(F.lit(1)).alias("rows"), F.count_if(deleted).alias("tombstones"))
 
 
 def _wait(query: StreamingQuery, gate: BatchGate, stopping: threading.Event) -> None:
-    """Until the query ends by itself, or is told to; a micro-batch that its sink writes is finished then."""
+    """Wait until the query ends or must stop. A stop lets the sink finish its micro-batch."""
     while query.isActive and not stopping.wait(LOOK_INTERVAL_S):
         pass
     if query.isActive:
@@ -254,5 +247,7 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
     if query.exception() is not None:
         cause = root_cause(query, sink.failure)
         if is_of_other_state(cause):
-            raise TopologyError(f"Pipeline {name!r} cannot go on from its checkpoint: {cause} {sink.after_a_change}")
+            raise TopologyError(
+                f"Pipeline {name!r} cannot go on from its checkpoint: {cause} {sink.identity.after_a_change}"
+            )
         raise kind_of(cause)(f"Pipeline {name!r} failed: {sentence_of(cause)}") from sink.failure

@@ -1,4 +1,9 @@
-"""What a driver is as a process: its signals, its session's start, and the lock that its JVM holds."""
+"""The driver as a process: its signals, the start of its session, and its locks.
+
+Only as many drivers of a state directory start Spark at once as there are processors. The first ones then run while the
+others wait. A starting driver locks one of ``<application.id>/.pipeline-starts-<n>``. Linux releases it if the driver
+dies.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -17,8 +22,7 @@ from pyspark.sql import SparkSession
 
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.status import lock_path
-from stateline.spark.classic import require_classic
-from stateline.spark.session import close_session, spark_session
+from stateline.spark.session import close_session, require_classic, spark_session
 from stateline_store import LockedError
 from stateline_store.files.directory import TaskLock
 
@@ -29,18 +33,18 @@ _LOCK_ATTEMPTS = 5  # a server that looks whether the pipeline runs has the lock
 
 
 class Stopping(threading.Event):
-    """Set when a driver is to stop, in order. `by_signal`: its process is to end, too."""
+    """Set when a driver must stop in order. `by_signal`: its process must end too."""
 
     by_signal = False
 
     def tell(self) -> None:
-        """For handlers of signals."""
+        """Set it, from a signal handler."""
         self.by_signal = True
         self.set()
 
 
 def pipeline_lock(directory: Path) -> TaskLock:
-    """The driver's own lock of a pipeline's directory. Raises `LockedError` while another driver has it."""
+    """Take the driver's lock of a pipeline's directory. Raises `LockedError` while another driver has it."""
     for _ in range(_LOCK_ATTEMPTS - 1):
         try:
             return TaskLock(lock_path(directory))
@@ -53,10 +57,8 @@ def pipeline_lock(directory: Path) -> TaskLock:
 def driver_session(
     config: Config, stopping: Stopping, session: SparkSession | None = None
 ) -> Iterator[SparkSession | None]:
-    """The caller's session, or one that is started here and ended with the block; None when `stopping` was set first.
-
-    Raises as `spark_session` does, and `ConfigurationError` for a session of Spark Connect.
-    """
+    """Yield the caller's session, or one that lasts as long as the block. None if `stopping` was set first. Raises the
+    errors of `spark_session`, and `ConfigurationError` for a session of Spark Connect."""
     if session is not None:
         require_classic(session)
         yield None if stopping.is_set() else session
@@ -76,7 +78,7 @@ def driver_session(
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stopping]:
-    """Set by SIGTERM and SIGINT while the block runs; never set off the main thread."""
+    """Yield an event that SIGTERM and SIGINT set while the block runs. Signals are handled on the main thread only."""
     stopping = Stopping()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handle_signals(stopping)
@@ -89,7 +91,7 @@ def stop_on_signals() -> Iterator[Stopping]:
 
 
 def handle_signals(stopping: Stopping) -> None:
-    """Let SIGTERM and SIGINT set it from now on; does nothing off the main thread."""
+    """Let SIGTERM and SIGINT set the event from now on. Does nothing off the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.tell()
@@ -100,15 +102,13 @@ def handle_signals(stopping: Stopping) -> None:
 
 
 class _StoppedEarly(BaseException):
-    """Raised by a signal while Spark starts. No `Exception`, so that nobody on the way takes it for a failure."""
+    """Raised by a signal while Spark starts. Not an `Exception`, so that nobody handles it as a failure."""
 
 
 @contextmanager
 def _interruptible(stopping: Stopping) -> Iterator[None]:
-    """Let a signal end the block, which only starts Spark, at once: that takes 3 to 15 s, and nothing is written yet.
-
-    Its JVM is killed: left in the middle of its start it would never end.
-    """
+    """Let a signal end the block, which only starts Spark, at once. A start takes 3 to 15 s and writes nothing. The JVM
+    is killed: interrupted in its start it would never end."""
     armed, others = threading.current_thread() is threading.main_thread(), descendants()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -132,11 +132,9 @@ def _interruptible(stopping: Stopping) -> Iterator[None]:
 
 
 def kill_jvm(spare: Collection[int] = ()) -> None:
-    """Kill the JVM that this process has started, or is starting.
-
-    PySpark tells of its process only once the JVM has answered; the frames that were left still refer to it. If they do
-    not, because it was just being started, Linux knows what this process has started: all but `spare` are killed.
-    """
+    """Kill the JVM that this process has started, or is starting. PySpark publishes its process only once the JVM has
+    answered. Until then the process is found among live objects. If it is not there, Linux names the descendants: all
+    but `spare` are killed."""
     started = kill_descendants(spare)
     for found in gc.get_objects():
         if not isinstance(found, subprocess.Popen) or "spark-submit" not in str(found.args):
@@ -151,8 +149,8 @@ def kill_jvm(spare: Collection[int] = ()) -> None:
 
 
 def kill_descendants(spare: Collection[int] = ()) -> set[int]:
-    """Kill all that this process has started, and what these have, but `spare`; which these were. For handlers of
-    signals, too: it asks Linux alone, and waits for nothing."""
+    """Kill all descendants of this process but `spare`, and return them. A signal handler may call it: it only asks
+    Linux, and does not wait."""
     started: set[int] = set()
     while new := set(descendants()).difference(started, spare):
         for pid in new:
@@ -166,7 +164,7 @@ def kill_descendants(spare: Collection[int] = ()) -> set[int]:
 
 
 def descendants() -> list[int]:
-    """Processes that this one has started, and those that they have; none where the system does not tell."""
+    """Return the descendants of this process, none where the system does not tell."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -181,10 +179,8 @@ def descendants() -> list[int]:
 
 @contextmanager
 def jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
-    """The JVM's own lock, for as long as the JVM that writes the checkpoint lives.
-
-    Raises `LockedError` when a killed driver's JVM still holds it after `_JVM_LOCK_TIMEOUT_S`.
-    """
+    """Hold the JVM's own lock while the block runs, or until the JVM that writes the checkpoint ends. Raises
+    `LockedError` if a killed driver's JVM still holds it after `_JVM_LOCK_TIMEOUT_S`."""
     path.touch()
     jvm = session.sparkContext._jvm
     assert jvm is not None  # a session that runs has one
@@ -198,3 +194,37 @@ def jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
         yield
     finally:
         channel.close()
+
+
+_LOOK_S = 0.1
+_PATIENCE_S = 60.0  # longer than a start takes: one that hangs must not keep the others from theirs
+
+
+@contextmanager
+def in_turn(application: Path, stopping: threading.Event, of: int | None = None) -> Iterator[Callable[[], None]]:
+    """Wait until fewer than `of` drivers start (default: the processors), or `stopping` is set. Yield a function to
+    call when this driver has started. The end of the block calls it too."""
+    turn = _turn(application, stopping, of or os.cpu_count() or 1)
+    letting_go = threading.Lock()  # several pipelines of a driver may have started at once
+
+    def has_started() -> None:
+        if turn is not None:
+            with letting_go:
+                turn.release()  # a second time does nothing
+
+    try:
+        yield has_started
+    finally:
+        has_started()
+
+
+def _turn(application: Path, stopping: threading.Event, processors: int) -> TaskLock | None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        for number in range(processors):
+            try:
+                return TaskLock(application / f".pipeline-starts-{number}")
+            except LockedError:
+                continue
+        if time.monotonic() >= deadline_s or stopping.wait(_LOOK_S):
+            return None

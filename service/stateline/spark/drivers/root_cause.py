@@ -1,4 +1,4 @@
-"""Why a query failed, in one line: what Spark wraps again and again on the way to Python and back."""
+"""Finds why a query failed, in one line, below the layers of exceptions that Spark adds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ _OTHER_STATE = re.compile(r"\[(STATE_STORE_\w*(SCHEMA|VARIABLE)\w*|STREAMING_STA
 
 
 def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
-    """The deepest cause that says anything, in one line; of a Python traceback the last line.
-
-    `raised` is what the sink ended with: of that the query's own exception knows the Python traceback alone, which has
-    of Java's exceptions the outermost.
-    """
+    """Return the deepest cause with a message, in one line, or the last line of a Python traceback. `raised` is the
+    sink's error. The query's own exception has only its Python traceback, with the outermost Java exception."""
     java = _java_exception(raised)
     found = [cause for cause in _causes(java or query._jsq.exception().get()) if str(cause.getMessage() or "").strip()]
     message = str(found[-1].getMessage() if found else query.exception())
@@ -36,10 +33,8 @@ def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
 
 
 def kind_of(cause: str) -> type[StatelineError]:
-    """The type of an error of which Spark has kept the text only.
-
-    What `raise_error` raised is about a record: it comes again until the code or the policy changes.
-    """
+    """Return the type of an error whose text alone Spark has kept. An error of `raise_error` is about a record: it
+    returns until the code or the policy changes."""
     if "[USER_RAISED_EXCEPTION]" in cause:
         return RecordError
     named = _OURS.match(cause)
@@ -48,18 +43,18 @@ def kind_of(cause: str) -> type[StatelineError]:
 
 
 def sentence_of(cause: str) -> str:
-    """The cause without the name that one of Stateline's own errors has in it: `kind_of` says the same."""
+    """Return the cause without the class name of one of Stateline's errors."""
     ours = _OURS.match(cause)
     return cause if ours is None else ours[2]
 
 
 def is_of_other_state(cause: str) -> bool:
-    """Whether the state in the checkpoint is not as the query's operators want it: their code has changed."""
+    """Return whether the state in the checkpoint does not fit the query's operators: their code has changed."""
     return _OTHER_STATE.search(cause) is not None
 
 
 def first_line(text: str) -> str:
-    """The first line that has anything in it."""
+    """Return the first line that is not blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), text)
 
 
@@ -70,7 +65,6 @@ def _java_exception(raised: Exception | None) -> Any:
 
 
 def _causes(java: Any) -> Iterator[Any]:
-    """A Java exception, its cause, and so on."""
     while java is not None:
         yield java
         java = java.getCause()

@@ -1,9 +1,8 @@
 """Several pipelines in one driver: one Spark session, and for each pipeline a query, a sink, locks and a status.
 
-A pipeline that fails is started again by itself, after 500 ms, doubling to ``pipeline.restart.max.ms``, from 500 ms
-again once it ran for 20 s; the others do not notice. One that fails because of a mistake of the caller's (a
-`CallerError`: the application, a topic, a record) is not: it stays `failed` until the driver is started anew. When
-Spark itself ends, or its cluster has gone for good, the driver does.
+A failed pipeline restarts alone after 500 ms, doubling to ``pipeline.restart.max.ms``. After a run of 20 s the delay is
+500 ms again. A `CallerError` (the application, a topic, a record) is not retried: the pipeline stays `failed` until the
+driver restarts. If Spark ends or its cluster is lost, the driver ends.
 """
 
 from __future__ import annotations
@@ -22,13 +21,10 @@ from pyspark.sql import SparkSession
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.reports import PipelineReporter
 from stateline.deployment.stores.discarding import settle_resets
-from stateline.deployment.topics import ensure_topics
 from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.log.interface import Admin
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.pipeline import Pipeline
-from stateline.model.topology import Topology
 from stateline.processes.child import RestartPolicy
 from stateline.spark.connector import require_connector
 from stateline.spark.drivers.class_archive import recording_class_archive
@@ -41,10 +37,16 @@ from stateline.spark.drivers.one_pipeline import (
     pipeline_directory,
     pipeline_of,
 )
-from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, driver_session, pipeline_lock, stop_on_signals
-from stateline.spark.drivers.start_turns import in_turn
+from stateline.spark.drivers.process import (
+    LOOK_INTERVAL_S,
+    Stopping,
+    driver_session,
+    in_turn,
+    pipeline_lock,
+    stop_on_signals,
+)
 from stateline.spark.drivers.status import Progress, StatusFile
-from stateline.spark.drivers.table_warnings import warn_of_tables
+from stateline.spark.drivers.topics import missing_topics, warn_of_tables
 from stateline.spark.sources.frames import topic_frames
 from stateline_store import (
     CallerError,
@@ -71,17 +73,17 @@ def run_pipelines(
     progress: Progress | None = None,
     session: SparkSession | None = None,
 ) -> None:
-    """Run these pipelines side by side until SIGTERM or SIGINT; with `available_now`, until each has read what is
-    there now. Then nothing is started again, and the first failure is raised when all are through.
+    """Run these pipelines side by side until SIGTERM or SIGINT. With `available_now`, until each has read the present
+    records: nothing restarts then, and the first failure is raised at the end.
 
-    `progress` is called after each micro-batch, on another thread. A `session` of the caller's is used and left
-    running; one of the driver's own has its class archive recorded when there is none. Signals are handled only on the
-    main thread. Where another node may run them (`pipeline.checkpoint.location`), it waits until these are this one's,
-    and when that is drained, for the signal; losing one ends the process.
+    `progress` is called after each micro-batch, on another thread. A caller's `session` is used and stays open. A
+    driver with its own session records a class archive if there is none. Signals are handled on the main thread only.
+    With `pipeline.checkpoint.location`, the driver waits for the pipelines' leases, and for a signal after a drain. A
+    lost lease ends the process.
 
-    Raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver runs one of them, and
-    `ConfigurationError` without Spark's Kafka connector where it is needed, before anything is started; the caller's
-    mistake once all pipelines have failed because of one; `StatelineError` when Spark ended or its cluster has gone.
+    Before it starts anything, raises `DoesNotExistError` for an unknown pipeline, `LockedError` while another driver
+    runs one of them, and `ConfigurationError` if Spark's Kafka connector is missing. Later raises the caller's mistake
+    once it has failed all pipelines, and `StatelineError` if Spark ended or its cluster is lost.
     """
     pipelines = [pipeline_of(app, name) for name in dict.fromkeys(names)]
     starts = threading.Semaphore(os.cpu_count() or 1)
@@ -109,14 +111,19 @@ def _run(
     session: SparkSession | None,
 ) -> None:
     with ExitStack() as resources:
-        reporter = _reporter(config, log)
-        if reporter is not None:
+        reporter = None
+        if log.embedded_file is None:  # nobody on another machine reads an embedded log
+            directory = StateDirectory(config.state_dir, config.application_id).process_id()
+            reporter = PipelineReporter(log, config.application_id, config.node, str(directory))
             resources.callback(reporter.close)
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
         settle_resets(config, log)  # behind the locks, by which a reset sees that these run
-        if able := _that_have_their_topics(driven, app, config, log):
+        topology = app.topology()
+        with closing(log.admin()) as admin:
+            mistakes = missing_topics(topology, pipelines, admin, ConfiguredTopics.of(config))
+        if able := [one for one in driven if not one.refuse(mistakes)]:
             application = config.state_dir / config.application_id
             has_started = resources.enter_context(in_turn(application, ending.stopping))
             terms = replace(terms, has_started=has_started)
@@ -124,37 +131,17 @@ def _run(
                 if running is not None:
                     if session is None:
                         resources.enter_context(recording_class_archive(config))
-                    _warn(able, running, app, config, log)
+                    places = [(one.pipeline, pipeline_checkpoint(running, config, one.pipeline.name)) for one in able]
+                    # If the log or a checkpoint is out of reach, each pipeline reports that at its start.
+                    with suppress(RetryLaterError), closing(log.admin()) as admin:
+                        warn_of_tables(topology, admin, places)
                     _drive(able, running, terms, ending)
         _judge(driven, ending)
 
 
-def _that_have_their_topics(driven: Sequence[_Driven], app: App, config: Config, log: Log) -> list[_Driven]:
-    """The others are refused."""
-    with closing(log.admin()) as admin:
-        mistakes = _missing_topics(app.topology(), [one.pipeline for one in driven], admin, ConfiguredTopics.of(config))
-    return [one for one in driven if not one.refuse(mistakes)]
-
-
-def _warn(driven: Sequence[_Driven], session: SparkSession, app: App, config: Config, log: Log) -> None:
-    """Of these pipelines' topics of tables that lose rows. Where the log or a checkpoint is out of reach, each pipeline
-    says so when it starts."""
-    places = [(one.pipeline, pipeline_checkpoint(session, config, one.pipeline.name)) for one in driven]
-    with suppress(RetryLaterError), closing(log.admin()) as admin:
-        warn_of_tables(app.topology(), admin, places)
-
-
-def _reporter(config: Config, log: Log) -> PipelineReporter | None:
-    """Who tells servers on other machines; there are none of an embedded log."""
-    if log.embedded_file is not None:
-        return None
-    directory = StateDirectory(config.state_dir, config.application_id).process_id()
-    return PipelineReporter(log, config.application_id, config.node, str(directory))
-
-
 @dataclass(slots=True)
 class _Ending:
-    """Why all pipelines of a driver end: shared by their threads."""
+    """The reason why all pipelines of a driver end. Their threads share it."""
 
     stopping: Stopping
     """Set by a signal, and when Spark has ended."""
@@ -166,14 +153,13 @@ class _Ending:
     """Why Spark cannot be used any more."""
 
     def lose_spark(self, why: str) -> None:
-        """Spark has ended, or is of no use: all pipelines end, and the driver with this error."""
         self.lost_spark = why
         self.stopping.set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """How the pipelines of a driver are run."""
+    """How a driver runs its pipelines."""
 
     available_now: bool
     progress: Progress | None
@@ -186,7 +172,7 @@ class _Terms:
 
 @dataclass(slots=True)
 class _Driven:
-    """One pipeline of a driver: `work` is done by a thread of its own, the rest by the driver's."""
+    """One pipeline of a driver. Its own thread calls `work`. The driver's thread calls the rest."""
 
     pipeline: Pipeline
     config: Config
@@ -208,7 +194,7 @@ class _Driven:
         self._policy = RestartPolicy(max_delay_s=self.config.pipeline_restart_max_ms / 1000)
 
     def close(self) -> None:
-        """Let go of the pipeline. What is said of it stays, unless it stopped in order."""
+        """Release the pipeline. Its status stays unless it stopped in order."""
         if self.failure is None and self.ending.lost_spark is None:
             self._status.remove()
         elif self.failure is None:
@@ -217,14 +203,14 @@ class _Driven:
         self._lock.release()
 
     def refuse(self, mistakes: Mapping[str, CallerError]) -> bool:
-        """Whether one of these, by the names of pipelines, keeps it from starting."""
+        """Fail the pipeline if one of these mistakes (by pipeline name) is its own, and return whether it did."""
         mistake = mistakes.get(self.pipeline.name)
         if mistake is not None:
             self._fail(mistake)
         return mistake is not None
 
     def work(self, session: SparkSession, terms: _Terms) -> None:
-        """Run the pipeline, again and again, until it is told to stop or cannot go on."""
+        """Run the pipeline, again and again, until it must stop or cannot continue."""
         stopping = self.ending.stopping
         while not stopping.is_set():
             began_s = time.monotonic()
@@ -251,16 +237,9 @@ class _Driven:
         frames = topic_frames(session, self.config, self.log)
         directory = pipeline_directory(self.config, name)
         run = PipelineRun(
-            self.pipeline,
-            self.config,
-            self.log,
-            directory,
-            frames,
-            self._status,
-            terms.starts,
-            terms.has_started,
+            self.pipeline, self.config, self.log, directory, frames, self._status, terms.starts, terms.has_started,
             self.ending.may_write,
-        )
+        )  # fmt: skip
         run.until(self.ending.stopping, available_now=terms.available_now, progress=terms.progress)
 
     def _fail(self, error: Exception) -> None:
@@ -283,7 +262,7 @@ class _Driven:
 
 
 def _require_connector(driven: Sequence[_Driven], config: Config, log: Log) -> None:
-    """As `require_connector`, and every pipeline's status says it."""
+    """Call `require_connector`, and note its error in every pipeline's status."""
     try:
         require_connector(config, log)
     except ConfigurationError as error:
@@ -293,7 +272,6 @@ def _require_connector(driven: Sequence[_Driven], config: Config, log: Log) -> N
 
 
 def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms, ending: _Ending) -> None:
-    """Work on all of them until each has ended, or Spark's cluster has gone."""
     threads = [
         threading.Thread(target=one.work, args=(session, terms), name=f"pipeline-{one.pipeline.name}") for one in driven
     ]
@@ -306,7 +284,7 @@ def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms, endi
 
 
 def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
-    """Raise what makes the driver end otherwise than in order."""
+    """Raise the error that the driver ends with, if any."""
     failures = {one.pipeline.name: one.failure for one in driven if one.failure is not None}
     if ending.lost_spark is not None:
         raise StatelineError(
@@ -324,36 +302,8 @@ def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
 
 
 def _has_ended(session: SparkSession) -> bool:
-    """Whether Spark has ended: its JVM, or the context in it."""
+    """Return whether Spark's JVM, or the context in it, has ended."""
     try:
         return bool(session.sparkContext._jsc.sc().isStopped())
     except (Py4JError, OSError, AttributeError):  # AttributeError: stopped from here
         return True
-
-
-def _missing_topics(
-    topology: Topology, pipelines: Sequence[Pipeline], admin: Admin, configured: ConfiguredTopics
-) -> dict[str, TopologyError]:
-    """Create the topics that are Stateline's own; why pipelines cannot start, by their names.
-
-    A pipeline may read what another one writes: as long as some can have their topics, the others are asked again.
-    """
-    with suppress(TopologyError):  # it may be about another pipeline, or a store
-        ensure_topics(topology, admin, configured=configured)
-        return {}
-    waiting = [pipeline.name for pipeline in pipelines]
-    while True:
-        mistakes: dict[str, TopologyError] = {}
-        for name in waiting:
-            try:
-                ensure_topics(_only(topology, name), admin, configured=configured)
-            except TopologyError as error:
-                mistakes[name] = error
-        if len(mistakes) == len(waiting):
-            return mistakes
-        waiting = list(mistakes)
-
-
-def _only(topology: Topology, name: str) -> Topology:
-    """The application as if it were nothing but this pipeline."""
-    return replace(topology, subtopologies=(), stores={}, pipelines={name: topology.pipelines[name]})

@@ -1,4 +1,4 @@
-"""How far a pipeline is: from Spark's events to a value, a file and the log."""
+"""Turns Spark's events into a pipeline's status, in memory, in a file and in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 from stateline.deployment.json_files import publish
 from stateline.deployment.pipelines.status import PipelineStatus, read_status, status_path
 from stateline.serde.iso_times import epoch_ms, iso_time
-from stateline.spark.sink.written import BatchResult
+from stateline.spark.sink.epoch_writer import BatchResult
 from stateline.spark.sources.frames import SKIPPED
 from stateline_store import DamagedDataError, RetryLaterError
 from stateline_store.clock import now_ms
@@ -32,6 +32,7 @@ _logger = logging.getLogger(__name__)
 
 # Spark's names for the steps of a micro-batch, without the whole. The sink's own are most of addBatch.
 _MOST_OF_ERROR = 8_000  # characters
+_SINK_STEPS = ("compute", "arrange", "produce", "commit")
 _STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
 
@@ -40,85 +41,70 @@ Progress = Callable[[PipelineStatus], None]
 
 
 def log_progress(status: PipelineStatus) -> None:
-    """One line per micro-batch, and a warning when records were left out."""
+    """Log one line per micro-batch, and a warning if records were left out."""
     _logger.info(
         "pipeline %s: micro-batch %d: %d rows in %d ms", status.pipeline, status.batch_id, status.rows_in,
         status.duration_ms,
     )  # fmt: skip
     if status.skipped:
         _logger.warning(
-            "pipeline %s: left out %d records that are not JSON of their schema",
-            status.pipeline,
-            status.skipped,
+            "pipeline %s: left out %d records that are not JSON of their schema", status.pipeline, status.skipped
         )
 
 
-def _keep_to_itself(pipeline: str, status: PipelineStatus | None) -> None:
-    """Of a driver whose status nobody follows in the log."""
+Report = Callable[[str, PipelineStatus | None], object]
+"""Gets the pipeline's name and each new status, and None at the end. It returns at once."""
 
 
 class StatusFile:
-    """A pipeline's status, in memory and as ``status.json``, which others read. Thread-safe.
+    """A pipeline's status, in memory and as ``status.json``. Thread-safe. It belongs to the holder of the pipeline's
+    lock. A status left by a driver that did not stop in order counts as a restart."""
 
-    Belongs to whoever has the pipeline's lock. What a driver that did not stop in order has left is a restart.
-    """
-
-    def __init__(
-        self, pipeline: str, directory: Path, report: Callable[[str, PipelineStatus | None], object] = _keep_to_itself
-    ) -> None:
-        """`report` is told of each change, and None at the end, by the pipeline's name; it returns at once."""
+    def __init__(self, pipeline: str, directory: Path, report: Report = lambda pipeline, status: None) -> None:
         self._report = report
         left = _left_by_another(directory)
         self._path = status_path(directory)
         self._lock = threading.Lock()  # Spark's events come on a thread of their own
         self._open = True
-        at_start = PipelineStatus(
+        self.now = PipelineStatus(
             pipeline, os.getpid(), state="starting", query_id="", batch_id=-1, rows_in=0, skipped=0, duration_ms=0,
             updated_at_ms=now_ms(), rows_out=0, tombstones=0, dead_lettered=0, lag=None, lag_by_topic={},
             watermark_ms=None, steps_ms={}, batch_at_ms=None, totals={}, restarts=0,
             last_error=None, last_error_at_ms=None, next_start_at_ms=None,
         )  # fmt: skip
-        self._status = (
-            at_start
-            if left is None
-            else replace(
-                at_start, restarts=left.restarts + 1, last_error=left.last_error, last_error_at_ms=left.last_error_at_ms
+        if left is not None:
+            self.now = replace(
+                self.now, restarts=left.restarts + 1, last_error=left.last_error, last_error_at_ms=left.last_error_at_ms
             )
-        )
         self._write()
 
-    @property
-    def now(self) -> PipelineStatus:
-        """The status."""
-        return self._status
-
     def change(self, **changes: Any) -> PipelineStatus:
-        """Change these members; the status then. Of an error it keeps 8,000 characters."""
+        """Change these members and return the status. Keeps 8,000 characters of an error."""
         if changes.get("last_error") is not None:
             changes["last_error"] = changes["last_error"][:_MOST_OF_ERROR]
         with self._lock:
-            self._status = replace(self._status, updated_at_ms=now_ms(), **changes)
+            self.now = replace(self.now, updated_at_ms=now_ms(), **changes)
             if self._open:
                 self._write()
-            return self._status
+            return self.now
 
     def remove(self) -> None:
-        """The pipeline was stopped in order: nothing is written any more."""
+        """Delete the file: the pipeline stopped in order."""
         with self._lock:
             self._open = False
             self._path.unlink(missing_ok=True)
-            self._report(self._status.pipeline, None)
+            self._report(self.now.pipeline, None)
 
     def _write(self) -> None:
-        self._report(self._status.pipeline, self._status)
+        self._report(self.now.pipeline, self.now)
         try:
-            publish(self._path, self._status.encode(), mode=0o666, only_writer=True)  # the driver holds the lock
-        except RetryLaterError as error:  # nothing but the telling depends on it
-            _logger.warning("pipeline %s: its status cannot be written: %s", self._status.pipeline, error)
+            publish(self._path, self.now.encode(), mode=0o666, only_writer=True)  # the driver holds the lock
+        except RetryLaterError as error:  # the pipeline does not depend on the file
+            _logger.warning("pipeline %s: its status cannot be written: %s", self.now.pipeline, error)
 
 
 def _left_by_another(directory: Path) -> PipelineStatus | None:
-    """What a driver that did not stop in order has left; nothing where it was of another version, or no status."""
+    """Return the status that an earlier driver left, or None if there is none or it cannot be read."""
     try:
         return read_status(directory)
     except DamagedDataError as error:
@@ -127,10 +113,10 @@ def _left_by_another(directory: Path) -> PipelineStatus | None:
 
 
 class StatusListener(StreamingQueryListener):
-    """Turns Spark's events about one query into its `PipelineStatus`. Spark calls it on a thread of its own."""
+    """Turns Spark's events about one query into its `PipelineStatus`. Spark calls it on its own thread."""
 
     def __init__(self, status: StatusFile, progress: Progress, written: Callable[[int], BatchResult | None]) -> None:
-        """`written` gives what the sink says of a micro-batch, None of one that it knows nothing of."""
+        """`written` returns the sink's result of a micro-batch, or None if it has none."""
         self._status = status
         self._pipeline = status.now.pipeline
         self._progress = progress
@@ -140,7 +126,7 @@ class StatusListener(StreamingQueryListener):
         self._ended = threading.Event()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Wait for Spark's last event, which follows the last progress; False when it did not come in time."""
+        """Wait for Spark's last event, which follows the last progress. Return False if it did not come in time."""
         return self._ended.wait(timeout_s)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
@@ -175,10 +161,8 @@ class StatusListener(StreamingQueryListener):
 
 
 def lag_of(sources: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
-    """Topic → offsets that it has behind what was read, from each source's (end, latest) offsets as JSON.
-
-    A source that does not say, or that reads no topics, is left out. The largest, where several read one topic.
-    """
+    """Return topic → offsets not yet read, from each source's (end, latest) offsets as JSON. Sources without topics or
+    offsets are left out. If several sources read a topic, the largest lag counts."""
     found: dict[str, int] = {}
     for end, latest in sources:
         read = _offsets(end)
@@ -189,17 +173,11 @@ def lag_of(sources: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
 
 
 def _batch(p: StreamingQueryProgress, written: BatchResult) -> dict[str, Any]:
-    """The members of a status that a micro-batch changes."""
     skipped = sum(row["records"] for n, row in p.observedMetrics.items() if n.startswith(f"{SKIPPED}."))
     lag = lag_of((source.endOffset, source.latestOffset) for source in p.sources)
     watermark = p.eventTime.get("watermark")
     steps = {step: int(p.durationMs[step]) for step in _STEPS if step in p.durationMs}
-    steps |= {
-        "compute": written.compute_ms,
-        "arrange": written.arrange_ms,
-        "produce": written.produce_ms,
-        "commit": written.commit_ms,
-    }
+    steps |= {step: getattr(written, f"{step}_ms") for step in _SINK_STEPS}
     return {
         "batch_id": p.batchId,
         "rows_in": p.numInputRows,
@@ -225,7 +203,7 @@ def _added(totals: Mapping[str, int], batch: Mapping[str, int]) -> dict[str, int
 
 
 def _offsets(text: str | None) -> dict[str, dict[str, int]]:
-    """``{"topic": {"0": 5}}``, as Spark's Kafka source and the embedded log's write them; nothing for other JSON."""
+    """Return ``{"topic": {"0": 5}}`` from the JSON of Spark's Kafka source or the embedded log's, else nothing."""
     try:
         tree = orjson.loads(text or "null")
     except orjson.JSONDecodeError:

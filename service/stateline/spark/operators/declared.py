@@ -1,9 +1,9 @@
-"""The operators with state that a pipeline's function declares, and what their state depends on.
+"""Notes the stateful operators that a pipeline's function declares, and the parameters that their state depends on.
 
-What is noted here is kept in checkpoints and compared at the next start (`stateline.spark.sink.declaration`): so a
-function by its qualified name, without the module, which stays when other code is written around it (a partial with
-its arguments: texts and numbers as they are, others by their names or types), and a schema as names and types. What
-state does not depend on (delays, expressions, bodies of functions) is left out.
+Checkpoints keep the notes, and the next start compares them (`stateline.spark.sink.declaration`). A function is noted
+by its qualified name without the module. A partial has its arguments: texts and numbers as they are, others by name or
+type. A schema is noted as names and types. Delays, expressions and bodies of functions are left out, since state does
+not depend on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _noting: ContextVar[list[Declared] | None] = ContextVar("operators", default=Non
 
 @contextmanager
 def declared_operators() -> Iterator[list[Declared]]:
-    """Those that this thread declares within the block, in order."""
+    """Yield the operators that this thread declares within the block, in order."""
     made: list[Declared] = []
     token = _noting.set(made)
     try:
@@ -38,7 +38,7 @@ def declared_operators() -> Iterator[list[Declared]]:
 
 
 def declare(operator: str, **parameters: Any) -> None:
-    """Note an operator, if anybody wants to know."""
+    """Note an operator, inside a block of `declared_operators`."""
     made = _noting.get()
     if made is not None:
         made.append({"operator": operator, **{name: _as_json(value) for name, value in parameters.items()}})

@@ -1,4 +1,4 @@
-"""Groups of a table's rows: which group each key is in, and the aggregate of each group's members."""
+"""Groups of a table's rows: the group of each key, and the aggregate of each group's members."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stateline_store import RecordError
 
 
 class Membership(NamedTuple):
-    """Which group a key is in now (None: none), with what value. `at`: microseconds since 1970."""
+    """The group of a key (None: no group) and its value. `at` is microseconds since 1970."""
 
     key: str
     group: str | None
@@ -27,7 +27,7 @@ class Membership(NamedTuple):
 
 
 class GroupChange(NamedTuple):
-    """A value that has left its group (`sign` -1) or is new in it (1)."""
+    """A value that leaves its group (`sign` -1) or joins it (1)."""
 
     group: str
     sign: int
@@ -40,11 +40,9 @@ _Total = Row("group", "value", "at")
 
 
 class PreviousGroups(TableProcessor):
-    """Of each key the group and value that it last had, so that they can be taken out of it.
-
-    In: `key`, `group` (null: no member of any), `value`, `at`, `order`. Out: `group`, `sign` (-1: the value that was
-    there, 1: the new one), `value`, `at`; nothing for a change that changes nothing.
-    """
+    """Keeps the last group and value of each key, to take them out of that group. In: `key`, `group` (null: none),
+    `value`, `at`, `order`. Out: `group`, `sign` (-1: the old value, 1: the new one), `value`, `at`. A change without
+    effect gives no rows."""
 
     takes = Membership
     state_ddl = "group string, value string"
@@ -63,13 +61,13 @@ class PreviousGroups(TableProcessor):
 
 @dataclass
 class GroupTotals(TableProcessor):
-    """An aggregate of each group's members.
+    """Keeps an aggregate of each group's members.
 
-    `add` and `subtract` make a new aggregate of one and a member's value; `initial` is that of no member, None: the
-    first member's value. Values that left are subtracted before others are added. Where one of them gave None, the
-    next value is added to `initial`, and those that leave before are not subtracted. What leaves is made by `result` of
-    the group and its aggregate; None: it is the aggregate. In: what `PreviousGroups` gives.
-    Out: `group`, `value` (null: the group has no member any more, or no aggregate), `at`.
+    `add` and `subtract` return a new aggregate from one and a member's value. `initial` is the aggregate of no members.
+    If it is None, the first value is the first aggregate. Values are subtracted before others are added. If a function
+    returns None, the next value is added to `initial`, and values that leave before are ignored. `result` makes the
+    output from the group and its aggregate. In: the rows of `PreviousGroups`. Out: `group`, `value` (null: no member or
+    aggregate is left), `at`.
     """
 
     initial: Value | None
@@ -105,11 +103,9 @@ class GroupTotals(TableProcessor):
 
 @dataclass(frozen=True)
 class Sum:
-    """Adds (or, with `sign` -1, takes away) the columns' numbers; null counts as 0.
-
-    Exact, so that what was added can be taken out again: totals of integers are integers of any size, those of doubles
-    texts of fractions (``"5404319552844595/18014398509481984"``), which `rounded` makes numbers of.
-    """
+    """Adds the columns' numbers, or subtracts them with `sign` -1. Null counts as 0. Sums are exact, so that values can
+    be taken out again. Sums of integers are integers of any size. Sums of doubles are texts of fractions
+    (``"5404319552844595/18014398509481984"``), which `rounded` turns into numbers."""
 
     columns: tuple[str, ...]
     sign: int = 1
@@ -124,10 +120,8 @@ class Sum:
 
 
 def rounded(group: str, totals: Value) -> Value:
-    """The sums as numbers: integers as they are, others as the nearest double.
-
-    Raises `RecordError` for a sum that no BIGINT or DOUBLE holds.
-    """
+    """Return the sums as numbers: integers unchanged, others as the nearest double. Raises `RecordError` for a sum that
+    no BIGINT or DOUBLE holds."""
     return {name: _number(group, name, total) for name, total in totals.items()}
 
 

@@ -1,4 +1,4 @@
-"""Joins of two tables, and of a stream with a table as of each row's time."""
+"""Joins two tables, or a stream with a table as of each row's time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-from stateline.spark.operators.processors import TableProcessor, TimedProcessor, later, ms_up, newest_row
+from stateline.spark.operators.processors import Processor, TableProcessor, later, ms_up, newest_row
 from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 from stateline.spark.operators.state_requests import Entry
 
@@ -17,7 +17,7 @@ LEFT, RIGHT = 0, 1  # the sides of a join
 
 
 class SideChange(NamedTuple):
-    """A new value of a key on one side; without `value` the key is deleted. `at`: microseconds since 1970."""
+    """A new value of a key on one side. None deletes the key. `at` is microseconds since 1970."""
 
     key: str
     side: int
@@ -31,11 +31,8 @@ _Joined = Row("key", "left", "right", "deleted", "at")
 
 @dataclass
 class JoinTables(TableProcessor):
-    """The newest value of each side. In: `key`, `side`, `value` (null: deleted), `at`, `order`.
-
-    Out: `key`, `left`, `right`, `deleted`, `at` (the later of both sides'); one row for a key that has a result or
-    had one.
-    """
+    """Joins the newest values of both sides. In: `key`, `side`, `value` (null: deleted), `at`, `order`. Out: `key`,
+    `left`, `right`, `deleted`, `at` (the later of both sides). One row for a key that has a result or had one."""
 
     how: Literal["inner", "left", "outer"]
     takes = SideChange
@@ -65,13 +62,11 @@ class JoinTables(TableProcessor):
 
 
 @dataclass
-class JoinStreamWithTable(TimedProcessor):
-    """Each row of the stream beside the table's value as of the row's time.
-
-    A row waits until the watermark has passed its time; one that comes later than that is joined at once, with what is
-    still known. In: `key`, `side` (LEFT: the stream), `value`, `at`, `order`. Out: `key`, `left`, `right`, `deleted`
-    (false), `at`. Of the versions, those that are newer than the watermark are kept, and one before it.
-    """
+class JoinStreamWithTable(Processor):
+    """Joins each row of the stream with the table's value as of the row's time. A row waits until the watermark has
+    passed its time. A later row is joined at once, with the versions still kept: those newer than the watermark, and
+    one before it. In: `key`, `side` (LEFT: the stream), `value`, `at`, `order`. Out: `key`, `left`, `right`, `deleted`
+    (false), `at`."""
 
     how: Literal["inner", "left"]
     returns = JoinTables.returns
@@ -88,19 +83,14 @@ class JoinStreamWithTable(TimedProcessor):
             (waiting if row.side == LEFT else versions).put((row.at or 0, row.order, row.value))
         yield from self._settled(key[0], versions, waiting, times.getCurrentWatermarkInMs(), timer_at)
 
-    def handleExpiredTimer(  # noqa: N802  # Spark's name
-        self,
-        key: Any,
-        timerValues: TimerValues,  # noqa: N803  # Spark's name
-        expiredTimerInfo: Any,  # noqa: N803  # Spark's name
-    ) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803  # Spark's names
         versions, waiting = self._versions.entries(), self._waiting.entries()
         yield from self._settled(key[0], versions, waiting, timerValues.getCurrentWatermarkInMs(), None)
 
     def _settled(
         self, key: str, versions: SortedEntries, waiting: SortedEntries, watermark_ms: int, timer_at: Place | None
     ) -> Iterator[Row]:
-        """Join what may be joined, keep the rest. `timer_at`: a timer stands for this time already."""
+        """Join the rows that may be joined, keep the rest. A timer is set for `timer_at` already."""
         while waiting.first and ms_up(waiting.first[0]) <= watermark_ms:
             at, _, value = waiting.remove_first()
             found = versions.up_to(at)

@@ -1,13 +1,12 @@
-"""Tables in pipelines: the newest value of each key, as a stream of changes, tombstones among them.
+"""Tables in pipelines: the newest value of each key, as a stream of changes with tombstones.
 
-A `KTable` is what `app.pipeline(…, tables=[topic])` gives the pipeline's function, or what `table_of` makes of a
-streaming DataFrame. Its rows are **changes**: a key's new value, or that the key was deleted. `filter`, `map_values`
-and `to_stream` change rows as they are and keep no state. `join` and `group_by` run on `transformWithState`, keep
-state for every key that is there, give one change of a key per micro-batch at most (its last), and are for the
-output mode ``update``. What they give is a `KTable` again, so that they can follow each other in one query.
+`app.pipeline(…, tables=[topic])` gives a `KTable` to the pipeline's function, and `table_of` makes one from a streaming
+DataFrame. Its rows are **changes**: a key's new value, or its deletion. `filter`, `map_values` and `to_stream` keep no
+state. `join` and `group_by` run on `transformWithState` and keep state for every key. They give at most one change of a
+key per micro-batch, its last, and need the output mode ``update``. Each result is a `KTable` again.
 
-Columns of a table are named as in Spark. The key's are by themselves (`_key`, for a topic's table); no other column
-whose name begins with "_" is part of the value.
+Names of columns follow Spark. A topic's key is the column `_key`. No other column whose name begins with "_" is part of
+the value.
 """
 
 from __future__ import annotations
@@ -46,54 +45,50 @@ _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 @dataclass(frozen=True)
 class KTable:
-    """A table as its changes. `frame` has the columns `key`, those of the value, `_deleted`, `_timestamp`, and `_order`
-    (of the changes of one key in a micro-batch), or `_offset` where the key is the record's. Make one with `table_of`,
-    or by `tables=[…]` of a pipeline.
-    """
+    """A table as its changes. Make one with `table_of`, or by `tables=[…]` of a pipeline. `frame` has the columns
+    `key`, those of the value, `_deleted`, `_timestamp`, and `_order` (among the changes of one key in a micro-batch),
+    or `_offset` if the key is the record's."""
 
     frame: DataFrame
     key: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The value's columns."""
+        """Return the value's columns."""
         return tuple(n for n in self.frame.columns if n not in self.key and not n.startswith("_"))
 
     @property
     def key_schema(self) -> StructType:
-        """The key's columns and their types."""
+        """Return the key's columns and their types."""
         return spark_schema(self.frame, self.key)
 
     @property
     def value_schema(self) -> StructType:
-        """The value's columns and their types."""
+        """Return the value's columns and their types."""
         return spark_schema(self.frame, self.columns)
 
     def filter(self, condition: str | Column) -> KTable:
-        """Only rows of which the condition is true; of others a tombstone, since the key may have been there."""
+        """Keep only rows for which the condition is true. Others become tombstones, since the key may have existed."""
         return self._kept(_true(condition))
 
     def filter_not(self, condition: str | Column) -> KTable:
-        """Only rows of which the condition is not true."""
+        """Keep only rows for which the condition is not true."""
         return self._kept(~_true(condition))
 
     def map_values(self, *columns: str | Column) -> KTable:
-        """The same keys with these columns as value; they may be made of the key's, too."""
+        """Return the same keys with these columns as value. They may use the key's columns."""
         return KTable(self.frame.select(*self.key, *columns, *self._meta), self.key)
 
     def to_stream(self) -> DataFrame:
-        """The changes: key, value (all null in a tombstone), `_deleted`, `_timestamp`, and `_order` or `_offset`."""
+        """Return the changes: key, value (null in a tombstone), `_deleted`, `_timestamp`, and `_order` or `_offset`."""
         values = [F.when(~F.col(DELETED), F.col(f"`{name}`")).alias(name) for name in self.columns]
         return self.frame.select(*self.key, *values, *self._meta)
 
     def join(self, other: KTable, how: Literal["inner", "left", "outer"] = "inner") -> KTable:
-        """One row per key that both tables have (``left``: this one, ``outer``: either), with the columns of both.
-
-        Columns of a side without the key are null. The key's columns have this table's names. A tombstone leaves for a
-        key that had a row and has none any more. `_timestamp` is the later of the two rows'.
-
-        Raises `TopologyError` for keys of different types, a column that both have, or another `how`.
-        """
+        """Return one row per key of both tables (``left``: of this one, ``outer``: of either), with the columns of
+        both. Columns of a side without the key are null. The key's columns have this table's names. A key that loses
+        its row gets a tombstone. `_timestamp` is the later of the two rows'. Raises `TopologyError` for keys of
+        different types, a column that both have, or another `how`."""
         if not isinstance(other, KTable):
             raise TopologyError(
                 f"A table is joined with a table, and this is a {type(other).__name__}: make one of it with "
@@ -109,10 +104,8 @@ class KTable:
         return KTable(unpacked_frame(joined, sides, F.col("deleted")), self.key)
 
     def group_by(self, *columns: str | Column) -> GroupedKTable:
-        """The rows by these columns; a row with a null in one of them belongs to no group.
-
-        When a row changes, its old value is taken out of the group it was in.
-        """
+        """Group the rows by these columns. A row with a null in one of them belongs to no group. When a row changes,
+        its old value leaves its group."""
         if not columns:
             raise TopologyError("A table is grouped by one column at least: name it.")
         names = tuple(self.frame.select(*columns).columns)
@@ -140,53 +133,39 @@ class KTable:
 @says_where
 @dataclass(frozen=True)
 class GroupedKTable:
-    """A table's rows in groups; each aggregation makes a table of the groups, without those that have no row.
-
-    Values are aggregated as micro-batches end: one change of a group per micro-batch. `_timestamp` is the latest of
-    any row that the group had.
-    """
+    """A table's rows in groups. Each aggregation returns a table of the groups that have rows. Each micro-batch gives
+    at most one change of a group. `_timestamp` is the latest of all rows that the group had."""
 
     table: KTable
     by: tuple[Column, ...]
     names: tuple[str, ...]
 
     def count(self, name: str = "count") -> KTable:
-        """The number of rows of each group, BIGINT."""
+        """Return the number of rows of each group, as BIGINT."""
         schema = StructType([StructField(name, LongType())])
         return self._totals([F.lit(1).alias(name)], {name: 0}, Sum((name,)), Sum((name,), -1), schema)
 
     def sum(self, *columns: str) -> KTable:
-        """The sums of these columns, under their names: BIGINT or DOUBLE. They are exact, whatever came and left, and
-        those of doubles rounded once. Null, NaN and infinities count as 0.
-
-        Raises `TopologyError` for a column that is no integer, float or double. A sum that is too large for its type
-        ends the pipeline; it may be so in between, within a micro-batch.
-        """
+        """Return the sums of these columns, under their names, as BIGINT or DOUBLE. Null, NaN and infinities count as
+        0. Sums are exact. Sums of doubles are rounded once. Raises `TopologyError` for a column that is no integer,
+        float or double. A sum too large for its type at the end of a micro-batch fails the pipeline."""
         types = [(name, _sum_type(spark_schema(self.table.frame, [name])[0])) for name in columns]
         finite = [_finite(F.col(f"`{name}`").cast(kind), kind).alias(name) for name, kind in types]
         schema = StructType([StructField(name, kind) for name, kind in types])
         initial: Value = {name: 0 if isinstance(kind, LongType) else 0.0 for name, kind in types}
         return self._totals(finite, initial, Sum(columns), Sum(columns, -1), schema, rounded)
 
-    def aggregate(
-        self,
-        initial: Value,
-        add: Aggregator,
-        subtract: Aggregator,
-        schema: str,
-    ) -> KTable:
-        """An aggregate of your own: `add(aggregate, value)` and `subtract(aggregate, value)` give the new aggregate.
-
-        Both are dicts as JSON has them (times are ISO texts), and must not be changed; `schema` is the aggregate's, in
-        Spark's DDL. Where one of them gives None the group is deleted, and the next value is added to `initial`, as in
-        Kafka Streams. The functions run in Spark's Python workers, once or more often for a row.
-        """
+    def aggregate(self, initial: Value, add: Aggregator, subtract: Aggregator, schema: str) -> KTable:
+        """Return your own aggregate: `add(aggregate, value)` and `subtract(aggregate, value)` return the new aggregate.
+        Both are dicts of JSON values (times are ISO texts). Do not change them in place. `schema` is the aggregate's,
+        in Spark's DDL. If a function returns None, the group is deleted, and the next value is added to `initial`, as
+        in Kafka Streams. The functions run in Spark's Python workers, once or more per row."""
         _check_aggregators("aggregate", add, subtract)
         check_initial("aggregate", initial)
         return self._totals(self.table.columns, initial, add, subtract, struct_type(schema))
 
     def reduce(self, add: Aggregator, subtract: Aggregator) -> KTable:
-        """As `aggregate`, with aggregates of the value's own columns; the first value is the first aggregate."""
+        """Aggregate to the value's own columns. The first value is the first aggregate. See `aggregate`."""
         _check_aggregators("reduce", add, subtract)
         return self._totals(self.table.columns, None, add, subtract, self.table.value_schema)
 
@@ -221,14 +200,13 @@ class GroupedKTable:
 
 
 def table_of(frame: DataFrame, key: str | Sequence[str]) -> KTable:
-    """The table of which these streaming rows are the changes.
+    """Return the table whose changes are these streaming rows.
 
-    A row is a key's new value, or a tombstone where `_deleted` is true; rows with a null in a key column are left out.
-    `_timestamp` may be absent. `_order` says which of a key's rows in a micro-batch is the newest, else `_offset` where
-    `_key` is part of the key: all records of a key are in one partition. Where two rows of a key are the newest and
-    differ, `join` and `group_by` end the pipeline.
-    Raises `TopologyError` when there is no value, and for `_offset` without `_order` where `_key` is no part of the
-    key: offsets of different partitions cannot be compared.
+    A row is a key's new value, or a tombstone if `_deleted` is true. Rows with a null in a key column are left out.
+    `_timestamp` is optional. `_order` orders a key's rows in a micro-batch. Without it `_offset` does if `_key` is part
+    of the key, since one partition has all records of a key. If a key's two newest rows differ, `join` and `group_by`
+    fail the pipeline. Raises `TopologyError` if there is no value, and for `_offset` without `_order` if `_key` is not
+    part of the key, since offsets of different partitions cannot be compared.
     """
     names = (key,) if isinstance(key, str) else tuple(key)
     present = set(frame.columns)
@@ -246,17 +224,14 @@ def table_of(frame: DataFrame, key: str | Sequence[str]) -> KTable:
     if not values:
         raise TopologyError(f"A table of {', '.join(frame.columns)} has no value: add a column beside its key.")
     rows = frame.where(" AND ".join(f"`{name}` IS NOT NULL" for name in names)).select(
-        *names,
-        *values,
-        deleted.alias(DELETED),
-        at.alias(TIMESTAMP),
-        order.cast("bigint").alias(ordering or ORDER),
+        *names, *values, deleted.alias(DELETED), at.alias(TIMESTAMP), order.cast("bigint").alias(ordering or ORDER)
     )
     return KTable(rows, names)
 
 
 def changes(table: KTable, side: int, key: Sequence[str]) -> DataFrame:
-    """`key` (under these names), `side`, `value` (null: deleted), `at`, `order`: what the processors of joins read."""
+    """Return the input of the join processors: `key` (under these names), `side`, `value` (null: deleted), `at`,
+    `order`."""
     keys = [F.col(f"`{name}`").alias(alias) for name, alias in zip(table.key, key, strict=True)]
     value = F.when(~F.col(DELETED), packed(table.columns))
     return table.frame.select(
@@ -274,7 +249,7 @@ def _check_aggregators(operator: str, add: Aggregator, subtract: Aggregator) -> 
 
 
 def check_initial(operator: str, initial: Value) -> None:
-    """Raise `TopologyError` for an initial aggregate that state and checkpoint cannot keep."""
+    """Raise `TopologyError` for an initial aggregate that has no JSON."""
     try:
         serdes.json.serialize(initial)
     except InvalidArgumentError as error:

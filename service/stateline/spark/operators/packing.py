@@ -1,8 +1,7 @@
-"""Columns as one JSON text and back, so that what a helper keeps in its state need not know their types.
+"""Packs columns into one JSON text and back, so that state does not depend on their types.
 
-Exact for numbers (a double's NaN and infinities included), texts, binary, dates, timestamps to the microsecond,
-decimals, arrays, structs, and maps with text keys. Spark refuses other maps (AnalysisException, when the frame is
-made).
+Exact for numbers (with NaN and infinities), texts, binary, dates, timestamps to the microsecond, decimals, arrays,
+structs, and maps with text keys. Spark refuses other maps with an AnalysisException when the frame is made.
 """
 
 from __future__ import annotations
@@ -18,27 +17,24 @@ from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
 from stateline_store import TopologyError
 
 # In checkpoints: never change.
-_FORMATS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
+_FORMATS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 _WRITING = {**_FORMATS, "ignoreNullFields": "false"}  # functions in Python find every member
 _READING = {**_FORMATS, "mode": "FAILFAST"}
 
 
 def packed(columns: Sequence[str | Column]) -> Column:
-    """One JSON object with a member per column; equal columns give equal text."""
+    """Return one JSON object with a member per column. Equal columns give equal text."""
     named = [F.col(f"`{column}`") if isinstance(column, str) else column for column in columns]
     return F.to_json(F.struct(*named), _WRITING)
 
 
 def unpacked(column: str, schema: StructType) -> Column:
-    """The struct that was packed; null for null. Other text fails the query."""
+    """Return the packed struct, null for null. Other text fails the query."""
     return F.from_json(F.col(column), schema, _READING)
 
 
 def struct_type(ddl: str) -> StructType:
-    """The columns that Spark's DDL names. Raises `TopologyError` for what it refuses, and for a single type."""
+    """Return the columns of a DDL text. Raises `TopologyError` for refused DDL and for a single type."""
     try:
         schema = StructType.fromDDL(ddl)
     except (ParseException, AnalysisException) as error:
@@ -50,12 +46,12 @@ def struct_type(ddl: str) -> StructType:
 
 
 def order_column(frame: DataFrame) -> str | None:
-    """The one that says which of a key's rows in a micro-batch is the newest."""
+    """Return the column that orders a key's rows in a micro-batch."""
     return next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
 
 
 def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
-    """The frame of a `KTable` from what a processor gave."""
+    """Return the frame of a `KTable` from a processor's rows."""
     structs = rows.select(
         *[unpacked(name, schema).alias(f"_{name}") for name, schema in schemas.items()],
         deleted.alias(DELETED),
@@ -71,6 +67,6 @@ def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Col
 
 
 def spark_schema(frame: DataFrame, names: Sequence[str]) -> StructType:
-    """The types of these columns, without whether they may be null."""
+    """Return the types of these columns, all nullable."""
     fields = frame.select(*[f"`{name}`" for name in names]).schema
     return StructType([StructField(field.name, field.dataType) for field in fields])

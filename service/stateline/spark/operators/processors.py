@@ -1,10 +1,8 @@
-"""What tables and joins keep between micro-batches: processors for `transformWithState` in Row mode.
+"""Processors for `transformWithState` in Row mode: the state of tables and joins between micro-batches.
 
-They see a key and values as texts (`operators.packing`) and times in microseconds. All that tables know of a key is one
-row of state, read and written once in a micro-batch, for many keys together. Rows of one key come in any order, of both
-sides of a join mixed: each processor sorts them. One call sees all rows that a key has in the micro-batch.
-
-The names and types of states are in checkpoints: never change.
+Keys and values are texts (`operators.packing`), times are microseconds. A table keeps one row of state per key, read
+and written once in a micro-batch, for many keys together. One call gets all rows of a key in the micro-batch, in any
+order and of both sides of a join. Names and types of states are in checkpoints: never change.
 """
 
 from __future__ import annotations
@@ -14,14 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.streaming.stateful_processor import (
-    MapState,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from stateline.spark.operators.packing import packed
 from stateline.spark.operators.state_requests import Entry, change, entries
@@ -37,23 +30,29 @@ _KEYS_AT_ONCE = 1000
 SHOWN_CHARACTERS = 200  # of a group in an error
 
 
-class TableProcessor(StatefulProcessor):
-    """A processor with one row of state for each key, whose type is `state_ddl`, that gives rows of the type
-    `returns`. `takes` makes a row of the columns of what comes, of which the key is the first.
+class Processor(StatefulProcessor):
+    """A processor that returns rows of type `returns`, one key at a time unless it is a `TableProcessor`."""
 
-    It sees all keys of one of `_BUCKETS` at a time: what Spark does for each call costs as much as dozens of keys.
-    """
+    returns: str
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class TableProcessor(Processor):
+    """A processor with one row of state per key, of type `state_ddl`. It returns rows of type `returns`. `takes` makes
+    a row from the input columns, with the key first. One call gets all keys of one of `_BUCKETS`, because a call costs
+    Spark as much as dozens of keys."""
 
     takes: Callable[..., Any]
     state_ddl: str
-    returns: str
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._states: MapState = handle.getMapState("states", "key string", self.state_ddl)
 
     def changed(self, key: str, rows: list[Any], state: Any) -> tuple[Entry | None, Iterable[Row]]:
-        """The key's new state (None: nothing is kept) and what leaves, of its rows in this micro-batch and the state
-        that it had, or None."""
+        """Return the key's new state (None: no state) and the output rows, from its rows in this micro-batch and its
+        state."""
         raise NotImplementedError
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], times: TimerValues) -> Iterator[Row]:  # noqa: N802  # Spark's name
@@ -72,38 +71,26 @@ class TableProcessor(StatefulProcessor):
                 yield from leaves
             change(self._states, changes)
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-class TimedProcessor(StatefulProcessor):
-    """A processor of one key at a time, with timers, that gives rows of the type `returns`."""
-
-    returns: str
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def by_event_time(rows: DataFrame, key: str, processor: TimedProcessor) -> DataFrame:
-    """What the processor gives for these rows, in update mode."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PySpark's remark on new pandas versions; none is used
-        return rows.groupBy(key).transformWithState(processor, processor.returns, "Update", "EventTime")
+def by_event_time(rows: DataFrame, key: str, processor: Processor) -> DataFrame:
+    return _applied(processor, rows.groupBy(key), "EventTime")
 
 
 def by_bucket(rows: DataFrame, key: str, processor: TableProcessor) -> DataFrame:
-    """What the processor gives for these rows, of which `key` is the first column, in update mode."""
+    """Apply the processor to these rows, whose first column is `key`, in update mode."""
     row = packed(rows.columns).alias("row")  # one cell: Python takes a microsecond and more for each
     bucket = F.pmod(F.xxhash64(key), F.lit(_BUCKETS)).cast("int").alias("bucket")
+    return _applied(processor, rows.select(row, bucket).groupBy("bucket"), "None")
+
+
+def _applied(processor: Processor, rows: GroupedData, time_mode: str) -> DataFrame:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # as above
-        found = rows.select(row, bucket).groupBy("bucket")
-        return found.transformWithState(processor, processor.returns, "Update", "None")
+        warnings.simplefilter("ignore", FutureWarning)  # PySpark's remark on new pandas versions; none is used
+        return rows.transformWithState(processor, processor.returns, "Update", time_mode)
 
 
 def newest_row(key: str, changes: Sequence[Any]) -> Any:
-    """Of the changes of one key. Raises `RecordError` when that could be one or another."""
+    """Return the newest change of one key. Raises `RecordError` if two different ones are the newest."""
     newest = max(changes, key=lambda row: row.order)
     if any(row.order == newest.order and row != newest for row in changes):
         raise RecordError(
@@ -114,11 +101,11 @@ def newest_row(key: str, changes: Sequence[Any]) -> Any:
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """Of two times, where they are known."""
+    """Return the later of two times, None if both are unknown."""
     known = [at for at in (one, other) if at is not None]
     return max(known) if known else None
 
 
 def ms_up(microseconds: int) -> int:
-    """Milliseconds, rounded up: timers and watermarks know no smaller unit."""
+    """Return milliseconds, rounded up: timers and watermarks have no smaller unit."""
     return -(-microseconds // 1000)

@@ -1,4 +1,4 @@
-"""Sessions that are updated as they grow."""
+"""Sessions whose results are updated as they grow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 from stateline import serdes
-from stateline.spark.operators.processors import Aggregator, TimedProcessor, Value, ms_up
+from stateline.spark.operators.processors import Aggregator, Processor, Value, ms_up
 from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 
 _Session = Row("key", "start", "last", "value")
 
 
 @dataclass
-class Sessions(TimedProcessor):
-    """Sessions of each key: rows at most `gap_us` apart belong to one.
-
-    In: `key`, `value`, `at`, `order`. Out: `key`, `start`, `last` (the first and the last row's time), `value` (null:
-    the session became part of another, or has no aggregate any more), one row for each session that changed. A session
-    is forgotten when the watermark has passed its end, or `add` gave None.
-    """
+class Sessions(Processor):
+    """Keeps sessions of each key: rows at most `gap_us` apart belong to one. In: `key`, `value`, `at`, `order`. Out:
+    `key`, `start`, `last` (the times of the first and last row), `value` (null: the session was merged into another, or
+    has no aggregate), one row per changed session. A session is deleted when the watermark has passed its end, or `add`
+    returned None."""
 
     gap_us: int
     initial: Value
@@ -52,12 +50,7 @@ class Sessions(TimedProcessor):
             if was.get((start, last)) != text:
                 yield _Session(key[0], start, last, text)
 
-    def handleExpiredTimer(  # noqa: N802  # Spark's name
-        self,
-        key: Any,
-        timerValues: TimerValues,  # noqa: N803  # Spark's name
-        expiredTimerInfo: Any,  # noqa: N803  # Spark's name
-    ) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803  # Spark's names
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         sessions = self._sessions.entries()
         first = sessions.first
@@ -67,14 +60,9 @@ class Sessions(TimedProcessor):
         return iter(())
 
     def _add(
-        self,
-        sessions: SortedEntries,
-        was: dict[Place, str | None],
-        grown: dict[Place, Value],
-        at: int,
-        value: Value,
+        self, sessions: SortedEntries, was: dict[Place, str | None], grown: dict[Place, Value], at: int, value: Value
     ) -> None:
-        """Add a row to the sessions that it touches; those are in `grown` then, and no longer in `sessions`."""
+        """Move the sessions that a row touches from `sessions` to `grown`, with the row added."""
         touched: list[tuple[Place, Value]] = [(place, grown.pop(place)) for place in self._near(grown, at)]
         while (found := sessions.up_to(at + self.gap_us)) is not None and found[1] >= at - self.gap_us:
             start, last, text = sessions.remove(found[:2])
@@ -89,12 +77,12 @@ class Sessions(TimedProcessor):
             grown[place] = aggregate
 
     def _near(self, grown: dict[Place, Value], at: int) -> list[Place]:
-        """Rows come in order of time, so that it is the one that has grown last, or none."""
+        """Return the session that grew last, if it is near. Rows come in order of time, so no other can be."""
         last = next(reversed(grown), None)
         return [last] if last is not None and last[0] - self.gap_us <= at <= last[1] + self.gap_us else []
 
     def _keep(self, sessions: SortedEntries, first: Place | None, watermark_ms: int) -> None:
-        """`first`: a timer stands for the end of this session already."""
+        """Save, and set a timer for the first session's end unless it is `first`, which has one."""
         sessions.save()
         if sessions.first and sessions.first != first:
             # Rows up to the watermark still come in the micro-batch that moved it.

@@ -1,10 +1,9 @@
-"""Entries of one key in order, of which a change costs as much whether a few are kept or a hundred thousand.
+"""Sorted entries of one key. A change costs the same for a few entries and for a hundred thousand.
 
-An entry is two numbers, by which they are in order, and a text. Up to `LEAF` of them are one row of a `ValueState`, so
-that most keys cost one read and one write. More are in **leaves**, rows of a `MapState` of as many each, and the
-`ValueState` has the first entry's numbers of each leaf: a change reads and writes that index and one leaf.
-
-What is kept is in checkpoints: docs/formats/pipelines.md, never change.
+An entry is two numbers, which order it, and a text. Up to `LEAF` entries are one row of a `ValueState`, so that most
+keys cost one read and one write. More entries are in **leaves**, rows of a `MapState`, and the `ValueState` has the
+first numbers of each leaf. A change reads and writes that index and one leaf. Checkpoints keep this format
+(docs/formats/pipelines.md): never change.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle, ValueState
@@ -27,14 +27,13 @@ Entry = tuple[int, int, str | None]
 
 
 class SortedState:
-    """Where a processor keeps entries of each key, under this name."""
+    """The named state of a processor that keeps entries of each key."""
 
     def __init__(self, handle: StatefulProcessorHandle, name: str) -> None:
         self.root: ValueState = handle.getValueState(name, f"{_COLUMNS}, leaves array<bigint>")
         self.leaves: MapState = handle.getMapState(f"{name}_leaves", "leaf bigint", _COLUMNS)
 
     def entries(self) -> SortedEntries:
-        """Those of the key that is processed."""
         return SortedEntries(self)
 
 
@@ -47,7 +46,7 @@ class _Leaf:
 
 
 class SortedEntries:
-    """The entries of one key; what is changed is kept by `save`."""
+    """The entries of one key. `save` keeps changes."""
 
     def __init__(self, state: SortedState) -> None:
         self._state = state
@@ -63,12 +62,12 @@ class SortedEntries:
 
     @property
     def first(self) -> Place | None:
-        """The first entry's numbers; None: there is no entry."""
+        """Return the first entry's numbers, or None."""
         return self._leaves[0].first if self._leaves else None
 
     @property
     def second(self) -> Place | None:
-        """The second entry's numbers; None: there is none."""
+        """Return the second entry's numbers, or None."""
         if not self._leaves:
             return None
         entries = self._read(self._leaves[0])
@@ -77,7 +76,7 @@ class SortedEntries:
         return self._leaves[1].first if len(self._leaves) > 1 else None
 
     def up_to(self, first: int) -> Entry | None:
-        """The last entry whose first number is not larger; None: there is none."""
+        """Return the last entry whose first number is not larger, or None."""
         found = bisect_right(self._leaves, (first, _LAST), key=_first_of_leaf) - 1
         if found < 0:
             return None
@@ -85,7 +84,7 @@ class SortedEntries:
         return entries[bisect_right(entries, (first, _LAST), key=_place) - 1]
 
     def put(self, entry: Entry) -> None:
-        """Add one, after those with the same numbers."""
+        """Add an entry, after those with the same numbers."""
         if not self._leaves:
             self._leaves.append(_Leaf(0, entry[:2], []))
         number = max(bisect_right(self._leaves, entry[:2], key=_first_of_leaf) - 1, 0)
@@ -100,18 +99,17 @@ class SortedEntries:
         self._leaves[number].first = entries[0][:2]
 
     def remove(self, place: Place) -> Entry:
-        """Take out the entry with these numbers, which must be there once."""
+        """Remove and return the entry with these numbers. It must exist once."""
         number = bisect_right(self._leaves, place, key=_first_of_leaf) - 1
         entries = self._changing(number)
         return self._taken(number, bisect_left(entries, place, key=_place))
 
     def remove_first(self) -> Entry:
-        """Take out the first entry, which must be there."""
+        """Remove and return the first entry. It must exist."""
         self._changing(0)
         return self._taken(0, 0)
 
     def save(self) -> None:
-        """Keep what has changed."""
         leaves = self._leaves
         root: tuple[Any, ...]
         if len(leaves) == 1 and leaves[0].entries is not None:
@@ -157,8 +155,7 @@ def _place(entry: Entry) -> Place:
     return entry[:2]
 
 
-def _first_of_leaf(leaf: _Leaf) -> Place:
-    return leaf.first
+_first_of_leaf = attrgetter("first")
 
 
 def _columns(entries: Sequence[Entry]) -> tuple[list[int], list[int], list[str | None]]:

@@ -1,15 +1,14 @@
-"""Many entries of a `MapState` in one round trip to Spark's state server, where PySpark takes one for each.
+"""Reads and writes many entries of a `MapState` in one round trip to Spark's state server. PySpark takes one each.
 
-The server answers requests in order, one by one, so that further ones may be sent before an answer is read. All that is
-sent ahead has room in the buffers of the socket: else both sides could wait for each other.
+The server answers requests in order, so requests may be sent ahead. They must fit into the socket's buffers. Otherwise
+both sides could wait for each other.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -27,42 +26,35 @@ Entry = tuple[Any, ...]
 
 
 def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
-    """The values of these keys, in this order; None for those that are not there."""
+    """Return the values of these keys in this order, None for absent ones."""
     if type(state) is not MapState:  # PySpark's for tests has no server
         return [state.getValue(key) for key in keys]
-    requests = map(partial(_getting, state._stateName), keys)
+    requests = (_request(state._stateName, "getValue", key) for key in keys)
     # An answer without bytes: the key is not there.
-    return [_unpacked(answer.value) if answer.value else None for answer in _answers(state, requests)]
+    return [tuple(_Rows(BytesIO(each.value)).load()) if each.value else None for each in _answers(state, requests)]
 
 
 def change(state: MapState, changes: Mapping[Entry, Entry | None]) -> None:
-    """Set the values of these keys; None removes one."""
+    """Set the values of these keys. None removes a key."""
     if type(state) is not MapState:  # PySpark's for tests has no server
         for key, value in changes.items():
             state.removeKey(key) if value is None else state.updateValue(key, value)
         return
-    requests = (_changing(state._stateName, key, value) for key, value in changes.items())
+    requests = (
+        _request(state._stateName, "removeKey" if value is None else "updateValue", key, value)
+        for key, value in changes.items()
+    )
     for _ in _answers(state, requests):
         pass
 
 
-def _getting(name: str, key: Entry) -> messages.StateRequest:
+def _request(name: str, kind: str, key: Entry, value: Entry | None = None) -> messages.StateRequest:
     request = messages.StateRequest()
-    call = request.stateVariableRequest.mapStateCall
-    call.stateName = name
-    call.getValue.userKey = _packed(key)
-    return request
-
-
-def _changing(name: str, key: Entry, value: Entry | None) -> messages.StateRequest:
-    request = messages.StateRequest()
-    call = request.stateVariableRequest.mapStateCall
-    call.stateName = name
-    if value is None:
-        call.removeKey.userKey = _packed(key)
-    else:
-        call.updateValue.userKey = _packed(key)
-        call.updateValue.value = _packed(value)
+    request.stateVariableRequest.mapStateCall.stateName = name
+    call = getattr(request.stateVariableRequest.mapStateCall, kind)
+    call.userKey = _packed(key)
+    if value is not None:
+        call.value = _packed(value)
     return request
 
 
@@ -71,24 +63,16 @@ def _packed(row: Entry) -> bytes:
 
 
 class _Rows(pickle.Unpickler):
-    """Reads rows as tuples. Spark writes the schema beside each, as JSON, which takes longer to read than the row."""
+    """Reads rows as tuples. Spark adds the schema to each as JSON, which takes longer to read than the row."""
 
     def find_class(self, module: str, name: str) -> Any:
         return _OF_SCHEMAS[name] if name in _OF_SCHEMAS else super().find_class(module, name)
 
 
-def _unpacked(row: bytes) -> Entry:
-    return tuple(_Rows(BytesIO(row)).load())
-
-
-def _as_they_are(*values: Any) -> Entry:
-    return values
-
-
-# What Spark names there of `pyspark.sql.types`: a schema of its JSON, and what makes a row of a schema and values.
-_OF_SCHEMAS = {
+# Replacements for two functions of `pyspark.sql.types`: one parses a schema, one makes a row from schema and values.
+_OF_SCHEMAS: dict[str, Callable[..., Any]] = {
     "_parse_datatype_json_string": lambda text: None,
-    "_create_row_inbound_converter": lambda _: _as_they_are,
+    "_create_row_inbound_converter": lambda _: lambda *values: values,
 }
 
 
@@ -105,7 +89,7 @@ def _answers(state: MapState, requests: Iterable[messages.StateRequest]) -> Iter
 
 
 def _portions(requests: Iterable[messages.StateRequest]) -> Iterator[list[bytes]]:
-    """As many requests as may be sent ahead; one that is larger goes alone."""
+    """Yield as many requests as may be sent ahead. A larger one goes alone."""
     portion: list[bytes] = []
     size = 0
     for request in requests:

@@ -1,5 +1,6 @@
-"""Operators on streams that Spark has no equal of: a join with a table as of each row's time, and sessions whose
-results are updated as they grow. Both run on `transformWithState`, by event time. docs/operators.md has all operators.
+"""Operators on streams that Spark lacks: a join with a table as of each row's time, and sessions updated as they grow.
+
+Both run on `transformWithState`, by event time. docs/operators.md has all operators.
 """
 
 from __future__ import annotations
@@ -36,20 +37,19 @@ def join_stream_table(
     time: str = TIMESTAMP,
     table_delay: timedelta | None = None,
 ) -> DataFrame:
-    """Each row of the stream with the value that the table had for its columns `on` at the row's `time`.
+    """Join each row of the stream with the table's value for its columns `on` at the row's `time`.
 
-    A row leaves when the watermark, the latest `time` seen less `delay`, has passed it: by then changes of the table up
-    to that time must have been read. One that comes later than the watermark leaves at once. With `table_delay` the
-    table has a watermark as well, and rows wait for both: the result is then the same whichever topic is read first,
-    but while nobody writes to the table's topic, they wait. ``left`` keeps rows for which there was no value.
+    A row leaves when the watermark has passed it. The watermark is the latest `time` seen minus `delay`. Changes of the
+    table up to that time must have been read by then. A row behind the watermark leaves at once. With `table_delay` the
+    table has a watermark too, and rows wait for both. The result then does not depend on which topic is read first, but
+    rows wait while nobody writes to the table's topic. ``left`` keeps rows without a value.
 
-    Exact for a table of a topic, filtered or with other values. One that `join` or `group_by` made has a single change
-    of a key per micro-batch, and only those are known.
+    Exact for a table of a topic, also with `filter` or `map_values`. A table of `join` or `group_by` has only one
+    change of a key per micro-batch.
 
-    The result has the stream's columns, `_order` and `_offset` among them, and the table's. The output
-    mode is ``update``. State: a key's changes of the table that the watermark has not passed and one before them, and
-    the rows that wait. Raises `TopologyError` for a column that both have, key columns of other types than the
-    table's, or another `how`.
+    The result has the columns of the stream, with `_order` and `_offset`, and of the table. The output mode is
+    ``update``. State: waiting rows, and the table's changes of a key that the watermark has not passed, plus one.
+    Raises `TopologyError` for a column that both have, other key types than the table's, or another `how`.
     """
     if how not in ("inner", "left"):
         raise TopologyError(f"A stream cannot be joined with a table as {how!r}: use 'inner' or 'left'.")
@@ -80,28 +80,24 @@ def session_aggregate(
     schema: str,
     time: str = TIMESTAMP,
 ) -> DataFrame:
-    """An aggregate of each session in update mode, where Spark's `session_window` knows only ``append`` and
-    ``complete``.
+    """Aggregate each session in update mode. Spark's `session_window` has only ``append`` and ``complete``.
 
-    Rows of a key at most `gap` apart are one session, as with `session_window` and in Kafka Streams.
-    `add(aggregate, value)` takes in a row, `merge(aggregate, aggregate)` joins two sessions that a late row connects;
-    both get dicts as JSON has them (times are ISO texts), give a new one, and must not change the old; `schema` is the
-    aggregate's, in Spark's DDL. Where `add` gives None the session is deleted, and the next row begins another. Rows
-    older than the latest `time` seen less `delay` are dropped by Spark.
+    Rows of a key at most `gap` apart are one session, as in Spark and Kafka Streams. `add(aggregate, value)` adds a
+    row. `merge(aggregate, aggregate)` joins two sessions that a late row connects. Both get dicts of JSON values (times
+    are ISO texts), return a new one, and must not change the old. `schema` is the aggregate's, in Spark's DDL. If `add`
+    returns None, the session is deleted, and the next row starts another. Spark drops rows older than the latest `time`
+    minus `delay`.
 
-    The result has the columns `key`, `session` (``start``; ``end``, the last row's time and `gap`), the aggregate's,
-    `_deleted` (the session has become part of another, which is another row, or was deleted) and `_timestamp`, the
-    last row's time.
+    The result has the columns `key`, `session` (``start``, and ``end``: the last row's time plus `gap`), the
+    aggregate's, `_deleted` (the session was deleted or merged into another) and `_timestamp`, the last row's time.
     """
     check_function("session_aggregate", add, "aggregate", "value", role="add")
     check_function("session_aggregate", merge, "one", "other", role="merge")
     check_initial("session_aggregate", initial)
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]
-    rows = _on_time(frame, time, delay, names)
-    rows = rows.select(
-        _WATERMARKED, packed(names).alias("key"), *_value_and_time(rows, values)
-    )  # what is late Spark drops
+    rows = _on_time(frame, time, delay, names)  # with the watermark's column, by which Spark drops late rows
+    rows = rows.select(_WATERMARKED, packed(names).alias("key"), *_value_and_time(rows, values))
     gap_us, kept_schema = gap // timedelta(microseconds=1), struct_type(schema)
     functions = {"initial": initial, "add": add, "merge": merge}
     key_schema = spark_schema(frame, names)
@@ -111,7 +107,6 @@ def session_aggregate(
 
 
 def _sessions_frame(found: DataFrame, key: StructType, value: StructType, gap_us: int) -> DataFrame:
-    """From what `Sessions` gives."""
     start, end = F.timestamp_micros("start"), F.timestamp_micros(F.col("last") + gap_us)
     kept = found.select(
         unpacked("key", key).alias("_k"),
@@ -124,14 +119,14 @@ def _sessions_frame(found: DataFrame, key: StructType, value: StructType, gap_us
 
 
 def _on_time(frame: DataFrame, time: str, delay: timedelta, key: Sequence[str]) -> DataFrame:
-    """The rows that have a time and a key, with a watermark by `time`."""
+    """Return the rows that have a time and a key, with a watermark by `time`."""
     rows = frame.where(F.col(time).isNotNull()).withColumn(_WATERMARKED, F.col(time))
     rows = rows.withWatermark(_WATERMARKED, _text(delay))
     return rows.where(" AND ".join(f"`{name}` IS NOT NULL" for name in key))
 
 
 def _value_and_time(rows: DataFrame, values: Sequence[str]) -> tuple[Column, ...]:
-    """`value`, `at`, `order`, as the processors read them."""
+    """Return `value`, `at` and `order` for the processors."""
     order = order_column(rows)
     return (
         packed(values).alias("value"),

@@ -1,13 +1,12 @@
-"""How far Spark has read the changes of a store, as its checkpoints have it. Pure.
+"""The offsets of a store's changes that Spark has read, in its checkpoints. Pure.
 
-Offsets in a checkpoint (on disk: never change), keys sorted as text, because Spark compares them as text:
+JSON in a checkpoint (on disk: never change), with keys sorted as text, because Spark compares text:
 
     {"begin": {"<partition>": offset}, "id": "<topic id>", "next": {"<partition>": offset}, "topic": "<topic>"}
 
-`next` is the offset of the next change of each partition. `begin` stands in the end of the first micro-batch alone.
-Where a query begins, which Spark asks for again after a crash in that batch and does not keep, has `"initial": true`
-instead; the first batch is therefore read from its end's `begin`, and made even when there is nothing to read, so that
-`latest` is kept from the first moment on.
+`next` has the next offset of each partition. Only the end of the first micro-batch has `begin`. The start of a query
+has `"initial": true` instead. Spark does not keep it, and asks again after a crash in the first batch. The first batch
+therefore starts at its end's `begin`. It exists even if there is nothing to read, so that `latest` is kept at once.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
-    """What the server says: the topic, where a reader begins if it was asked, and the ends of what is committed.
-
-    `columns` are those of the changes, each with its `name` and Arrow's name of its `type`.
-    """
+    """The server's answer: the topic, the start if it was asked for, and the committed ends. `columns` have a `name`
+    and an Arrow `type` each."""
 
     topic: str
     topic_id: str
@@ -40,7 +37,7 @@ class TopicEnds:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> TopicEnds:
-        """From the JSON of `GET …/changes/offsets`. Raises `KeyError` or `TypeError` for what is none."""
+        """Read the JSON of `GET …/changes/offsets`. Raises `KeyError` or `TypeError` for other JSON."""
         begin = document.get("begin")
         return cls(
             document["topic"],
@@ -53,13 +50,12 @@ class TopicEnds:
         )
 
     def described(self, store: str) -> dict[str, Any]:
-        """The columns as `row_types` takes them."""
         return {"store": store, "value_type": self.value_type, "columns": self.columns}
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """Changes of one partition from `first` to `end`, which is not included any more."""
+    """Changes of one partition from `first` to before `end`."""
 
     topic: str
     topic_id: str
@@ -69,18 +65,16 @@ class OffsetSpan:
 
 
 def initial(topic_ends: TopicEnds) -> OffsetsJson:
-    """Where a query begins, of an answer that was asked for that."""
+    """Return the start of a query, from an answer that has `begin`."""
     begin = topic_ends.begin or {}
     every = {str(p): begin.get(p, 0) for p in range(topic_ends.partitions)}
     return {"id": topic_ends.topic_id, "initial": True, "next": _sorted(every), "topic": topic_ends.topic}
 
 
 def reached(start: OffsetsJson, topic_ends: TopicEnds, max_changes: int | None) -> OffsetsJson:
-    """As far as the micro-batch reads that begins at `start`; `start` itself when there is nothing to do.
-
-    `max_changes` bounds the number of offsets; there are more only so that no partition starves. Raises
-    `CursorExpiredError` when the topic is another one since.
-    """
+    """Return the end of the micro-batch that starts at `start`, or `start` itself if there is nothing to do.
+    `max_changes` bounds the number of offsets, but each partition may advance. Raises `CursorExpiredError` if the topic
+    was created again."""
     refuse_another(start, topic_ends.topic, topic_ends.topic_id)
     # Partitions that were added since begin at their beginning.
     since = {**dict.fromkeys(range(topic_ends.partitions), 0), **_by_partition(start["next"])}
@@ -97,13 +91,13 @@ def reached(start: OffsetsJson, topic_ends: TopicEnds, max_changes: int | None) 
 
 
 def latest(topic_ends: TopicEnds) -> OffsetsJson:
-    """The ends of what is committed, as the end of a micro-batch has them: equal when nothing is left to be read."""
+    """Return the committed ends in the form of a micro-batch's end. They are equal if nothing is left to read."""
     ends = {str(p): topic_ends.end.get(p, 0) for p in range(topic_ends.partitions)}
     return {"id": topic_ends.topic_id, "next": _sorted(ends), "topic": topic_ends.topic}
 
 
 def spans(start: OffsetsJson, end: OffsetsJson) -> list[OffsetSpan]:
-    """What the micro-batch between these offsets reads: a span per partition that has anything."""
+    """Return a span for each partition that has changes between these offsets."""
     first = _by_partition(end["begin"] if "begin" in end else start["next"])
     return [
         OffsetSpan(end["topic"], end["id"], partition, first.get(partition, 0), until)
@@ -113,7 +107,7 @@ def spans(start: OffsetsJson, end: OffsetsJson) -> list[OffsetSpan]:
 
 
 def refuse_another(read: OffsetsJson, topic: str, topic_id: str) -> None:
-    """Raise `CursorExpiredError` unless these offsets are of this topic: going on would leave out or repeat changes."""
+    """Raise `CursorExpiredError` if these offsets are of another topic: continuing would skip or repeat changes."""
     if (read["topic"], read["id"]) != (topic, topic_id):
         raise CursorExpiredError(
             f"The checkpoint is of the topic {read['topic']!r} with the id {read['id']}, and the store's changes are "

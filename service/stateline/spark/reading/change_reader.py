@@ -1,8 +1,8 @@
-"""Committed changes of a store as a Spark stream: `ChangeReader` plans micro-batches and reads them over HTTP.
+"""Reads committed changes of a store as a Spark stream, over HTTP.
 
-A micro-batch is a span of offsets of each partition, all of them committed when it was planned, so a batch that is
-repeated has the same changes: offsets, not connections, say what was read. Servers, workers and drivers may die in
-between. Columns are those of `…/changes/rows` (docs/http/changes.md), as `row_types` has them in Spark.
+A micro-batch is a span of offsets of each partition, all committed when it was planned. A repeated batch therefore has
+the same changes, also if servers, workers or drivers die in between. docs/http/changes.md has the columns
+(`…/changes/rows`), `row_types` their types in Spark.
 """
 
 from __future__ import annotations
@@ -41,15 +41,12 @@ class ChangeSpan(InputPartition):
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark calls all but `read` in one Python process beside the driver; that runs in the executors' Python.
-
-    What may pass is waited for, up to the option `retry_s`, but for `latestOffset`, which Spark calls again. What does
-    not pass ends the query: `CursorExpiredError` when the log has lost what comes next or is another one.
-    """
+    """Plans and reads micro-batches. Spark calls `read` on executors, and the rest in one Python process beside the
+    driver. Temporary failures are retried for the option `retry_s`. `latestOffset` does not wait, since Spark calls it
+    again. Other failures end the query: `CursorExpiredError` if the log has lost the next changes or is another one."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Raises nothing, and asks nobody: what is wrong with options is said by whatever Spark calls first. In place
-        of an error in here Spark 4.2 shows one of its own, an `UnboundLocalError`."""
+        """Do not read options: in place of an error in here, Spark 4.2 shows its own `UnboundLocalError`."""
         self._given = dict(options)
         self._schema = schema
         self._initial: OffsetsJson | None = None
@@ -64,8 +61,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's name
-        """Where the options say. Once: Spark asks again before each look at a stream that has had no batch yet, and
-        latest would move on."""
+        """Return the start that the options name. Once: Spark asks again before the first batch, and latest would
+        move."""
         if self._initial is None:
             self._initial = initial(self._checked(offsets(self._options, self._options.begin)))
         return self._initial
@@ -77,12 +74,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Waits until the end of every partition is known."""
+        """Wait until the end of every partition is known."""
         self._target = self._checked(offsets(self._options, "latest"))
 
     @in_one_line()
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
-        """As far as the next micro-batch reads; `start` itself when there is nothing new or nobody to ask now."""
+        """Return the end of the next micro-batch, or `start` if there is nothing new or no server answers."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is not None:
             return reached(start, self._target, most)  # whatever becomes of the server: what is to be read is known
@@ -100,16 +97,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's name
-        """As it was seen last; None before that."""
+        """Return the last ends seen, or None."""
         seen = self._target or self._seen
         return None if seen is None else latest(seen)
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[ChangeSpan]:
-        """A span per partition that has anything to read."""
         return [ChangeSpan(span) for span in spans(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of a span."""
         assert isinstance(partition, ChangeSpan)
         return _recast(self._options, self._schema, partition.span)
 
@@ -118,7 +113,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return topic_ends
 
     def _put_off(self, error: Exception) -> None:
-        """Look again in a while, which is longer each time, and no shorter than the server asks for."""
+        """Delay the next look, longer each time, and at least as long as the server asks for."""
         if not self._failed:
             _log.warning("Changes of %s are not read at the moment: %s", self._options.store, error)
         self._failed = min(self._failed + 1, 10)
@@ -127,11 +122,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def change_schema(options: Mapping[str, str]) -> StructType:
-    """The schema of the changes of this store, all columns or those of the option `columns`.
-
-    Raises `InvalidArgumentError` for options that make no sense, `UnknownQueryTypeError` for a store without changes,
-    and what else the server refuses.
-    """
+    """Return the schema of this store's changes, with all columns or those of the option `columns`. Raises
+    `InvalidArgumentError` for wrong options, `UnknownQueryTypeError` for a store without changes, and other errors of
+    the server."""
     read = ChangeOptions.read(options)
     topic_ends = offsets(read, patience_s=min(PLANNING_S, read.server.retry_s))
     return default_schema(topic_ends.described(read.store), read.columns)

@@ -1,6 +1,6 @@
-"""What a stream of changes asks the server, and the options that say so.
+"""Requests of a stream of changes, and its options.
 
-Connections, tokens, retries are those of `stateline.client.lean`. An attempt that may pass raises one of `LOST`.
+`stateline.client.lean` handles connections, tokens and retries. Temporary failures raise one of `LOST`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """The options of a stream of changes. Picklable; no token shows in its `repr`."""
+    """The options of a stream of changes. Picklable. Its `repr` shows no token."""
 
     server: LeanClient
     store: str
@@ -41,7 +41,7 @@ class ChangeOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ChangeOptions:
-        """From Spark's options. Raises `InvalidArgumentError`."""
+        """Read Spark's options. Raises `InvalidArgumentError`."""
         given = spelled(options, OPTIONS)
         for name in given:
             if name not in OPTIONS:
@@ -61,14 +61,13 @@ class ChangeOptions:
 
 
 def offsets(options: ChangeOptions, begin: str | None = None, *, patience_s: float | None = None) -> TopicEnds:
-    """Where the committed changes end, and where `begin` is. Waits for as long as the option `retry_s` says, or so many
-    seconds; raises what the server refuses, and `NotReadyError` when time ran out.
-    """
+    """Return the committed ends, and the place of `begin`. Waits for `patience_s` seconds, by default the option
+    `retry_s`. Raises the server's refusals, and `NotReadyError` after that time."""
     return _topic_ends(options, options.server.ask(_asked(options, begin), patience_s=patience_s))
 
 
 def offsets_now(options: ChangeOptions) -> TopicEnds:
-    """The same, each server once. Raises one of `LOST` when none answers."""
+    """Return the committed ends, asking each server once. Raises one of `LOST` if none answers."""
     failed: Exception = PassingError("nobody was asked")
     for url in options.server.urls:
         try:
@@ -84,12 +83,9 @@ def offsets_now(options: ChangeOptions) -> TopicEnds:
 def batches(
     options: ChangeOptions, span: OffsetSpan, columns: tuple[str, ...]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The changes of this span with these columns, `offset` among them; taken up behind the last batch where a stream
-    breaks off.
-
-    Raises `CursorExpiredError` when the log has lost some of them or is another one, `NotReadyError` when nothing
-    arrived for as long as the option `retry_s` says.
-    """
+    """Yield the changes of this span with these columns, `offset` among them. A broken stream resumes after its last
+    batch. Raises `CursorExpiredError` if the log has lost some of them or is another one, and `NotReadyError` if
+    nothing arrives for the option `retry_s`."""
     failover, first = Failover(options.server, options.server.retry_s), span.first
     while True:
         try:

@@ -1,11 +1,11 @@
-"""`cut`: several stores as they were at one moment, as DataFrames, for as long as a block lasts.
+"""`cut`: several stores as of one moment, as DataFrames, for the duration of a block.
 
     with stateline.spark.cut(spark, "http://localhost:8000", ["flights", "weather"]) as cut:
         delayed = cut.frame("flights", columns=["key", "value"]).join(cut.frame("weather"), "key")
         delayed.write.parquet("delayed")
 
-The snapshot's lease is renewed meanwhile, and it is released with the block: what is still lazy then cannot be run any
-more. Nothing is imported here that takes long: `stateline.spark` offers this by name.
+The snapshot's lease is renewed until the block ends. Then the snapshot is released, and lazy DataFrames of it fail.
+This module imports nothing slow, since `stateline.spark` exports it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cut:
-    """A snapshot that is kept. Thread-safe; made by `cut`."""
+    """A leased snapshot, made by `cut`. Thread-safe."""
 
     def __init__(self, spark: SparkSession, given: Mapping[str, str], snapshot: Mapping[str, Any]) -> None:
         self._spark, self._given = spark, dict(given)
@@ -32,19 +32,19 @@ class Cut:
 
     @property
     def id(self) -> str:
-        """What the option `snapshot` takes."""
+        """Return the value for the option `snapshot`."""
         return str(self._details["id"])
 
     @property
     def position(self) -> Position:
-        """The input that the stores reflect."""
+        """Return the position of the input that the stores reflect."""
         from stateline_store import Position
 
         return Position.from_json(self._details["position"])
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """What is in it."""
+        """Return the names of its stores."""
         return tuple(self._details["stores"])
 
     def frame(
@@ -56,9 +56,9 @@ class Cut:
         keys: Sequence[object] | str | None = None,
         **options: str,
     ) -> DataFrame:
-        """One store. All columns unless named, or unless `schema` says which and of what types; `keys` alone, as a list
-        or in JSON. `options` are those of the format (`lower`, `upper`, `prefix`, `from`, `to`, `as_of`: the rows).
-        """
+        """Return one store, with all columns, those of `columns`, or those of `schema` with its types. `keys` restricts
+        it to these keys, as a list or JSON. `options` are those of the format (`lower`, `upper`, `prefix`, `from`,
+        `to`, `as_of`)."""
         _refuse_text("columns", columns)
         if keys is not None:
             options["keys"] = keys if isinstance(keys, str) else json.dumps(list(keys))
@@ -71,12 +71,10 @@ class Cut:
 
 @contextlib.contextmanager
 def cut(spark: SparkSession, url: str, stores: Sequence[str], *, ttl_s: int = 300, **options: str) -> Iterator[Cut]:
-    """A snapshot of these stores, kept until the block ends, or, should this process die, for `ttl_s` seconds.
-
-    `options` are those that say how to ask: `token` or `token_file`, `ca_file`, `timeout_s`, `retry_s`. Raises
-    `InvalidArgumentError` for others, what the server refuses, and `NotReadyError` when it does not answer.
-    """
-    from stateline.spark.reading.pinned import pinned
+    """Keep a snapshot of these stores until the block ends, or for `ttl_s` seconds if this process dies. `options`
+    configure the connection: `token` or `token_file`, `ca_file`, `timeout_s`, `retry_s`. Raises `InvalidArgumentError`
+    for others, the server's refusals, and `NotReadyError` if it does not answer."""
+    from stateline.spark.reading.lease import pinned
     from stateline.spark.reading.source_options import CONNECTION, read_options, spelled
     from stateline_store import InvalidArgumentError
 

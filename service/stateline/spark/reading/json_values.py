@@ -1,10 +1,8 @@
-"""JSON text as columns of Spark's types, two ways.
+"""JSON text as columns of Spark's types, in two ways.
 
-`parsed` is what a snapshot's reader does when `.schema(…)` gives `value` another type than STRING: strict, by the
-column, in Python's process (pyarrow). A member that is not there is null, one that was not asked for is left out, a
-value that is not of its type fails the read: no row is changed or lost unawares.
-
-`json_value` is Spark's own `from_json`: lenient (what does not fit is null), in the JVM, and with maps.
+A snapshot's reader uses `parsed` if `.schema(…)` gives `value` another type than STRING. It is strict, by column, in
+Python (pyarrow). Absent members are null, extra ones are ignored, and a value of another type fails the read, so that
+no row changes silently. `json_value` is Spark's own `from_json`: lenient, in the JVM, and with maps.
 """
 
 from __future__ import annotations
@@ -24,17 +22,16 @@ _MEMBER = "v"
 
 
 def json_value(ddl: str, column: str = "value") -> Column:
-    """This column's JSON as Spark's `from_json` reads it: `frame.select("key", json_value("delay INT").alias("v"))`.
-
-    `ddl` is a struct's fields, or any other type in Spark's notation. Null where the text is not of that type.
-    """
+    """Return this column's JSON as Spark's `from_json` reads it: `frame.select("key", json_value("delay
+    INT").alias("v"))`. `ddl` is a struct's fields or any other type in Spark's notation. Text of another type becomes
+    null."""
     from pyspark.sql.functions import col, from_json
 
     return from_json(col(column), ddl)
 
 
 def check_parsable(name: str, kind: DataType) -> None:
-    """Raise `InvalidArgumentError` unless JSON is read into this type here."""
+    """Raise `InvalidArgumentError` for a type into which `parsed` does not read JSON."""
     from pyspark.sql.types import ArrayType, BinaryType, DateType, MapType, StructType, UserDefinedType, VariantType
 
     if isinstance(kind, StructType):
@@ -54,7 +51,7 @@ def check_parsable(name: str, kind: DataType) -> None:
 
 
 def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """JSON texts as an array of this type, null for null. Raises `DamagedDataError` for one that is not of it."""
+    """Return JSON texts as an array of this type, null for null. Raises `DamagedDataError` for text of another type."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.json

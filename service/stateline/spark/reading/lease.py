@@ -1,13 +1,13 @@
-"""Who renews the lease of a snapshot that a plain `format("stateline")` has made, and releases it.
+"""Renews and releases leases of snapshots.
 
-Nothing tells a data source that a job is over, or that a DataFrame is not used any more. So a process of its own does,
-one per snapshot: started by the planner, beside Spark's driver, it renews the lease every third of it for as long as
-the driver's JVM lives, and releases the snapshot when that is gone. `stateline.spark.cut` is exact instead.
+`pinned` does so for a block. A plain `format("stateline")` does not know when Spark stops using a DataFrame. The
+planner therefore starts one process per snapshot. It renews the lease every third of its time while the driver's JVM
+lives, then releases the snapshot.
 
-    python -m stateline.spark.reading.lease     # what to keep comes as JSON (`_LeaseTerms`) on standard input
+    python -m stateline.spark.reading.lease     # reads `_LeaseTerms` as JSON on standard input
 
-It holds the abstract Unix socket `stateline-lease-<user>-<snapshot>`, so there is never a second one, and no file is
-left behind. Killed, it leaves a lease that ends by itself.
+The process holds the abstract Unix socket `stateline-lease-<user>-<snapshot>`, so there is never a second one, and no
+file is left behind. If it is killed, the lease expires.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ from stateline_store.errors import CallerError, CursorExpiredError, NotReadyErro
 
 if TYPE_CHECKING:
     from stateline.spark.reading.source_options import SourceOptions
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+
+from stateline.client.lean.client import PLANNING_S
 
 _RELEASE_S = 10.0  # for how long the release is tried: then the lease ends by itself
 _JVM = "java"
@@ -38,7 +44,7 @@ _JVM = "java"
 
 @dataclass(frozen=True, slots=True)
 class _LeaseTerms:
-    """The snapshot whose lease a renewing process renews, and until when."""
+    """The snapshot whose lease a process renews, and until when."""
 
     server: dict[str, Any]
     snapshot: str
@@ -49,11 +55,9 @@ class _LeaseTerms:
 
 
 def keep_while_driver_lives(options: SourceOptions, snapshot: Mapping[str, Any], *, is_own: bool) -> None:
-    """Have this snapshot's lease renewed while the Spark driver that this process works for lives. Returns at once.
-
-    One's own (`is_own`) is released then, unless others may share its pin; one that somebody else has made is only
-    renewed, and only if the options say so. Does nothing if that is being done, or if there is no driver.
-    """
+    """Have this snapshot's lease renewed while the Spark driver above this process lives. Returns at once. A snapshot
+    of one's own (`is_own`) is released then, unless others may share its pin. Another's is only renewed, and only with
+    the option `renew`. Does nothing if a process already renews it, or without a driver."""
     wanted = options.lease == "driver" if is_own else options.renew
     driver = driver_above(os.getpid()) if wanted else None
     if driver is None or is_kept(snapshot["id"]):
@@ -78,16 +82,21 @@ def keep_while_driver_lives(options: SourceOptions, snapshot: Mapping[str, Any],
 
 
 def driver_above(pid: int) -> int | None:
-    """The JVM among the processes that this one was started by; None when there is none."""
+    """Return the JVM among the ancestors of this process, or None."""
     while pid > 1:
-        if _name(pid) == _JVM:
+        try:
+            names, _, figures = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        except OSError:
+            return None
+        if names.partition("(")[2] == _JVM:
             return pid
-        pid = _parent(pid)
+        pid = int(figures.split()[1])
     return None
 
 
 def is_kept(snapshot: str) -> bool:
-    """Whether a process of this user on this machine renews this snapshot. Any user can take such an address."""
+    """Return whether a process of this user renews this snapshot. Any user can take such an address, so the user is
+    checked."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:
@@ -99,8 +108,7 @@ def is_kept(snapshot: str) -> bool:
 
 
 def renew(server: LeanClient, snapshot: str, ttl_s: int) -> None:
-    """Let the lease end in `ttl_s` seconds, unless it lasts for longer anyway, by the server's clock: a renewal could
-    make it shorter."""
+    """Let the lease end in `ttl_s` seconds, unless it already lasts longer by the server's clock."""
     path = f"/v1/snapshots/{snapshot}"
     found, now_ms = server.ask_when(LeanRequest("GET", path))
     if found["expires_at"] - now_ms < ttl_s * 1000:
@@ -108,7 +116,7 @@ def renew(server: LeanClient, snapshot: str, ttl_s: int) -> None:
 
 
 def release(server: LeanClient, snapshot: str, *, patience_s: float = _RELEASE_S) -> None:
-    """Let the snapshot go; one that is gone already is no error."""
+    """Delete the snapshot. An absent one is no error."""
     try:
         server.ask(LeanRequest("DELETE", f"/v1/snapshots/{snapshot}"), patience_s=patience_s)
     except (CursorExpiredError, CallerError):
@@ -137,7 +145,7 @@ def _keep(kept: _LeaseTerms) -> None:
 
 
 def _took(lock: socket.socket, address: bytes) -> bool:
-    """Whether the socket listens at this address now. Where another user has it, the lease is kept without it."""
+    """Listen at this address. Return False if another user has it. The lease is then kept without it."""
     lock.setblocking(False)
     try:
         lock.bind(address)
@@ -148,8 +156,8 @@ def _took(lock: socket.socket, address: bytes) -> bool:
 
 
 def _ends_within(driver: int, lock: socket.socket, seconds: float) -> bool:
-    """Whether the driver ends within this time. Meanwhile connections are closed: who makes one only looks whether
-    a process renews the snapshot."""
+    """Return whether the driver ends within this time. Closes connections meanwhile: they only check for this
+    process."""
     until_s = time.monotonic() + seconds
     watched = [driver, *([lock.fileno()] if lock.getsockname() else ())]
     while (left_s := until_s - time.monotonic()) > 0:
@@ -165,19 +173,40 @@ def _address(snapshot: str) -> bytes:
     return b"\0stateline-lease-%d-%s" % (os.getuid(), snapshot.encode())
 
 
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 if __name__ == "__main__":
     _keep(_LeaseTerms(**json.load(sys.stdin)))
+
+
+_logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def pinned(server: LeanClient, stores: Sequence[str], ttl_s: int) -> Iterator[dict[str, Any]]:
+    """Yield a snapshot of these stores, as the server describes it. Its lease of `ttl_s` seconds is renewed every third
+    of it until the block ends, then the snapshot is released. Raises the server's refusals, and `NotReadyError` if it
+    does not answer. A failed renewal is logged. Readers fail once the snapshot is gone."""
+    pin = os.urandom(12).hex()  # so that an answer that is lost is asked for again
+    members = {"stores": list(stores), "ttl_s": ttl_s, "pin": pin}
+    snapshot = server.ask(LeanRequest("POST", "/v1/snapshots", members), patience_s=PLANNING_S)
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_keep_on, args=(server, snapshot["id"], ttl_s, ended), name="stateline-lease", daemon=True
+    )
+    thread.start()
+    try:
+        yield snapshot
+    finally:
+        ended.set()
+        thread.join()
+        release(server, snapshot["id"])
+
+
+def _keep_on(server: LeanClient, snapshot: str, ttl_s: int, ended: threading.Event) -> None:
+    while not ended.wait(ttl_s / 3):
+        try:
+            renew(server, snapshot, ttl_s)
+        except (CursorExpiredError, CallerError) as error:  # gone, or not ours
+            _logger.warning("The lease of the snapshot %s is not renewed any more: %s", snapshot, error)
+            return
+        except StatelineError as error:  # out of reach: it may come back before the lease ends
+            _logger.warning("The lease of the snapshot %s is not renewed: %s", snapshot, error)

@@ -47,10 +47,8 @@ _TYPES: Mapping[str, DataType] = {
 
 
 def default_schema(store: Mapping[str, Any], columns: Sequence[str] | None = None) -> StructType:
-    """The schema of a store's rows: all columns, or those named. `store` is what `GET /v1/stores/{store}` says.
-
-    Raises `InvalidArgumentError` for a column that the store does not have.
-    """
+    """Return the schema of a store's rows: all columns, or those named. `store` is the answer of `GET
+    /v1/stores/{store}`. Raises `InvalidArgumentError` for a column that the store lacks."""
     known = {column["name"]: _spark_type(column) for column in store["columns"]}
     names = list(known) if columns is None else columns
     for name in names:
@@ -62,10 +60,10 @@ def default_schema(store: Mapping[str, Any], columns: Sequence[str] | None = Non
 
 
 class RowShape:
-    """How batches of a store's rows become batches of a DataFrame. Picklable, thread-safe."""
+    """Converts batches of a store's rows into batches of a DataFrame. Picklable, thread-safe."""
 
     def __init__(self, schema: StructType, store: Mapping[str, Any]) -> None:
-        """Raises `InvalidArgumentError` for a column that the store does not have, or has in another type."""
+        """Raise `InvalidArgumentError` for a column that the store lacks, or has in another type."""
         self.schema = schema
         self.names = tuple(field.name for field in schema.fields)
         if len(set(self.names)) < len(self.names) or not self.names:
@@ -73,11 +71,12 @@ class RowShape:
         self._parsed = frozenset(field.name for field in schema.fields if _is_parsed(field, store))
 
     def recast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as Spark expects it: types, order and nullability. Raises `DamagedDataError` for what does not
-        fit."""
+        """Return the batch with the types, order and nullability of the schema. Raises `DamagedDataError` for values
+        that do not fit."""
         import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema  # as Spark's own worker, which compares the two
 
-        target = self._arrow_schema()
+        target = to_arrow_schema(self.schema, timezone="UTC")
         arrays = [self._array(batch.column(field.name), field) for field in target]
         for field, found in zip(target, arrays, strict=True):
             if found.null_count and not field.nullable:
@@ -101,28 +100,19 @@ class RowShape:
                 f'.schema("… {field.name} BIGINT …").'
             ) from error
 
-    def _arrow_schema(self) -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema  # as Spark's own worker: the two are compared
-
-        return to_arrow_schema(self.schema, timezone="UTC")
-
 
 def _spark_type(column: Mapping[str, Any]) -> DataType:
     return TimestampType() if column["name"] in TIMES else _TYPES[column["type"]]
 
 
-def _is_json(column: Mapping[str, Any], value_type: str) -> bool:
-    """Whether its text is JSON: of json, and of types that are shown as their JSON."""
-    return column["type"] == "string" and value_type not in ("string", "uuid")
-
-
 def _is_parsed(field: StructField, store: Mapping[str, Any]) -> bool:
-    """Whether it is parsed from JSON; raises for a column that it cannot be."""
+    """Return whether it is parsed from JSON. Raises `InvalidArgumentError` for a type that it cannot have."""
     column = next((column for column in store["columns"] if column["name"] == field.name), None)
     expected = None if column is None else _spark_type(column)
     if field.dataType == expected or (field.name in TIMES and column is not None and field.dataType == LongType()):
         return False
-    if column is not None and field.name == "value" and _is_json(column, store["value_type"]):
+    is_json = store["value_type"] not in ("string", "uuid")  # or a type that is shown as JSON
+    if column is not None and field.name == "value" and column["type"] == "string" and is_json:
         check_parsable("value", field.dataType)
         return True
     there_are = ", ".join(f"{column['name']} {_spark_type(column).simpleString()}" for column in store["columns"])

@@ -1,10 +1,10 @@
-"""How Spark reads a snapshot: planned beside the driver, read split by split on the executors.
+"""Reads a snapshot with Spark: planned beside the driver, read split by split on executors.
 
-What makes scans of a DataFrame one state is the pin, which travels with the `DataSource`: `partitions` asks for the
-snapshot of that pin, which the first one to ask gets made. Spark 4.2 plans a DataFrame once, however often it is
-scanned (`PythonDataSourceV2.readInfo`), and Spark Connect, and a newer Spark, each time.
+All scans of a DataFrame read one state because they share the pin of its `DataSource`. `partitions` asks for the
+snapshot of that pin, and the first request creates it. Spark 4.2 plans a DataFrame once
+(`PythonDataSourceV2.readInfo`). Spark Connect and newer versions plan each scan.
 
-Executors need this package, pyarrow and pyspark, and never the application: what the rows are, the server says.
+Executors need this package, pyarrow and pyspark, but not the application: the server describes the rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives
 from stateline.spark.reading.row_types import RowShape
-from stateline.spark.reading.source_options import SourceOptions
-from stateline.spark.reading.wanted_keys import distinct_keys, in_pieces
+from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
 
@@ -41,8 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsPartition(InputPartition):
-    """One partition of the store in the snapshot, or one split of it: one Spark task, which reads from the node that
-    keeps it."""
+    """One Spark task: a partition of the store in the snapshot, or a split of it, read from its node."""
 
     part: PartAddress
     split: str | None = None
@@ -52,15 +50,12 @@ _INTEGER = re.compile(r"-?[0-9]+")
 _ASKED_AT_ONCE = 8  # partitions: the first look at one has its server replay logs
 
 # Which kinds of stores have such times; of key-value stores those that keep a timestamp.
-_TIMES_OF = {
-    ("as_of",): ("versioned",),
-    ("from", "to"): ("timestamped_key_value", "window", "session", "versioned"),
-}
+_TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("timestamped_key_value", "window", "session", "versioned")}
 
 
 def described(options: SourceOptions) -> dict[str, Any]:
-    """What the server says of the store: `kind`, `key_type`, `value_type`, `columns`. Raises `InvalidArgumentError` for
-    times that its rows do not have, and keys that they cannot have: now, and not when a job runs."""
+    """Return the server's description: `kind`, `key_type`, `value_type`, `columns`. Raises `InvalidArgumentError` now,
+    before a job runs, for times and keys that the store cannot have."""
     asked = LeanRequest("GET", f"/v1/stores/{segment(options.store)}")
     found: dict[str, Any] = options.server.ask(asked, patience_s=min(PLANNING_S, options.server.retry_s))
     kind = plain_kind(found["kind"])
@@ -87,7 +82,7 @@ def _refuse_both_signs(bounds: Mapping[str, str]) -> None:
 
 
 class SnapshotReader(DataSourceReader):
-    """Plans and reads one scan. Spark pickles it before it asks for `partitions`."""
+    """Plans and reads one scan. Spark pickles it before it calls `partitions`."""
 
     def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
         if options.columns not in (None, tuple(schema.fieldNames())):
@@ -102,8 +97,7 @@ class SnapshotReader(DataSourceReader):
 
     @in_one_line()
     def partitions(self) -> list[RowsPartition]:
-        """The tasks: one per split of each partition of the store. Makes the snapshot, unless it is there, and has its
-        lease renewed."""
+        """Return one task per split of each partition. Creates the snapshot if needed, and has its lease renewed."""
         snapshot = self._snapshot()
         parts = snapshot["stores"].get(self._options.store)
         if not parts:
@@ -119,7 +113,6 @@ class SnapshotReader(DataSourceReader):
         return [each for together in zip_longest(*split) for each in together if each is not None]
 
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
-        """The rows of one partition."""
         from stateline.client.lean.snapshot_rows import batches
 
         server = partition.part.at(self._options.server)

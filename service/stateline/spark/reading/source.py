@@ -1,9 +1,8 @@
-"""`StatelineSource`: the format ``stateline``. In batch a snapshot of a store, as a stream its committed changes.
+"""The format ``stateline``: in batch a snapshot of a store, as a stream its committed changes.
 
     spark.read.format("stateline").option("url", "http://localhost:8000").option("store", "orders").load()
 
-Spark finds it by itself, by the package `pyspark_stateline`, wherever this one is installed. The options stand in
-`source_options`, the columns in `row_types`.
+Spark finds it through the package `pyspark_stateline`. `source_options` has the options, `row_types` the columns.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ FORMAT = "stateline"
 
 
 class StatelineSource(DataSource):
-    """The format ``stateline``. Made once for a DataFrame, and pickled for each of its scans: they share the pin, and
-    so the snapshot. Nothing is asked of the server before it is known what is wanted: a stream makes no snapshot.
-    """
+    """The format ``stateline``. Spark pickles it for each scan of a DataFrame, so scans share the pin and the snapshot.
+    A stream makes no snapshot."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -36,12 +34,11 @@ class StatelineSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
         return FORMAT
 
     @in_one_line()
     def schema(self) -> StructType:
-        """The columns of the store, or those of the option `columns`. Not asked for where the user gives a schema."""
+        """Return the columns of the store, or those of the option `columns`. Not called if the user gives a schema."""
         if is_of_changes(self.options):
             from stateline.spark.reading.change_reader import change_schema
 
@@ -51,27 +48,24 @@ class StatelineSource(DataSource):
 
     @in_one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a snapshot."""
         options = read_options(self.options, os.environ)
         return SnapshotReader(options, self.pin, schema, described(options))
 
     @in_one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Of the committed changes."""
         from stateline.spark.reading.change_reader import ChangeReader
 
         return ChangeReader(self._of_changes(), schema)
 
     @in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Nobody writes to a store but its worker."""
+        """Refuse: only the worker writes to a store."""
         raise InvalidArgumentError(
             "Stores are read here, and not written: write to the topic that the store is made of, or let a pipeline do "
             "it."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
-        """As `writer`."""
         self.writer(schema, overwrite)
 
     def _of_changes(self) -> dict[str, str]:

@@ -1,19 +1,25 @@
-"""The options of `format("stateline")` for snapshots, read. Streams of changes have theirs in `change_requests`.
+"""Reads the options of `format("stateline")` for snapshots. `change_requests` has those of streams. Pure.
 
-Spark does not look at the case of an option's name, and here an underscore does not count either: `token_file` and
-`tokenFile` are one. An unknown name is refused: a misspelt `prefix` would read the whole store. Pure.
+Case and underscores do not count: `token_file` and `tokenFile` are one option. Unknown names are refused, because a
+misspelt `prefix` would read the whole store.
+
+The option `keys` reads single keys, each by a seek. Spark's own filters narrow nothing. Up to 4.3.0 Spark keeps a
+Python source's filtered plan with the DataFrame, not with the scan (`PythonDataSourceV2.readInfo`). Unfiltered uses of
+that DataFrame then lack rows, and of two filters the last one holds for both. So no reader may have `pushFilters`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from stateline import serdes
 from stateline.client.lean.client import LeanClient
-from stateline.spark.reading.wanted_keys import read_keys
+from stateline.serde.plain import Serde
 from stateline_store.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -39,12 +45,9 @@ _ID = re.compile(r"[0-9a-f]{24}")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a DataFrame of a snapshot was asked for. Picklable; no token shows in its `repr`.
-
-    Exactly one of these says which snapshot: `snapshot`, the id of one that somebody else has made; `pin`, what one's
-    own is called; none, for one of the DataFrame's own. `lease` says who renews that: "driver", something that lives as
-    long as Spark's driver does and releases it then, or "ttl", nobody, and it ends after `ttl_s`.
-    """
+    """The options of a snapshot's DataFrame. Picklable. Its `repr` shows no token. `snapshot` is the id of another's
+    snapshot. `pin` names one's own. Without both, the DataFrame makes its own. `lease` says who renews that: with
+    "driver" a process that releases it when Spark's driver ends, with "ttl" nobody, so that it ends after `ttl_s`."""
 
     server: LeanClient
     store: str
@@ -65,7 +68,7 @@ class SourceOptions:
 
 
 def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
-    """The options of a snapshot. Raises `InvalidArgumentError`."""
+    """Read the options of a snapshot. Raises `InvalidArgumentError`."""
     options = _named(given, SNAPSHOT_OPTIONS)
     if _choice(options, "changes", _BOOLEANS, default=False):
         raise InvalidArgumentError("changes=true is of streams (spark.readStream): a snapshot has rows, not changes.")
@@ -99,7 +102,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
 
 
 def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> LeanClient:
-    """Where to ask, from options by their names in this module. Raises `InvalidArgumentError`."""
+    """Read the server from options by their names in this module. Raises `InvalidArgumentError`."""
     urls = _list(options.get("url", ""))
     if not urls:
         raise InvalidArgumentError('The option url is missing: as in .option("url", "http://localhost:8000").')
@@ -121,12 +124,12 @@ def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> L
 
 
 def is_of_changes(given: Mapping[str, str]) -> bool:
-    """Whether these are the options of a stream of changes: `changes` says so."""
+    """Return whether the option `changes` asks for a stream of changes."""
     return any(_plain(name) == "changes" and value.lower() == "true" for name, value in given.items())
 
 
 def spelled(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The options by the names that are known; others as they are."""
+    """Return the options under their known names. Others keep theirs."""
     names = {_plain(name): name for name in known}
     return {names.get(_plain(name), name): value for name, value in given.items()}
 
@@ -190,3 +193,57 @@ def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], def
     if text.lower() not in choices:
         raise InvalidArgumentError(f"{name}={text[:60]!r}: {' or '.join(choices)} is accepted.")
     return choices[text.lower()]
+
+
+KEYS_AT_ONCE = 500
+"""Of one request; server.limit.max has to allow as many."""
+BYTES_AT_ONCE = 1024 * 1024
+"""Of the keys of one request, as JSON: a quarter of what server.body.max.bytes is unless it is set."""
+_SERDES: Mapping[str, Serde] = {
+    each.name: each for each in (serdes.string, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
+}
+
+
+def read_keys(text: str) -> tuple[Any, ...]:
+    """Read the keys from a JSON list, as in bodies of requests. Raises `InvalidArgumentError`."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise InvalidArgumentError(f"""keys={text[:60]!r} is no list in JSON: '["a", "b"]' is one.""")
+    return tuple(found)
+
+
+def distinct_keys(keys: Iterable[Any], store: str, key_type: str) -> tuple[Any, ...]:
+    """Return each key once: a server recognises keys of the same bytes only within one request. Raises
+    `InvalidArgumentError` for a key that this store cannot have. Keys of type json are refused, because parsed JSON
+    does not tell `[1,2]` from `[1, 2]`, which are two keys."""
+    found = dict[bytes, Any]()
+    for key in keys:
+        if key_type == "json":
+            raise InvalidArgumentError(
+                f"keys is not for keys of type json, as those of {store!r} are: name one by lower and upper."
+            )
+        try:
+            stored = _SERDES[key_type].from_json(key) if key_type in _SERDES else json.dumps(key).encode()
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"keys has {key!r:.60}, and those of {store!r} are {key_type}: {error}"
+            ) from error
+        found.setdefault(stored, key)
+    return tuple(found.values())
+
+
+def in_pieces(keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield these keys in as many requests as they need."""
+    piece: list[Any] = []
+    size = 0
+    for key in keys:
+        size += (added := len(json.dumps(key)) + 2)  # with a comma and a space
+        if piece and (len(piece) == KEYS_AT_ONCE or size > BYTES_AT_ONCE):
+            yield tuple(piece)
+            piece, size = [], added
+        piece.append(key)
+    if piece:
+        yield tuple(piece)

@@ -1,8 +1,8 @@
-"""What a pipeline's checkpoint says: Spark's files, and two of ours.
+"""Reads and writes a pipeline's checkpoint: Spark's files, and two of ours.
 
-``checkpoint/stateline.json`` (on disk: never change) says whose it is: ``{"application": …, "pipeline": …}``. A
-checkpoint that was copied to another pipeline or application is known by it. ``checkpoint/declaration.json`` says what
-the pipeline was like: `stateline.deployment.pipelines.declaration`. `checkpoint_folder` reads and writes.
+``checkpoint/stateline.json`` (on disk: never change) names the owner: ``{"application": …, "pipeline": …}``. It shows
+that a checkpoint was copied to another pipeline or application. ``checkpoint/declaration.json`` describes the pipeline
+(`stateline.deployment.pipelines.declaration`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ Ends = tuple[str | None, ...]
 
 
 def checkpoint_query_id(checkpoint: CheckpointFolder) -> str | None:
-    """The id of the query that this checkpoint belongs to; None when there is no checkpoint."""
+    """Return the id of the checkpoint's query, or None without a checkpoint."""
     content = checkpoint.read("metadata")
     return None if content is None else str(orjson.loads(content)["id"])
 
 
 def checkpoint_end_offsets(checkpoint: CheckpointFolder, batch_id: int) -> Ends | None:
-    """Where the micro-batch ends in each source, as Spark wrote it down before it computed the batch;
-    None when it has not, or has deleted it since.
-
-    The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for none.
-    Raises `NewerFormatError` for another format.
-    """
+    """Return where the micro-batch ends in each source, as Spark planned it. None if Spark has not planned it or has
+    deleted the plan. The file is Spark's OffsetSeqLog: ``v1``, a line of metadata, then one line per source, "-" for
+    none. Raises `NewerFormatError` for another format."""
     name = f"offsets/{batch_id}"
     content = checkpoint.read(name)
     if content is None:
@@ -50,7 +47,7 @@ def checkpoint_end_offsets(checkpoint: CheckpointFolder, batch_id: int) -> Ends 
 
 
 def ends_of_batch(checkpoint: CheckpointFolder, batch_id: int) -> Ends:
-    """The same of a micro-batch that Spark has planned. Raises `DamagedDataError` when its plan is gone."""
+    """Return where a planned micro-batch ends in each source. Raises `DamagedDataError` if its plan is gone."""
     ends = checkpoint_end_offsets(checkpoint, batch_id)
     if ends is None:
         raise DamagedDataError(
@@ -60,8 +57,8 @@ def ends_of_batch(checkpoint: CheckpointFolder, batch_id: int) -> Ends:
 
 
 def planned_ends(session: SparkSession, query_id: str, batch_id: int) -> Ends:
-    """The same as the query that runs has it in memory. Where two drivers plan one micro-batch within milliseconds, one
-    on a file system that replaces when it renames has another plan than the file."""
+    """Return the ends that the running query has in memory. If two drivers plan a micro-batch within milliseconds on a
+    file system whose rename replaces, one has another plan than the file."""
     query: Any = session.streams.get(query_id)
     assert query is not None, "a query that computes is there"
     plan = query._jsq.streamingQuery().offsetLog().get(batch_id).get().offsets()
@@ -70,13 +67,13 @@ def planned_ends(session: SparkSession, query_id: str, batch_id: int) -> Ends:
 
 
 def newest_commit(checkpoint: CheckpointFolder) -> int | None:
-    """The newest micro-batch that Spark has finished; None before the first."""
+    """Return the newest micro-batch that Spark has finished, or None."""
     return max((int(name) for name in checkpoint.names("commits") if name.isdigit()), default=None)
 
 
 def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> None:
-    """Write down whose checkpoint this is, unless it says so. Raises `TopologyError` when it is another's, and
-    `NewerFormatError` when it says more than this version knows."""
+    """Write the owner of this checkpoint, unless it has one. Raises `TopologyError` if it is another's, and
+    `NewerFormatError` if it has unknown members."""
     owner = {"application": application_id, "pipeline": pipeline}
     found = _owner(checkpoint)
     if found is None:
@@ -94,13 +91,13 @@ def claim(checkpoint: CheckpointFolder, application_id: str, pipeline: str) -> N
 
 
 def kept_declaration(checkpoint: CheckpointFolder) -> PipelineDeclaration | None:
-    """Return the declaration in this checkpoint, None if there is none. Raises as `PipelineDeclaration.decode`."""
+    """Return the declaration in this checkpoint, or None. Raises the errors of `PipelineDeclaration.decode`."""
     content = checkpoint.read(DECLARATION_FILE)
     return None if content is None else PipelineDeclaration.decode(content, f"{checkpoint}/{DECLARATION_FILE}")
 
 
 def keep_declaration(checkpoint: CheckpointFolder, declaration: PipelineDeclaration) -> None:
-    """Write it down for good. Raises `RetryLaterError` where that is refused."""
+    """Write the declaration durably. Raises `RetryLaterError` if that is refused."""
     checkpoint.keep(DECLARATION_FILE, declaration.encode())
 
 

@@ -1,13 +1,12 @@
-"""Where a pipeline's checkpoint is, and how Stateline reads and writes its own files there.
+"""Reads and writes Stateline's files in a pipeline's checkpoint.
 
-A path is a directory of this machine, or one that all nodes have mounted. Anything with a scheme (``hdfs://…``,
-``s3a://…``, ``abfss://…``, ``gs://…``) is read and written by the JVM, through the same manager of checkpoint files
-that Spark uses there: whatever Spark can keep a checkpoint in, it is kept in, with the credentials that Spark has.
+A path is a directory of this machine or a mount. Anything with a scheme (``hdfs://…``, ``s3a://…``, ``abfss://…``,
+``gs://…``) goes through the JVM and Spark's own manager of checkpoint files, with Spark's credentials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,32 +16,34 @@ from typing import Any, Protocol
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import SparkSession
 
+from stateline.config.settings import Config
 from stateline.deployment.json_files import publish
 from stateline.deployment.pipelines.checkpoint_location import is_url
+from stateline.spark.session import close_session, spark_session
 from stateline_store import ConfigurationError, RetryLaterError
 
 _NOT_FOUND = "java.io.FileNotFoundException"
 
 
 class CheckpointFolder(Protocol):
-    """A pipeline's checkpoint; its text is where it is. What it holds need not be there yet."""
+    """A pipeline's checkpoint, which need not exist yet. Its text is its location."""
 
     def read(self, name: str) -> bytes | None:
-        """What is in this file; None when there is none. Raises `RetryLaterError` where it cannot be read now."""
+        """Return the content of this file, or None. Raises `RetryLaterError` if it cannot be read now."""
 
     def names(self, folder: str) -> list[str]:
-        """The files in this folder of it; none when it is not there. Raises as `read` does."""
+        """Return the files in this folder, none if it does not exist. Raises `RetryLaterError`."""
 
     def keep(self, name: str, content: bytes) -> None:
-        """Put this content in place of what the file holds, for good; readers see the old or the new. The caller is
-        the only writer. Raises `RetryLaterError` where that is refused."""
+        """Replace the file's content durably. Readers see the old or the new content. The caller is the only writer.
+        Raises `RetryLaterError` if that is refused."""
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """A directory. Files stay after a power cut, too, which Hadoop's local file system does not see to."""
+    """A directory. Files survive a power cut, unlike with Hadoop's local file system."""
 
     path: Path
 
@@ -50,7 +51,6 @@ class LocalFolder:
         return str(self.path)
 
     def read(self, name: str) -> bytes | None:
-        """As `CheckpointFolder` says."""
         with _refused(self.path / name):
             try:
                 return (self.path / name).read_bytes()
@@ -58,7 +58,6 @@ class LocalFolder:
                 return None
 
     def names(self, folder: str) -> list[str]:
-        """As `CheckpointFolder` says."""
         with _refused(self.path / folder):
             try:
                 return [path.name for path in (self.path / folder).iterdir()]
@@ -66,14 +65,13 @@ class LocalFolder:
                 return []
 
     def keep(self, name: str, content: bytes) -> None:
-        """As `CheckpointFolder` says."""
         # As the umask says: Spark's executors write there, too, perhaps as another user.
         publish(self.path / name, content, mode=0o666, folder_mode=0o777, sync=True, only_writer=True)
 
 
 @dataclass(frozen=True)
 class HadoopFolder:
-    """A folder of a Hadoop `FileSystem`, of this session's JVM and Hadoop configuration."""
+    """A folder of a Hadoop `FileSystem`, with this session's JVM and Hadoop configuration."""
 
     session: SparkSession
     url: str
@@ -82,7 +80,6 @@ class HadoopFolder:
         return self.url
 
     def read(self, name: str) -> bytes | None:
-        """As `CheckpointFolder` says."""
         with self._refused("read", name):
             try:
                 stream = self._files.open(self._path(name))
@@ -96,7 +93,6 @@ class HadoopFolder:
                 stream.close()
 
     def names(self, folder: str) -> list[str]:
-        """As `CheckpointFolder` says."""
         with self._refused("read", folder):
             try:
                 return [str(status.getPath().getName()) for status in self._files.list(self._path(folder))]
@@ -106,7 +102,6 @@ class HadoopFolder:
                 raise
 
     def keep(self, name: str, content: bytes) -> None:
-        """As `CheckpointFolder` says."""
         with self._refused("written", name):
             path = self._path(name)
             self._files.mkdirs(path.getParent())
@@ -119,13 +114,13 @@ class HadoopFolder:
                 raise
 
     def delete(self) -> None:
-        """All of it, if it is there. Raises `RetryLaterError` where that is refused."""
+        """Delete the folder if it exists. Raises `RetryLaterError` if that is refused."""
         with self._refused("deleted", ""):
             self._files.delete(self._path())
 
     @cached_property
     def _files(self) -> Any:
-        """Spark's own manager of this checkpoint's files (`CheckpointFileManager`)."""
+        """Return Spark's own manager of this checkpoint's files (`CheckpointFileManager`)."""
         jvm: Any = self.session.sparkContext._jvm
         configuration = self.session.sparkContext._jsc.hadoopConfiguration()
         try:
@@ -153,7 +148,7 @@ class HadoopFolder:
 
 
 def checkpoint_folder(session: SparkSession, location: str) -> CheckpointFolder:
-    """The checkpoint at this place, a path or a URL."""
+    """Return the checkpoint at this path or URL."""
     return HadoopFolder(session, location) if is_url(location) else LocalFolder(Path(location))
 
 
@@ -170,8 +165,19 @@ def _class_name(error: Py4JJavaError) -> str:
 
 
 def _root(error: Py4JJavaError) -> str:
-    """The cause of it all, in one line."""
+    """Return the innermost cause, in one line."""
     cause = error.java_exception
     while (deeper := cause.getCause()) is not None:
         cause = deeper
     return str(cause.toString()).strip().split("\n")[0][:500]
+
+
+def delete_checkpoints(config: Config, urls: Iterable[str]) -> None:
+    """Delete the checkpoints at these URLs, with a Spark session. Ignores absent ones. Raises the errors of
+    `spark_session`, and `RetryLaterError` if a deletion is refused."""
+    session = spark_session(config)
+    try:
+        for url in urls:
+            HadoopFolder(session, url).delete()
+    finally:
+        close_session(session)

@@ -1,23 +1,20 @@
-"""The sink of a pipeline: each micro-batch reaches the result topics exactly once, however often Spark
-replays it.
+"""Writes each micro-batch to the result topics exactly once, however often Spark replays it.
 
-The rule. A micro-batch is known by its query (the checkpoint's id) and its number. Its rows and a
-**marker** (`stateline.deployment.pipelines.epoch_marker`) are written in one transaction of the log.
+A micro-batch is known by its query (the checkpoint's id) and its number. One transaction of the log has its rows and a
+**marker** (`stateline.deployment.pipelines.epoch_marker`).
 
-- A marker of this batch or a later one: Spark replays it. The frame is computed all the same, since a stateful
-  operator commits its state only when all of it was consumed, and the rows are dropped. If it ends
-  elsewhere than its marker says, it is another batch under the same number, and the pipeline stops. The marker of
-  an earlier batch may be gone (the topic is compacted); such a batch is dropped without a comparison, which is safe:
-  Spark replays on without a gap, so the newest marker's own batch comes, and is compared, before anything new is
-  written. Ends that agree there mean that the same input was read up to them, in other portions at most.
-- What else does not belong together (a checkpoint deleted or copied, topics made anew, partitions added) is refused:
-  `stateline.spark.sink.identity`.
-- An older driver is fenced (`stateline.spark.sink.epoch_writer`). What can be refused is refused before, so that a
-  driver that is wrong leaves alone the one that runs; and looked at again behind it, because only then nobody writes
-  any more.
-- A commit whose outcome is unknown is settled by a new producer; the marker then tells whether it happened.
+- If there is a marker of this batch or a later one, Spark replays it. The frame is computed, since a stateful operator
+  commits its state only when its output was consumed, and the rows are dropped. If the batch ends elsewhere than its
+  marker says, it is another batch under the same number, and the pipeline stops.
+- Compaction may have removed the marker of an earlier batch. Such a batch is dropped without a comparison. That is
+  safe: Spark replays without a gap, so the newest marker's batch is compared before anything new is written. If its
+  ends agree, the same input was read.
+- A deleted or copied checkpoint, new topics and added partitions are refused (`stateline.spark.sink.identity`).
+- An older driver is fenced (`stateline.spark.sink.epoch_writer`). Checks run before the fencing, so that a wrong driver
+  leaves a running one alone. They run again after it, when nobody else writes.
+- If a commit's outcome is unknown, a new producer settles it, and the marker shows the outcome.
 
-In update and append mode rows are written as they come; in complete mode what differs from the result before
+Update and append mode write all rows. Complete mode writes the difference from the previous result
 (`stateline.spark.sink.result_table`).
 """
 
@@ -43,16 +40,22 @@ from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import Ends, ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.dead_letters import DeadLetters
-from stateline.spark.sink.epoch_writer import USUAL_TIMEOUTS, EpochRows, EpochWriter, TransactionTimeouts
+from stateline.spark.sink.encoding import check_schema
+from stateline.spark.sink.epoch_writer import (
+    USUAL_TIMEOUTS,
+    BatchResult,
+    EpochRows,
+    EpochWriter,
+    StepClock,
+    TransactionTimeouts,
+)
 from stateline.spark.sink.identity import Identity
 from stateline.spark.sink.large_results import records_of
 from stateline.spark.sink.receiving import EncodedRows, RowReceiver
-from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sink.result_table import Difference, ResultTable
 from stateline.spark.sink.sending import SENT, SendRows, Sent
 from stateline.spark.sink.topic_records import all_records
-from stateline.spark.sink.written import BatchResult, StepClock
 from stateline_store import FencedError, InDoubtError, LogUnavailableError
 from stateline_store.clock import now_ms
 from stateline_store.errors import TopologyError
@@ -69,11 +72,8 @@ Planned = Callable[[str, int], Ends]
 
 
 class EpochSink:
-    """Writes micro-batches; pass it to Spark's `foreachBatch`.
-
-    Spark calls it from a thread of its own; everything of the log lives on one thread of this object. What
-    a call raised stays in `failure`, because Spark keeps only its text.
-    """
+    """Writes micro-batches. Pass it to Spark's `foreachBatch`. Spark calls it from its own thread. All objects of the
+    log live on one thread of this object. `failure` keeps the error of a call, because Spark keeps only its text."""
 
     def __init__(
         self,
@@ -88,10 +88,9 @@ class EpochSink:
         planned: Planned | None = None,
         timeouts: TransactionTimeouts = USUAL_TIMEOUTS,
     ) -> None:
-        """`receiver` is the sink's to close. `operators` are those with state that its function has declared;
-        `may_write` and `timeouts` are `EpochWriter`'s. `planned` is given where another driver may write the
-        checkpoint: what Spark itself says of a micro-batch of a query.
-        """
+        """The sink closes `receiver`. `operators` are the stateful ones that its function has declared. `may_write` and
+        `timeouts` are `EpochWriter`'s. `planned` is given if another driver may write the checkpoint: it returns
+        Spark's own ends of a micro-batch."""
         self.failure: Exception | None = None
         self._written: deque[BatchResult] = deque(maxlen=_TOLD_LATER)
         self._log = log
@@ -100,7 +99,7 @@ class EpochSink:
         self._receiver = receiver
         self._dead_letters = dead_letters
         self._planned = planned
-        self._identity = Identity(application_id, pipeline, checkpoint, operators)
+        self.identity = Identity(application_id, pipeline, checkpoint, operators)
         self._writer = EpochWriter(log, application_id, pipeline, may_write, timeouts)
         self._results: Mapping[str, TopicInfo] = {}  # the topics written to, as of the start
         self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
@@ -108,17 +107,15 @@ class EpochSink:
         self._log_thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{pipeline.name}")
 
     def open(self, schema: StructType) -> None:
-        """Fence older drivers and read the marker. `schema` is that of the pipeline's result.
-
-        Raises `TopologyError` when the rows cannot become records, or when marker, checkpoint and topics do not belong
-        together: before anybody is fenced, unless that came about meanwhile.
-        """
+        """Fence older drivers and read the marker. `schema` is that of the pipeline's result. Raises `TopologyError` if
+        rows cannot become records, or if marker, checkpoint and topics do not belong together. It raises before it
+        fences, unless that changed meanwhile."""
         check_schema(self._pipeline, schema)
         self._check_serdes()
         self._log_thread.submit(self._open).result()
 
     def _check_serdes(self) -> None:
-        """Raise `TopologyError` when executors cannot be given the serdes of the results' keys."""
+        """Raise `TopologyError` if the serdes of the results' keys cannot be pickled to executors."""
         try:
             CloudPickleSerializer().dumps(  # type: ignore[no-untyped-call]
                 SendRows(self._receiver.address, b"", self._pipeline)
@@ -130,18 +127,12 @@ class EpochSink:
                 "make what it needs (a client, a lock) when it is first used."
             ) from error
 
-    @property
-    def after_a_change(self) -> str:
-        """What to do about a checkpoint that the pipeline's code does not fit any more."""
-        return self._identity.after_a_change
-
     def written(self, batch_id: int) -> BatchResult | None:
-        """What this micro-batch came to; None unless it is one of the newest. Spark reports progress on another thread,
-        when further ones may have been written. Thread-safe."""
+        """Return the result of one of the newest micro-batches, or None. Thread-safe: Spark reports progress later, on
+        another thread."""
         return next((each for each in reversed(tuple(self._written)) if each.batch_id == batch_id), None)
 
     def close(self) -> None:
-        """Release everything; a transaction that is open is aborted."""
         try:
             self._log_thread.submit(self._writer.close).result()
         finally:
@@ -149,11 +140,9 @@ class EpochSink:
             self._receiver.close()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch, or see that it was written. Raises to end the query; then nothing of it is written.
-
-        `RecordError` names a row that cannot be written: it comes again at each start, until the pipeline's function
-        leaves it out.
-        """
+        """Write one micro-batch, or find that it was written. An error ends the query, and nothing of the batch is
+        written. `RecordError` names a row that cannot be written. It returns at each start until the pipeline's
+        function leaves the row out."""
         try:
             clock = StepClock(time.monotonic())
             query_id = str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
@@ -163,14 +152,14 @@ class EpochSink:
                 letters = self._dead_letters.of_batch(self._checkpoint, batch_id, ends) if self._dead_letters else []
                 topic_ids = {name: topic.topic_id for name, topic in self._results.items()}
                 marker = EpochMarker(query_id, batch_id, ends, rows.count, topic_ids)
-                self._identity.check_ends(marker, self._counted)
+                self.identity.check_ends(marker, self._counted)
                 self._log_thread.submit(self._settle, rows, letters, marker, clock).result()
         except Exception as error:
             self.failure = error
             raise
 
     def _computed(self, frame: DataFrame) -> EncodedRows:
-        """All rows of it, encoded where they are computed: exactly once, whatever comes of them."""
+        """Compute all rows exactly once, encoded on the executors."""
         send = SendRows(self._receiver.address, self._receiver.begin(), self._pipeline)
         try:
             sent = [Sent(*row) for row in frame.mapInArrow(send, from_arrow_schema(SENT)).collect()]
@@ -198,10 +187,10 @@ class EpochSink:
             self._refuse_missing(topics)
             self._results = {name: topics[name] for name in topic_names(self._pipeline)}
             newest, settled = self._writer.committed(admin, topics)
-            self._identity.check_start(newest, topics, settled=settled)  # before anybody is fenced
+            self.identity.check_start(newest, topics, settled=settled)  # before anybody is fenced
             self._writer.create_topic(admin, topics)
         self._writer.take_over()
-        self._counted = self._identity.check_start(self._writer.newest, topics)
+        self._counted = self.identity.check_start(self._writer.newest, topics)
         if self._pipeline.whole_epochs:
             self._writer.mark_ends(self._partitions)
         if self._pipeline.output_mode == "complete":
@@ -219,9 +208,8 @@ class EpochSink:
     def _settle(
         self, rows: EncodedRows, dead_letters: Sequence[OutputRecord], marker: EpochMarker, clock: StepClock
     ) -> None:
-        """Write it, unless the topics hold it."""
         clock.passed("compute")
-        if self._identity.is_replay(marker, self._writer.markers):
+        if self.identity.is_replay(marker, self._writer.markers):
             self._written.append(BatchResult(marker.batch_id, **clock.steps_ms))
             return
         at_ms = now_ms()
@@ -235,12 +223,12 @@ class EpochSink:
         self._note(epoch, tombstones, difference, clock)
 
     def _write(self, epoch: EpochRows, clock: StepClock) -> None:
-        """Until it is in the log for certain."""
+        """Write, and retry until the log has it for certain."""
         for attempt in range(_ATTEMPTS):
             try:
                 if not self._writer.is_ready_for(epoch):
                     self._writer.take_over(epoch)
-                    if self._identity.is_replay(epoch.marker, self._writer.markers):
+                    if self.identity.is_replay(epoch.marker, self._writer.markers):
                         return
                 self._writer.write(epoch, clock)
             except FencedError as error:

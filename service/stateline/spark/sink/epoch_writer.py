@@ -1,7 +1,7 @@
-"""The log's side of a pipeline's sink: its producer, and the markers that it has written.
+"""Writes a pipeline's epochs and markers to the log.
 
-An older driver is fenced by ``init_transactions`` of the same transactional id, ``<application.id>-<pipeline>``. That
-also settles a commit whose outcome is unknown: the markers then tell whether it happened.
+``init_transactions`` of the transactional id ``<application.id>-<pipeline>`` fences an older driver. It also settles a
+commit whose outcome is unknown: the markers then show it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from stateline.deployment.pipelines.epoch_marker import EPOCHS_SETTINGS, EpochMa
 from stateline.log import Admin, Log, NewTopic, Producer, TopicInfo
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.processing.records import OutputRecord
-from stateline.spark.sink.newest_markers import LOOK_BACK, newest_markers
+from stateline.spark.sink.json_texts import SHOWN_CHARACTERS
 from stateline.spark.sink.result_records import RecordParts, ResultRecord
-from stateline.spark.sink.rows import SHOWN_CHARACTERS
-from stateline.spark.sink.topic_records import last_offsets
-from stateline.spark.sink.written import StepClock
+from stateline.spark.sink.topic_records import LOOK_BACK, last_offsets, newest_markers
 from stateline_store import (
     ConfigurationError,
     FencedError,
@@ -40,7 +38,7 @@ _LEAST_ROWS_PER_MS, _LEAST_BYTES_PER_MS = 20, 10_000
 
 @dataclass(frozen=True, slots=True)
 class EpochRows:
-    """All that one transaction writes."""
+    """The content of one transaction."""
 
     records: Collection[RecordParts]
     dead_letters: Sequence[OutputRecord]
@@ -50,8 +48,8 @@ class EpochRows:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimeouts:
-    """How long a transaction may take before the broker ends it: usually, and for a micro-batch that needs longer. A
-    driver that died holds readers of its results up for as long, unless another one begins."""
+    """How long a transaction may take before the broker ends it: usually, and for a large micro-batch. A dead driver
+    holds up readers of its results for as long, unless another one starts."""
 
     usual_ms: int = 60_000
     most_ms: int = 900_000
@@ -61,8 +59,8 @@ USUAL_TIMEOUTS = TransactionTimeouts()
 
 
 class EpochWriter:
-    """Writes epochs of one pipeline. One thread uses it. `markers` are the newest ones, as far as is known, in order;
-    they are final once `take_over` has fenced everybody else."""
+    """Writes epochs of one pipeline, on one thread. `markers` has the newest known markers, in order. They are final
+    once `take_over` has fenced other drivers."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class EpochWriter:
         may_write: Callable[[], bool] = lambda: True,
         timeouts: TransactionTimeouts = USUAL_TIMEOUTS,
     ) -> None:
-        """`may_write` is asked before another driver is fenced: whether that one cannot be the one to write by now."""
+        """`may_write` says, before another driver is fenced, that the other may not write any more."""
         self._may_write = may_write
         self._timeout_ms = self._usual_timeout_ms = timeouts.usual_ms
         self._most_timeout_ms = timeouts.most_ms
@@ -86,12 +84,10 @@ class EpochWriter:
 
     @property
     def newest(self) -> EpochMarker | None:
-        """The newest marker."""
         return self.markers[-1] if self.markers else None
 
     def committed(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> tuple[EpochMarker | None, bool]:
-        """The newest marker that is committed now, and whether no transaction is open that may have a newer one. Fences
-        nobody."""
+        """Return the newest committed marker, and whether no open transaction may have a newer one. Fences nobody."""
         if self._topic not in topics:
             return None, True
         place = TopicPartition(self._topic, 0)
@@ -101,18 +97,18 @@ class EpochWriter:
         return (markers[-1] if markers else None), settled
 
     def create_topic(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> None:
-        """The markers' topic, unless it is among these."""
+        """Create the markers' topic if it is not among these."""
         if self._topic not in topics:
             admin.create_topics([NewTopic(self._topic, 1, EPOCHS_SETTINGS)])
 
     def is_ready_for(self, epoch: EpochRows) -> bool:
-        """Whether it can write this one, as long as that may take: `take_over` comes first, and again after `close`."""
+        """Return whether it can write this epoch in time. If not, call `take_over`, also after `close`."""
         return self._producer is not None and self._most_ms(epoch) <= self._timeout_ms
 
     def take_over(self, epoch: EpochRows | None = None) -> None:
-        """A producer that has fenced and settled whatever was before it; only then is the marker's word final. Its
-        transactions may take as long as this epoch's. Raises `FencedError`, and leaves the other alone, where this
-        driver may not write."""
+        """Make a producer that fences older ones and settles their transactions. Only then are the markers final. Its
+        transactions may last as long as this epoch needs. Raises `FencedError`, without fencing, if this driver may not
+        write."""
         self.close()
         if not self._may_write():
             raise FencedError("Its lease is over: another node may run the pipeline.")
@@ -138,19 +134,19 @@ class EpochWriter:
         return producer
 
     def _most_ms(self, epoch: EpochRows) -> int:
-        """How long writing this may take, where a broker is slow; at most what a transaction may."""
+        """Return how long writing may take with a slow broker, up to the longest transaction."""
         rows = len(epoch.records) + len(epoch.dead_letters)
         return min(self._most_timeout_ms, max(rows // _LEAST_ROWS_PER_MS, epoch.size_bytes // _LEAST_BYTES_PER_MS))
 
     def close(self) -> None:
-        """Release the producer; a transaction that is open is aborted."""
+        """Release the producer, and abort an open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
 
     def mark_ends(self, partitions: Mapping[str, int]) -> None:
-        """Whole epochs are wanted: from now on each marker says where its results end, in these topics. Where they were
-        switched on just now, the newest one is written again."""
+        """Write the ends of results into each marker from now on (whole epochs). If they were just switched on, write
+        the newest marker again."""
         self._ends_at_start = last_offsets(self._log, partitions)
         if self.newest is not None and self.newest.result_ends is None:
             marker, producer = replace(self.newest, result_ends=self._ends_at_start), self._ready_producer()
@@ -160,8 +156,8 @@ class EpochWriter:
             self.markers.append(marker)
 
     def write(self, epoch: EpochRows, clock: StepClock) -> None:
-        """In one transaction. Raises `RecordError` naming a row that the log refuses; nothing is written then.
-        `RetryLaterError` when it took longer than a transaction may, `FencedError` for another driver's."""
+        """Write the epoch in one transaction. Raises `RecordError` for a row that the log refuses: nothing is written
+        then. Raises `RetryLaterError` if a transaction timed out, and `FencedError` for another driver."""
         began_s = time.monotonic()
         try:
             self.markers.append(self._write(self._ready_producer(), epoch, clock))
@@ -189,7 +185,6 @@ class EpochWriter:
         return self._producer
 
     def _write(self, producer: Producer, epoch: EpochRows, clock: StepClock) -> EpochMarker:
-        """One transaction; the marker as written."""
         produce = producer.produce
         producer.begin_transaction()
         reached("sink:begun")
@@ -219,7 +214,7 @@ class EpochWriter:
             raise self._refused(error, epoch.marker, topic, _row(ResultRecord(topic, key, value, at))) from error
 
     def _ends(self, producer: Producer) -> ResultEnds:
-        """Where everything so far ends, this transaction's rows included."""
+        """Return where all results end, including this transaction's."""
         before = self.newest.result_ends if self.newest else None
         ends = {topic: dict(of) for topic, of in (before or self._ends_at_start).items()}
         for (topic, partition), offset in producer.flush().items():
@@ -239,3 +234,31 @@ def _row(record: ResultRecord) -> str:
     if record.value is None:
         return f"the tombstone of key {record.key[:100]!r}"
     return f"the row {record.value[:SHOWN_CHARACTERS]!r} ({len(record.value)} bytes) of key {record.key[:100]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of a micro-batch: records written (none by a replay), and the time of each step."""
+
+    batch_id: int
+    rows: int = 0
+    tombstones: int = 0
+    dead_lettered: int = 0
+    compute_ms: int = 0
+    arrange_ms: int = 0
+    produce_ms: int = 0
+    commit_ms: int = 0
+
+
+class StepClock:
+    """Measures the steps of a micro-batch, since `started_s` of the monotonic clock."""
+
+    def __init__(self, started_s: float) -> None:
+        self.steps_ms: dict[str, int] = {}
+        self._since_s = started_s
+
+    def passed(self, step: str) -> None:
+        """End the step, and start the next one. If a step is repeated, its last time counts."""
+        now_s = time.monotonic()
+        self.steps_ms[f"{step}_ms"] = round((now_s - self._since_s) * 1000)
+        self._since_s = now_s

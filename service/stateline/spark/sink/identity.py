@@ -38,8 +38,7 @@ from stateline.spark.sink.checkpoint import (
     newest_commit,
 )
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
-from stateline.spark.sink.declaration import declaration_of, differences
-from stateline.spark.sink.partitions import as_read, counted_topics, refuse_grown
+from stateline.spark.sink.declaration import as_read, counted_topics, declaration_of, differences, refuse_grown
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sources.embedded_offsets import Offsets, to_offsets
 from stateline_store import DamagedDataError, TopologyError
@@ -59,13 +58,10 @@ class Identity:
     def check_start(
         self, marker: EpochMarker | None, topics: Mapping[str, TopicInfo], *, settled: bool = True
     ) -> dict[str, TopicInfo]:
-        """Raise `TopologyError` unless the newest marker, the checkpoint as it is and the topics that there are belong
-        together. A checkpoint that does not say whose it is is this pipeline's from now on. One without a declaration,
-        as after a damaged one was deleted, is taken as it is. Returns the topics that may not get partitions, as they
-        were counted.
-
-        Not `settled`: a transaction is open that may have a newer marker, so the checkpoint may be ahead of this one.
-        """
+        """Raise `TopologyError` unless the newest marker, the checkpoint and the topics belong together. Claims a
+        checkpoint without an owner, and accepts one without a declaration. Returns the topics that must keep their
+        partitions, as counted. If not `settled`, an open transaction may have a newer marker, and the checkpoint may be
+        ahead of this one."""
         finished = newest_commit(self.checkpoint)
         query_id = checkpoint_query_id(self.checkpoint)
         if query_id is not None or finished is not None:
@@ -81,15 +77,13 @@ class Identity:
         return counted
 
     def check_ends(self, batch: EpochMarker, counted: Mapping[str, TopicInfo]) -> None:
-        """Raise `PartitionsChangedError` when the micro-batch has read a partition that its topic did not have."""
+        """Raise `PartitionsChangedError` if the micro-batch has read a partition that its topic did not have."""
         ends = (place for text in batch.end_offsets for place in _offsets(text))
         refuse_grown(self.pipeline, counted, as_read(counted, ends), self._start_over)
 
     def is_replay(self, batch: EpochMarker, markers: Sequence[EpochMarker]) -> bool:
-        """Whether the result topics hold the micro-batch; `markers` are the newest, in order.
-
-        Raises `DamagedDataError` if what they hold is another one, `TopologyError` if it is not this query's.
-        """
+        """Return whether the result topics have the micro-batch. `markers` are the newest, in order. Raises
+        `DamagedDataError` if they have another one, and `TopologyError` for another query's."""
         newest = markers[-1] if markers else None
         if newest is not None:
             self._check_query(newest, batch.query_id)
@@ -100,7 +94,12 @@ class Identity:
         if marker is not None:
             self._compare(batch, marker)
         elif _is_beyond(batch.end_offsets, newest.end_offsets):
-            self._refuse_old_checkpoint(batch, newest)
+            raise DamagedDataError(
+                f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} reads up to "
+                f"{_shown(batch.end_offsets)}, beyond {_shown(newest.end_offsets)}, where the results end with "
+                f"micro-batch {newest.batch_id}: the checkpoint {self.checkpoint} is an old copy, and what it reads "
+                f"now would be left out. Restore the newest one; or, to start over, {self._start_over}."
+            )
         # An earlier batch than the newest is replayed when a power cut took more than one commit of the checkpoint.
         _logger.info("pipeline %s: micro-batch %d is written already", self.pipeline.name, batch.batch_id)
         return True
@@ -129,7 +128,6 @@ class Identity:
         )
 
     def _check_newest(self, marker: EpochMarker | None) -> None:
-        """What comes next begins where the checkpoint says that this one has ended, be it replayed or not."""
         ends = None if marker is None else checkpoint_end_offsets(self.checkpoint, marker.batch_id)
         if marker is not None and ends is not None:
             self._compare(replace(marker, end_offsets=ends), marker)
@@ -150,7 +148,7 @@ class Identity:
                 )
 
     def _check_declared(self, topics: Mapping[str, TopicInfo], *, in_use: bool) -> dict[str, TopicInfo]:
-        """Keep what the pipeline is like now. One whose checkpoint no micro-batch is of may become any other."""
+        """Keep the present declaration. A checkpoint without micro-batches may get any."""
         now, was = declaration_of(self.pipeline, self.operators), kept_declaration(self.checkpoint)
         before = topics_of(was.topics) if was is not None and in_use else {}
         counted = counted_topics(self.pipeline, topics, before)
@@ -165,14 +163,6 @@ class Identity:
         if was != now:
             keep_declaration(self.checkpoint, now)
         return counted
-
-    def _refuse_old_checkpoint(self, batch: EpochMarker, newest: EpochMarker) -> None:
-        raise DamagedDataError(
-            f"Micro-batch {batch.batch_id} of pipeline {self.pipeline.name!r} reads up to {_shown(batch.end_offsets)}, "
-            f"beyond {_shown(newest.end_offsets)}, where the results end with micro-batch {newest.batch_id}: the "
-            f"checkpoint {self.checkpoint} is an old copy, and what it reads now would be left out. Restore the newest "
-            f"one; or, to start over, {self._start_over}."
-        )
 
     def _compare(self, batch: EpochMarker, marker: EpochMarker) -> None:
         if batch.end_offsets != marker.end_offsets:
@@ -191,7 +181,7 @@ class Identity:
 
     @property
     def after_a_change(self) -> str:
-        """What to do about a checkpoint that the pipeline's code does not fit any more."""
+        """Return what to do about a checkpoint that the pipeline's code no longer fits."""
         return (
             "Put the old code back; or give the pipeline and its result topics other names; or, to start over, "
             f"{self._start_over}."
@@ -215,7 +205,7 @@ class Identity:
 
 
 def _is_beyond(ends: Sequence[str | None], newest: Sequence[str | None]) -> bool:
-    """Whether any partition ends later; these are offsets as Spark's sources write them."""
+    """Return whether any partition ends later. Both are offsets as Spark's sources write them."""
     return any(
         offset > reached.get(place, 0)
         for mine, other in zip(ends, newest, strict=False)

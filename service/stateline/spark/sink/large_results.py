@@ -1,7 +1,6 @@
-"""The records of a micro-batch whose rows are not in memory all at once. Pure but for the files that rows are kept in.
+"""The records of a micro-batch that does not fit into memory. Pure, except for the files that keep rows.
 
-Where order matters, it does among rows of one key alone. So those are brought together: rows are dealt into parts by
-their key, each of a size that can be sorted and looked through for itself.
+Order matters only among rows of one key. Rows are therefore dealt into parts by key, each small enough to sort.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Kept(Protocol):
 
 
 class LargeResult(Collection[RecordParts]):
-    """The records, read from where they are kept each time that somebody goes through them."""
+    """The records, read from their files at each iteration."""
 
     def __init__(
         self, count: int, parts: Sequence[_Kept], pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
@@ -61,12 +60,9 @@ class LargeResult(Collection[RecordParts]):
 
 
 def records_of(
-    rows: EncodedRows,
-    pipeline: Pipeline,
-    batch_time_ms: int,
-    partitions: Mapping[str, int],
+    rows: EncodedRows, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
 ) -> Collection[RecordParts]:
-    """As `result_records`, whatever they take; good until the rows are closed."""
+    """Return the records of any number of rows, as `result_records` does. Valid until the rows are closed."""
     terms = pipeline, batch_time_ms, partitions
     if rows.size_bytes <= PART_BYTES:
         return result_records(pa.Table.from_batches(rows.batches(), ENCODED), *terms)
@@ -84,7 +80,7 @@ def records_of(
 
 
 def _dealt(rows: EncodedRows, number: int) -> list[RowFile]:
-    """The rows in so many files, those of one key in one and in their order."""
+    """Deal the rows into this many files. Rows of one key stay in order, in one file."""
     files = [rows.new_file() for _ in range(number)]
     with ExitStack() as stack:
         writers = [stack.enter_context(file.writer()) for file in files]

@@ -1,7 +1,7 @@
-"""What the driver takes of its executors: the encoded rows of a micro-batch (`stateline.spark.sink.sending`).
+"""Receives the encoded rows of a micro-batch from executors (`stateline.spark.sink.sending`).
 
-They are kept in files without a name, in memory while they are few, until the micro-batch is written: it may have to be
-written again, and what is wrong with it has to be known before.
+Rows stay in unnamed files, small ones in memory, until the micro-batch is written. It may have to be written again, and
+its errors must be known before.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PORTS = 16  # as many as Spark tries (spark.port.maxRetries)
 
 
 class RowFile:
-    """Encoded rows, in memory or on disk; gone when it is closed, and with the process. For one thread at a time."""
+    """Encoded rows, in memory or on disk until it is closed or the process ends. One thread at a time uses it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, dir=str(directory))  # noqa: SIM115
 
     def append(self, data: bytes) -> None:
-        """The next bytes of an Arrow stream of `ENCODED`. Raises `RetryLaterError` when the disk is full."""
+        """Add bytes of an Arrow stream of `ENCODED`. Raises `RetryLaterError` if the disk is full."""
         try:
             self._file.write(data)
         except OSError as error:
@@ -52,29 +52,28 @@ class RowFile:
         )
 
     def complete(self) -> None:
-        """Nothing follows. Raises as `append`."""
+        """End the file. Raises `RetryLaterError` if the disk is full."""
         try:
             self._file.flush()
         except OSError as error:
             raise self._full(error) from error
 
     def writer(self) -> pa.ipc.RecordBatchStreamWriter:
-        """For all that it is to hold, batch by batch; close it behind the last. Raises as `append`."""
+        """Return a writer of batches. Close it after the last. Raises `RetryLaterError` if the disk is full."""
         return pa.ipc.new_stream(_Appending(self), ENCODED)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What it holds, from the beginning; one at a time goes through it."""
+        """Yield its batches from the beginning. Only one reader at a time."""
         self._file.seek(0)
         yield from pa.ipc.open_stream(self._file)
 
     def close(self) -> None:
-        """Let go of it."""
         with suppress(OSError):  # of what a full disk did not take
             self._file.close()
 
 
 class _Appending:
-    """A file of Arrow's that goes to a `RowFile`."""
+    """Lets Arrow write to a `RowFile`."""
 
     closed = False
 
@@ -86,7 +85,7 @@ class _Appending:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
 
 class EncodedRows:
@@ -103,7 +102,8 @@ class EncodedRows:
         self.bad = next((each.bad for each in sent if each.bad is not None), None)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of them; again and again. Raises `DamagedDataError` when they are not as many as were sent."""
+        """Yield all batches, as often as it is called. Raises `DamagedDataError` if they are not as many as were
+        sent."""
         count = 0
         for file in self._files:
             for batch in file.batches():
@@ -113,22 +113,21 @@ class EncodedRows:
             raise DamagedDataError(f"{count} rows of a micro-batch are there, and {self.count} were sent: start again.")
 
     def new_file(self) -> RowFile:
-        """For what is made of them; it lives as long as they do."""
+        """Return a file for derived rows. It lives as long as these rows."""
         self._others.append(RowFile(self._directory))
         return self._others[-1]
 
     def close(self) -> None:
-        """Let go of them."""
         for file in (*self._files, *self._others):
             file.close()
 
 
 class RowReceiver:
-    """Listens for the tasks of one pipeline's micro-batches. `begin` and `take` are for one thread."""
+    """Listens for the tasks of one pipeline's micro-batches. One thread uses `begin` and `take`."""
 
     def __init__(self, bind_address: str, host: str, directory: Path, *, port: int = 0) -> None:
-        """Executors reach it at `host` and this port, or one of the next where that is taken; 0: any. `directory` is
-        where more rows go than fit into memory. Raises `ConfigurationError` when none of the ports is free."""
+        """Listen where executors reach `host`, at this port or a following free one. 0 means any port. `directory`
+        keeps rows that do not fit into memory. Raises `ConfigurationError` if none of the ports is free."""
         self.directory = directory
         self._lock = threading.Lock()
         self._token = b""
@@ -142,14 +141,14 @@ class RowReceiver:
         threading.Thread(target=strangers.listen, name="result-rows", daemon=True).start()
 
     def begin(self) -> bytes:
-        """The next micro-batch: its token, which its tasks show. What is left of the one before is dropped."""
+        """Start the next micro-batch and return its token, which tasks show. Drops rows of the one before."""
         self._drop()
         self._token = secrets.token_bytes(TOKEN_BYTES)
         return self._token
 
     def take(self, sent: Sequence[Sent]) -> EncodedRows:
-        """What these tasks have sent, and nothing else that came; it is the caller's to close. Raises what a task could
-        not be told: `RetryLaterError`."""
+        """Return the rows of these tasks, and drop all others. The caller closes them. Raises `RetryLaterError` if rows
+        were lost."""
         self.check()
         with self._lock:
             files = [self.files.pop(each.name) for each in sent if each.rows]
@@ -157,12 +156,11 @@ class RowReceiver:
         return EncodedRows(sent, files, self.directory)
 
     def check(self) -> None:
-        """Raise `RetryLaterError` when rows that came could not be kept."""
+        """Raise `RetryLaterError` if received rows could not be kept."""
         if self.failure is not None:
             raise self.failure
 
     def close(self) -> None:
-        """Listen no more."""
         self._closed = True
         with suppress(OSError):  # of who has closed it already
             self._listener.shutdown(socket.SHUT_RDWR)  # or else who waits for a connection is not told
@@ -170,7 +168,7 @@ class RowReceiver:
         self._drop()
 
     def _introduced(self, connection: socket.socket, head: bytes) -> None:
-        """A thread of its own for a task of this micro-batch; whoever else it is, is hung up on."""
+        """Start a thread for a task of this micro-batch. Close other connections."""
         with ExitStack() as unless_served:
             unless_served.callback(connection.close)
             if not (self._token and hmac.compare_digest(head[:TOKEN_BYTES], self._token)):
@@ -188,7 +186,7 @@ class RowReceiver:
             self._receive(connection, head[:TOKEN_BYTES], head[TOKEN_BYTES:])
 
     def _receive(self, connection: socket.socket, token: bytes, name: bytes) -> None:
-        """All that one task sends; on a thread of its connection's own."""
+        """Receive all rows of one task, on its connection's thread."""
         connection.sendall(WELCOME)
         file = RowFile(self.directory)
         try:

@@ -1,8 +1,8 @@
-"""The keys of a pipeline's result rows, a column at a time, and what is wrong with rows that get none. Pure.
+"""The keys of a pipeline's result rows, by column, and errors for rows without a key. Pure.
 
-The key of several columns (in topics and stores: never change): their texts with "|" in between, where each "|" and
-each "\\" of a text has a "\\" before it. So no two rows with other parts have one key, an empty part is kept, and texts
-with neither stay as they are. A key of one column is its text.
+The key of several columns (in topics and stores: never change) is their texts joined by "|". Each "|" and each "\\"
+of a text gets a "\\" before it. Rows with different parts therefore have different keys, empty parts are kept, and
+other texts stay unchanged. The key of one column is its text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.serde.plain import JsonSerde, Serde
 from stateline.serde.windowed import WindowedSerde
-from stateline.spark.sink.json_texts import iso_texts, without_json
-from stateline.spark.sink.rows import is_utf8, key_text, plain, times_as_text
+from stateline.spark.sink.json_texts import is_utf8, iso_texts, key_text, plain, times_as_text, without_json
 from stateline_store import InvalidArgumentError
 
 _INTEGERS = {"int32": pa.int32(), "int64": pa.int64()}
@@ -31,22 +30,23 @@ _NO_TEXT = pa.scalar(None, pa.string())
 
 
 def inner_key_serde(pipeline: Pipeline) -> Serde:
-    """The serde of the key columns: of windows and sessions the one inside."""
+    """Return the serde of the key columns: the inner one for windows and sessions."""
     serde = pipeline.writes.key
     return serde.inner if isinstance(serde, WindowedSerde) else serde
 
 
 def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
-    """The keys as binary; then texts that say what is wrong, of each reason one column, null where nothing is."""
+    """Return the keys as binary, then one array of errors per reason, with null for good rows."""
     columns = [batch.column(name) for name in pipeline.key]
     bad = [reason for name, column in zip(pipeline.key, columns, strict=True) for reason in _nulls(name, column)]
     serde = inner_key_serde(pipeline)
     if len(columns) > 1 or serde.name == "string":
         named = list(zip(pipeline.key, columns, strict=True))
-        bad += [_not_utf8(name, column) for name, column in named if _is_torn(column)]
+        bad += [said for name, column in named if (said := _not_utf8(name, column)) is not None]
         bad += [said for name, column in named if (said := _within_json(name, column)) is not None]
-        texts = _texts(columns[0]) if len(columns) == 1 else _joined([_texts(column) for column in columns])
-        return [texts.cast(pa.binary()), *bad]
+        texts = [_texts(column) for column in columns]
+        key = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*map(_escaped, texts), _SEPARATOR)
+        return [key.cast(pa.binary()), *bad]
     if serde.name in _INTEGERS and pa.types.is_integer(columns[0].type):
         keys, refused = _integers(columns[0], serde, pipeline)
     else:
@@ -55,9 +55,8 @@ def inner_keys(batch: pa.RecordBatch, pipeline: Pipeline) -> list[pa.Array]:
 
 
 def window_suffixes(batch: pa.RecordBatch, windowing: Windowing) -> list[pa.Array]:
-    """What follows the key of a window or session, as stores have it (`stateline_store.rows.windowed_keys`); then what
-    is wrong. A session of the stores ends with its last record, one of Spark's a gap later.
-    """
+    """Return what follows the key of a window or session in stores (`stateline_store.rows.windowed_keys`), then errors.
+    A session of a store ends with its last record, Spark's a gap later."""
     column = batch.column(windowing.column)
     start, end = (_milliseconds(pc.struct_field(column, name)) for name in ("start", "end"))
     length = pc.subtract(end, start)
@@ -78,21 +77,15 @@ def _nulls(name: str, column: pa.Array) -> list[pa.Array]:
     return [_said(pc.is_null(column), f"the key column {name!r} is null")] if column.null_count else []
 
 
-def _is_text(column: pa.Array) -> bool:
-    return bool(pa.types.is_string(column.type))
-
-
-def _is_torn(column: pa.Array) -> bool:
-    return _is_text(column) and not is_utf8(column)
-
-
-def _not_utf8(name: str, column: pa.Array) -> pa.Array:
+def _not_utf8(name: str, column: pa.Array) -> pa.Array | None:
+    if not pa.types.is_string(column.type) or is_utf8(column):
+        return None
     said = f"the key column {name!r} is not UTF-8 text"
     return pa.array([said if _is_broken(data) else None for data in column.cast(pa.binary()).to_pylist()], pa.string())
 
 
 def _within_json(name: str, column: pa.Array) -> pa.Array | None:
-    """What is wrong with keys whose text is JSON of NaN or an infinity, which would be that of null."""
+    """Return errors for keys whose JSON text has NaN or an infinity, which would look like null."""
     found = None if pa.types.is_floating(column.type) else without_json(column)
     said = f"the key column {name!r} holds NaN or an infinity, which JSON does not have"
     return None if found is None else _said(found, said)
@@ -107,9 +100,9 @@ def _is_broken(data: bytes | None) -> bool:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """A key column as texts; null for null."""
+    """Return a key column as texts, null for null."""
     kind = column.type
-    if _is_text(column):
+    if pa.types.is_string(kind):
         return column
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind):
         return column.cast(pa.string())
@@ -118,11 +111,6 @@ def _texts(column: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind) and kind.scale <= _EXACT_SCALE:
         return column.cast(pa.string())
     return pa.array([None if value is None else key_text(value) for value in plain(column)], pa.string())
-
-
-def _joined(parts: list[pa.Array]) -> pa.Array:
-    """The texts of each row as one; null where one of them is."""
-    return pc.binary_join_element_wise(*map(_escaped, parts), _SEPARATOR)
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
@@ -140,7 +128,7 @@ def _integers(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Ar
 
 
 def _by_serde(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Array, pa.Array]:
-    """One by one: bytes, JSON, doubles, and serdes of the application's own."""
+    """Convert value by value: bytes, JSON, doubles, and custom serdes."""
     keys: list[bytes | None] = []
     refused: list[str | None] = []
     for value in map(times_as_text, plain(column)) if isinstance(serde, JsonSerde) else plain(column):
@@ -170,7 +158,7 @@ def _wrong_length(windowing: Windowing, length: pa.Array) -> tuple[str, pa.Array
 
 
 def _said(when: pa.Array, *what: str | pa.Array) -> pa.Array:
-    """This text where it holds, null elsewhere."""
+    """Return this text for rows where `when` is true, else null."""
     if not pc.any(when, min_count=0).as_py():
         return pa.nulls(len(when), pa.string())
     text = pc.binary_join_element_wise(*what, "") if len(what) > 1 else pa.scalar(what[0])
@@ -182,7 +170,7 @@ def _milliseconds(array: pa.Array) -> pa.Array:
 
 
 def _big_endian(numbers: pa.Array) -> pa.Array:
-    """Signed numbers as bytes of their width; of null any."""
+    """Return signed numbers as bytes of their width. Null gives arbitrary bytes."""
     filled = pc.fill_null(numbers, 0)
     width = filled.type.bit_width // 8
     packed = array("q" if width == 8 else "i")

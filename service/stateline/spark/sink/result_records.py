@@ -40,7 +40,7 @@ _SHOWN_BYTES = 200  # of a row in an error
 
 
 class ResultRecord(NamedTuple):
-    """One record to produce. `value` None is a tombstone; `partition` None leaves it to the key."""
+    """One record to produce. `value` None is a tombstone. `partition` None leaves the choice to the producer."""
 
     topic: str
     key: bytes
@@ -54,10 +54,8 @@ RecordParts = tuple[str, bytes, bytes | None, int, int | None]
 
 
 class ResultRecords(Collection[RecordParts]):
-    """The records of a micro-batch, kept as columns: going through them leaves no object per record behind. (Measured:
-    as a list, which the garbage collector looks through again and again, the way from Arrow to the producer takes
-    twice as long.)
-    """
+    """The records of a micro-batch, kept as columns, so that iteration leaves no object per record behind. Measured: as
+    a list, which the garbage collector scans repeatedly, the way from Arrow to the producer takes twice as long."""
 
     def __init__(
         self,
@@ -82,20 +80,17 @@ class ResultRecords(Collection[RecordParts]):
 def result_records(
     table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
 ) -> ResultRecords:
-    """One record per encoded row, by their order, else as they come; of a table's rows of one key the newest last.
-    `partitions` has the counts of the pipeline's topics: records of windows and sessions go where the key alone
-    belongs.
-
-    Raises `RecordError` naming the first row that cannot become a record, and a key of which two rows would be a
-    table's newest.
-    """
+    """Return one record per encoded row, sorted by `order`. Of a table's rows of one key the newest is last.
+    `partitions` has the counts of the pipeline's topics: records of windows and sessions go to the partition of the
+    inner key. Raises `RecordError` for the first row that cannot become a record, and for a key with two newest rows of
+    a table."""
     if table["bad"].null_count < len(table):
         refuse_bad(table["bad"].drop_null()[0].as_py(), pipeline)
     return as_records(arranged(table, pipeline, batch_time_ms), pipeline, batch_time_ms, partitions)
 
 
 def arranged(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Table:
-    """The rows in the order of `result_records`. Raises `RecordError` as it does for two rows of one key."""
+    """Return the rows in the order of `result_records`. Raises `RecordError` for two newest rows of one key."""
     if is_table(pipeline) and pc.count_distinct(table["key"]).as_py() < len(table):
         return _newest_last(table, pipeline, batch_time_ms)
     if table["order"].null_count < len(table):
@@ -104,7 +99,6 @@ def arranged(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Tabl
 
 
 def as_records(table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]) -> ResultRecords:
-    """The records of these rows, in their order."""
     names = topic_names(pipeline)
     keys: list[bytes] = table["key"].to_pylist()
     topics = [names[at] for at in table["topic"].to_pylist()] if pipeline.branches else [names[0]] * len(keys)
@@ -114,20 +108,19 @@ def as_records(table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitio
 
 
 def topic_names(pipeline: Pipeline) -> list[str]:
-    """The topics that a pipeline writes to, in the order of the encoded rows' index."""
+    """Return the topics that a pipeline writes, in the order of the encoded rows' index."""
     return [topic.name for topic in (pipeline.writes, *pipeline.branches)]
 
 
 def home(key: bytes, topic: str, pipeline: Pipeline, partitions: Mapping[str, int]) -> int | None:
-    """The partition of a window's or session's key: that of the key inside, where servers look for all windows of it.
-    None for other keys: the producer knows.
-    """
+    """Return the partition of a window's or session's key: that of the inner key, where servers look for its windows.
+    None for other keys: the producer chooses."""
     serde = pipeline.writes.key
     return murmur2(key[: -serde.suffix_bytes], partitions[topic]) if isinstance(serde, WindowedSerde) else None
 
 
 def two_rows_of(pipeline: Pipeline, key: bytes, topic: str, values: Sequence[bytes | None], advice: str) -> RecordError:
-    """What is wrong when several rows have one key, these values among them."""
+    """Return the error for several rows with one key, these values among them."""
     shown = "; ".join("a tombstone" if value is None else repr(value[:_SHOWN_BYTES]) for value in values)
     return RecordError(
         f"Pipeline {pipeline.name!r}: two rows of one micro-batch have the key {key[:100]!r} of {topic!r} ({shown}): "
@@ -136,12 +129,12 @@ def two_rows_of(pipeline: Pipeline, key: bytes, topic: str, values: Sequence[byt
 
 
 def is_table(pipeline: Pipeline) -> bool:
-    """Whether one row of a key takes the place of another; in complete mode `result_table` looks to it."""
+    """Return whether a row replaces an earlier row of its key. In complete mode `result_table` handles that."""
     return pipeline.result == "table" and pipeline.output_mode != "complete"
 
 
 def _newest_last(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Table:
-    """The rows by order, and by time where that is the same."""
+    """Sort the rows by order, then by time."""
     for name, default in (("order", _FIRST), ("timestamp_ms", batch_time_ms)):
         table = table.set_column(table.schema.get_field_index(name), name, pc.fill_null(table[name], default))
     same = table.group_by(["topic", "key", "order", "timestamp_ms"], use_threads=False).aggregate([([], "count_all")])
@@ -164,7 +157,7 @@ def _homes(
 
 
 def refuse_bad(bad: str | None, pipeline: Pipeline) -> None:
-    """Raise `RecordError` when a row cannot become a record, and this is why."""
+    """Raise `RecordError` if a row cannot become a record for this reason."""
     if bad is not None:
         raise RecordError(
             f"Pipeline {pipeline.name!r}: {bad}: filter such rows, or fill the column, in the pipeline's function."

@@ -1,8 +1,8 @@
-"""What a pipeline in complete mode has written: each micro-batch brings the whole result, and only what differs from
-the one before is to be written, rows that are gone as tombstones.
+"""The written result of a pipeline in complete mode. Each micro-batch has the whole result, but only changes are
+written, and missing rows as tombstones.
 
-The topic itself says what was written. It is read to its end when the pipeline starts; from then on a dict in the
-driver knows of each key a digest of 64 bits: some 150 MB per million keys.
+The topics are read to their ends at the start. From then on the driver keeps a 64-bit digest of each key: about 150 MB
+per million keys.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _Digests = dict[str, dict[bytes, int]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a result has other than the one before: the records that say so, and what is written when they are."""
+    """The records that turn the previous result into a new one, and the new digests."""
 
     records: list[RecordParts]
     digests: _Digests
 
     @property
     def tombstones(self) -> int:
-        """How many of the records are."""
+        """Return the number of tombstones among the records."""
         return sum(parts[2] is None for parts in self.records)
 
 
@@ -35,7 +35,7 @@ class ResultTable:
     """The newest result of one pipeline. One thread uses it."""
 
     def __init__(self, pipeline: Pipeline, partitions: Mapping[str, int], written: Iterator[Record]) -> None:
-        """`written` is all that the pipeline's topics hold, each partition's in order."""
+        """`written` has all records of the pipeline's topics, each partition's in order."""
         self._pipeline = pipeline
         self._partitions = partitions
         self._digests: _Digests = {name: {} for name in topic_names(pipeline)}
@@ -48,10 +48,8 @@ class ResultTable:
                 self._digests[record.topic][record.key] = self._digest(record.value, record.timestamp_ms)
 
     def difference(self, result: Collection[RecordParts], batch_time_ms: int) -> Difference:
-        """What is to be written so that the topics hold this result. Changes nothing: see `moved`.
-
-        Raises `RecordError` for a key that two rows have.
-        """
+        """Return what must be written so that the topics hold this result. Changes nothing: see `moved`. Raises
+        `RecordError` for a key that two rows have."""
         digests: _Digests = {name: {} for name in self._digests}
         changed: list[RecordParts] = []
         for record in result:
@@ -67,7 +65,7 @@ class ResultTable:
         return Difference([*changed, *self._gone(digests, batch_time_ms)], digests)
 
     def moved(self, difference: Difference) -> None:
-        """The difference is written, for certain."""
+        """Note that the difference is written."""
         self._digests = difference.digests
 
     def _gone(self, digests: _Digests, now_ms: int) -> Iterator[ResultRecord]:

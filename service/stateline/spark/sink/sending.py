@@ -1,13 +1,12 @@
-"""From the executors to the driver: the encoded rows of a micro-batch, as they are computed.
+"""Sends encoded rows of a micro-batch from executors to the driver, as they are computed.
 
-Spark's own way has the whole result in the driver's JVM, a task's part of it at least, and is refused beyond
-``spark.driver.maxResultSize``. So each task encodes its rows and writes them to the driver's `RowReceiver` itself, a
-batch at a time; it waits while the driver does. What Spark gets of a task is one row, `Sent`. A task that fails and is
-computed again sends its rows again: those count that Spark names in the end.
+Spark's own way needs a task's whole result in the driver's JVM, and fails beyond ``spark.driver.maxResultSize``. Here
+each task writes its rows to the driver's `RowReceiver` in batches, and waits while the driver does. Spark gets one row
+per task, `Sent`. A repeated task sends its rows again: those of the tasks that Spark names at the end count.
 
-One TCP connection per task, the driver listening. On it the task writes the micro-batch's token (32 bytes) and a name
-of its own (16 bytes), and waits for a byte that welcomes it; then its rows as an Arrow stream of `ENCODED`. It ends its
-side and waits for another byte, which says that all of it is kept.
+One TCP connection per task, on which the driver listens. The task writes the micro-batch's token (32 bytes) and its own
+name (16 bytes), and waits for a welcome byte. It writes its rows as an Arrow stream of `ENCODED`, ends its side, and
+waits for another byte, which says that all rows are kept.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ SENT = pa.schema(
 
 
 class Sent(NamedTuple):
-    """What a task has sent: under which name, how many rows, those of them that are tombstones, their size in memory,
-    whether any has an order, and what is wrong with the first that cannot become a record, None for none."""
+    """A task's report: the name of its rows, their number, the tombstones among them, their size in memory, whether any
+    has an order, and the error of the first bad row, or None."""
 
     name: bytes
     rows: int
@@ -57,7 +56,7 @@ class Sent(NamedTuple):
 
 
 class SendRows:
-    """For Spark's `mapInArrow`: result rows in, one `Sent` out. It is pickled to the executors."""
+    """For Spark's `mapInArrow`: takes result rows, returns one `Sent`. It is pickled to the executors."""
 
     def __init__(self, address: tuple[str, int], token: bytes, pipeline: Pipeline) -> None:
         self._address = address
@@ -90,7 +89,7 @@ class SendRows:
 
 
 def for_executors(pipeline: Pipeline) -> Pipeline:
-    """What executors need of it, and nothing that may not be one to pickle: no function, no serdes of its input."""
+    """Return the pipeline without functions and input serdes, which may not be picklable."""
     reads, tables = _plain(pipeline.reads), _plain(pipeline.tables)
     return replace(pipeline, function=_no_function, reads=reads, tables=tables, static=())
 
@@ -100,11 +99,11 @@ def _plain(topics: tuple[Topic, ...]) -> tuple[Topic, ...]:
 
 
 def _no_function(*_frames: object) -> None:
-    """Of a pipeline as executors know it."""
+    """Stand in for the function of a pipeline on executors."""
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the system look whether the other side's machine is still there, while nothing is sent."""
+    """Have the system check, while nothing is sent, that the other machine is there."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         if hasattr(socket, name):

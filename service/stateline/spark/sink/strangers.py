@@ -1,6 +1,5 @@
-"""`Strangers`: connections to a driver that have not said yet whose they are. One thread reads all of them, and both
-their number and their time are bounded: whoever reaches the port can connect.
-"""
+"""Connections to a driver that have not shown their token yet. One thread reads all of them. Their number and time are
+bounded, because anyone who reaches the port can connect."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class _Stranger:
 
 
 class Strangers:
-    """Of one listener; for one thread. `introduced` gets each connection, which blocks then, with its first
-    `head_bytes` bytes; it returns at once and raises nothing. `is_over` says whether to end."""
+    """The strangers of one listener, on one thread. `introduced` gets each connection, blocking again, with its first
+    `head_bytes` bytes. It returns at once and raises nothing. `is_over` says when to end."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Strangers:
         self._waiting: dict[_Stranger, None] = {}  # in the order of their coming
 
     def listen(self) -> None:
-        """Take connections until it is over; then those that have not introduced themselves are hung up on."""
+        """Accept connections until it is over. Then close those that have not introduced themselves."""
         with self._selector:
             while not self._is_over():
                 for key, _ in self._selector.select(_LOOK_INTERVAL_S):

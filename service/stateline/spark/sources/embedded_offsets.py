@@ -1,8 +1,8 @@
-"""How far Spark has read the embedded log, as its checkpoints have it. Pure.
+"""The offsets of the embedded log that Spark has read, in its checkpoints. Pure.
 
-Offsets in a checkpoint are ``{"<topic>": {"<partition>": next offset, "id": "<topic id>"}}`` in this order,
-partitions sorted, because Spark compares them as text; a partition that is absent stands at 0, and a topic of which
-nothing was read is absent (on disk: never change).
+Offsets are ``{"<topic>": {"<partition>": next offset, "id": "<topic id>"}}`` in this order, with partitions sorted,
+because Spark compares text. An absent partition is at 0. A topic of which nothing was read is absent (on disk: never
+change).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ OffsetsJson = dict[str, dict[str, int | str]]
 
 
 def to_offsets(json: Mapping[str, Mapping[str, int | str]]) -> Offsets:
-    """The offsets that this JSON of a checkpoint means."""
+    """Return the offsets of a checkpoint's JSON."""
     return {TopicPartition(t, int(p)): int(n) for t, of_topic in json.items() for p, n in of_topic.items() if p != _ID}
 
 
 def to_topic_ids(json: Mapping[str, Mapping[str, int | str]]) -> dict[str, str]:
-    """Topic → id in this JSON of a checkpoint."""
+    """Return topic → id of a checkpoint's JSON."""
     return {topic: str(of_topic.get(_ID)) for topic, of_topic in json.items()}
 
 
 def to_json(offsets: Offsets, topic_ids: Mapping[str, str]) -> OffsetsJson:
-    """The JSON of a checkpoint: equal offsets of the same topics give equal text."""
+    """Return a checkpoint's JSON. Equal offsets of the same topics give equal text."""
     json: OffsetsJson = {}
     for partition in sorted(offsets):
         if offsets[partition] > 0:
@@ -41,11 +41,8 @@ def to_json(offsets: Offsets, topic_ids: Mapping[str, str]) -> OffsetsJson:
 
 
 def limited(start: Offsets, ends: Offsets, max_rows: int | None) -> Offsets:
-    """How far one micro-batch reads: every partition in proportion to what waits there, as Spark's Kafka
-    source does.
-
-    At least one record of each partition that has any, so that none starves.
-    """
+    """Return the end of one micro-batch: every partition in proportion to its backlog, as in Spark's Kafka source, and
+    at least one record of each, so that none starves."""
     waiting = {partition: end - start.get(partition, 0) for partition, end in ends.items()}
     total = sum(waiting.values())
     if max_rows is None or total <= max_rows:

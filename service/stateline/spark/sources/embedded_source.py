@@ -1,13 +1,9 @@
-"""Spark's source for topics of the embedded log: the format ``stateline-log``, with the columns of Spark's
-Kafka source.
+"""Spark's source for topics of the embedded log: the format ``stateline-log``, with the columns of the Kafka source.
 
-Options: `path` (the log's file), `subscribe` (topics, separated by commas), `maxOffsetsPerTrigger` (records
-of one micro-batch at most), and for batch reads `startingOffsets` and `endingOffsets` (JSON as in a checkpoint: from
-there on, and up to there, exclusive). Streams start with the earliest record.
-
-Offsets in a checkpoint are told in `stateline.spark.sources.embedded_offsets`. One Spark task reads one
-partition, or several of which little is to be read, in the executors' Python, through a read-only connection of its
-own.
+Options: `path` (the log's file), `subscribe` (topics, separated by commas), `maxOffsetsPerTrigger` (the most records of
+a micro-batch), and for batch reads `startingOffsets` and `endingOffsets` (exclusive), in JSON as in a checkpoint.
+Streams start with the earliest record. `embedded_offsets` describes the checkpoint. A Spark task reads one partition,
+or several small ones, in the executors' Python, through its own read-only connection.
 """
 
 from __future__ import annotations
@@ -23,12 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
@@ -59,7 +50,7 @@ _Row = tuple[int, int, bytes | None, bytes | None]  # record id, timestamp_ms, k
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """The offsets `first` to `end` (exclusive) of one partition."""
+    """The offsets `first` to before `end` of one partition."""
 
     topic: str
     partition: int
@@ -70,13 +61,13 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Slices(InputPartition):
-    """What one Spark task reads, in this order."""
+    """The slices that one Spark task reads, in this order."""
 
     pieces: tuple[Slice, ...]
 
 
 class EmbeddedLogSource(DataSource):
-    """The format ``stateline-log``; register it with ``session.dataSource.register(EmbeddedLogSource)``."""
+    """The format ``stateline-log``. Register it with ``session.dataSource.register(EmbeddedLogSource)``."""
 
     @classmethod
     def name(cls) -> str:
@@ -94,7 +85,7 @@ class EmbeddedLogSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the file has of the subscribed topics: visible end and id of each partition, id of each topic."""
+    """The subscribed topics in the file: visible end and id of each partition, id of each topic."""
 
     ends: Offsets
     partition_ids: dict[TopicPartition, int]
@@ -102,14 +93,14 @@ class _Found:
 
 
 class _Topics:
-    """The subscribed topics. Lives in the driver's planning process."""
+    """The subscribed topics, in the driver's planning process."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.path = Path(options["path"])
         self._topics = [name.strip() for name in options["subscribe"].split(",")]
 
     def look(self) -> _Found:
-        """What is there now. Raises `DoesNotExistError` for a topic that is not."""
+        """Return the present state. Raises `DoesNotExistError` for an absent topic."""
         with closing(LogFile(self.path, _BUSY_TIMEOUT_MS)) as file:
             marks = ",".join("?" * len(self._topics))
             rows = file.rows(
@@ -127,9 +118,8 @@ class _Topics:
         return _Found({partition: visible[id_][0] for partition, id_ in ids.items()}, ids, topic_ids)
 
     def refuse_others(self, read: OffsetsJson, found: _Found) -> None:
-        """Raise `DoesNotExistError` unless what was read is of the topics found: going on would leave out or repeat
-        records.
-        """
+        """Raise `DoesNotExistError` if the offsets read are of other topics than found: continuing would skip or repeat
+        records."""
         ids = to_topic_ids(read)
         for partition, offset in to_offsets(read).items():
             end, now = found.ends.get(partition, -1), found.topic_ids.get(partition.topic)
@@ -169,10 +159,8 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     @in_one_line()
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's name
-        """As far as the next micro-batch reads; `start` itself when there is nothing new or the log is busy.
-
-        Raises `DoesNotExistError` when a topic of the checkpoint was deleted or made anew.
-        """
+        """Return the end of the next micro-batch, or `start` if there is nothing new or the log is busy. Raises
+        `DoesNotExistError` if a topic of the checkpoint was deleted or created again."""
         since = to_offsets(start)
         try:
             found = self._topics.look()
@@ -198,9 +186,8 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     @in_one_line()
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[Slices]:
-        """What each task reads; of small slices several. Raises `DoesNotExistError` as `latestOffset` does: Spark
-        asks here first for a micro-batch that it planned before it was stopped.
-        """
+        """Return the slices of each task. Raises `DoesNotExistError` as `latestOffset` does: after a restart Spark
+        calls this first, for a batch that it planned before."""
         since, until = to_offsets(start), to_offsets(end)
         if since == until:
             return []
@@ -219,7 +206,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
 
 def shared_out(pieces: Iterable[Slice]) -> list[Slices]:
-    """The slices as tasks, which have one each, or several small ones of together at most `_ROWS_PER_TASK` records."""
+    """Return the slices as tasks: one each, or several small ones of at most `_ROWS_PER_TASK` records together."""
     tasks: list[list[Slice]] = []
     room = 0
     for piece in pieces:
@@ -259,7 +246,7 @@ class EmbeddedLogReader(DataSourceReader):
 
 
 def read_slice(path: Path, piece: Slice) -> Iterator[pa.RecordBatch]:
-    """The records of one slice, in offset order."""
+    """Yield the records of one slice, in offset order."""
     # Not `immutable`: others write meanwhile. A read transaction is not needed, since visible records never change.
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")

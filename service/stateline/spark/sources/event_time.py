@@ -1,8 +1,8 @@
-"""The `timestamp` of a topic as Spark reads it: a field of the JSON value, all within the JVM.
+"""Reads the `timestamp` of a topic from a field of the JSON value, within the JVM.
 
-As `stateline.processing.event_times` reads it for the worker, from 1970 to the year 9999. Text has a date, a time and a
-zone. Under `skip` a record without one is left out, uncounted; else it is one that cannot be read. What Spark cannot
-tell is refused where the pipeline is declared (`stateline.model.event_time`).
+It agrees with the worker's `stateline.processing.event_times` from 1970 to the year 9999. Text has a date, a time and a
+zone. A record without a time is left out, uncounted, under `skip`, and is unreadable otherwise.
+`stateline.model.event_time` refuses declarations that Spark cannot follow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST_MS = 253_402_300_799_999  # the last that Spark shows: of the year 9999
 
 
 def with_event_time(topic: Topic, rows: DataFrame) -> DataFrame:
-    """Records as a source gives them, with their own time in `timestamp`, null where there is none."""
+    """Return a source's records with their own time in `timestamp`, or null."""
     event_time = topic.event_time
     if event_time is None or event_time.path is None:
         return rows
@@ -35,7 +35,7 @@ def with_event_time(topic: Topic, rows: DataFrame) -> DataFrame:
 
 
 def without_time(topic: Topic, on_invalid: OnInvalid) -> Column:
-    """Whether a record of `with_event_time` has no time, and that policy has it."""
+    """Return whether a record of `with_event_time` has no time, under that policy."""
     concerned = topic.event_time is not None and topic.event_time.on_invalid == on_invalid
     return F.col("timestamp").isNull() if concerned else F.lit(False)
 

@@ -1,16 +1,13 @@
 """Spark's source for static topics: the format ``stateline-followed``, a batch of the newest record of each key.
 
-The first batch reads the topic; each further one of the same DataFrame what is new since, on executors that have done
-so before: they keep what they have read in files of their own (`newest_files`), in Spark's local directory, which is
-deleted with the executor.
-
-Spark 4.2 plans a Python source once for a DataFrame (`PythonDataSourceV2.readInfo`), however often that is scanned. So
-the plan says how many tasks there are, and no more. Up to where they read, the jobs of a micro-batch are told by a
-local property of Spark's (`as_of_now`), which all of its tasks have, repeated ones too. A task that is told nothing
-looks by itself.
+The first batch reads the topic. Later ones of the same DataFrame read only new records, on executors that keep the
+earlier ones in files (`newest_files`), in Spark's local directory, which is deleted with the executor. Spark 4.2 plans
+a Python source once per DataFrame (`PythonDataSourceV2.readInfo`), so the plan has only the number of tasks. A local
+property of Spark's (`as_of_now`) tells all tasks of a micro-batch, repeated ones too, where to stop. A task without it
+looks at the log.
 
 Options: `bootstrap.servers` and `state.dir` as in the configuration, `subscribe` (one topic), `tasks` (the most that
-read it; by default one for each partition), and settings of librdkafka's clients, ``consumer.…`` and ``admin.…``. The
+read it, by default one per partition), and settings of librdkafka's clients, ``consumer.…`` and ``admin.…``. The
 columns are those of Spark's Kafka source.
 """
 
@@ -50,21 +47,21 @@ AS_OF = "stateline.followed"
 
 @dataclass(frozen=True, slots=True)
 class PartitionShare(InputPartition):
-    """Of the topic's partitions those that one task reads: each `of`-th, from `number` on."""
+    """The partitions that one task reads: each `of`-th, from `number` on."""
 
     number: int
     of: int
 
 
 def as_of_now(log: Log, topics: Iterable[str]) -> str:
-    """What tasks are to read of these topics: up to the last stable offset of each partition, in JSON. Raises
-    `DoesNotExistError` when there is no such topic."""
+    """Return how far tasks must read these topics: to the last stable offset of each partition, as JSON. Raises
+    `DoesNotExistError` for an absent topic."""
     with closing(log.admin()) as admin:
         return json.dumps({topic: [astuple(span) for span in _spans(admin, topic)] for topic in topics})
 
 
 class FollowedTopicSource(DataSource):
-    """The format ``stateline-followed``; register it with ``session.dataSource.register(FollowedTopicSource)``."""
+    """The format ``stateline-followed``. Register it with ``session.dataSource.register(FollowedTopicSource)``."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +75,7 @@ class FollowedTopicSource(DataSource):
 
 
 class FollowedTopicReader(DataSourceReader):
-    """Plans beside the driver, once, and reads on executors, with each micro-batch."""
+    """Plans beside the driver, once, and reads on executors, in each micro-batch."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -86,7 +83,7 @@ class FollowedTopicReader(DataSourceReader):
 
     @in_one_line()
     def partitions(self) -> list[PartitionShare]:
-        """As many as there are tasks. Raises `DoesNotExistError` when there is no such topic."""
+        """Return one share per task. Raises `DoesNotExistError` for an absent topic."""
         with closing(self._log()) as log, closing(log.admin()) as admin:
             count = _known(admin, self._topic).partitions
         tasks = min(count, int(self._options.get("tasks", count)))
@@ -102,7 +99,6 @@ class FollowedTopicReader(DataSourceReader):
                 yield from newest_records(kept / span.topic_id, span, partial(self.changes, span))
 
     def _now(self) -> list[BatchSpan]:
-        """The topic's partitions as this micro-batch has them."""
         context = TaskContext.get()
         told = json.loads((context and context.getLocalProperty(AS_OF)) or "{}")
         if self._topic in told:
@@ -111,7 +107,8 @@ class FollowedTopicReader(DataSourceReader):
             return _spans(admin, self._topic)
 
     def changes(self, span: BatchSpan, since: int) -> Iterator[list[Record]]:
-        """The partition's records from `since` to the end of `span`. Raises `LogUnavailableError` when none come."""
+        """Yield the partition's records from `since` to the end of `span`. Raises `LogUnavailableError` if none
+        come."""
         place = TopicPartition(self._topic, span.partition)
         with closing(self._log()) as log, closing(log.consumer()) as consumer:
             consumer.assign({place: since})

@@ -1,21 +1,20 @@
-"""From a topic to the DataFrame, or the table, that a pipeline's function gets.
+"""Makes the DataFrame or table of a topic for a pipeline's function.
 
-A topic **with a schema** (Spark DDL of its JSON values) comes as the schema's columns, and `_key`,
-`_timestamp`, `_partition`, `_offset` of the record; tombstones are left out, since they have no columns. A topic
-**without a schema** comes as `key`, `value`, `timestamp`, `topic`, `partition`, `offset`. A **static** topic is the
-same as a batch: the newest record of each key as of each micro-batch, without keys whose newest record is a tombstone.
-A topic as a **table** is a `KTable` of `_key` and the schema's columns, or `value` without a schema.
+A topic **with a schema** (Spark DDL of its JSON values) has the schema's columns, and `_key`, `_timestamp`,
+`_partition`, `_offset`. Tombstones are left out, since they have no columns. A topic **without a schema** has `key`,
+`value`, `timestamp`, `topic`, `partition`, `offset`. A **static** topic is the same as a batch: the newest record of
+each key as of each micro-batch, without deleted keys. A topic as a **table** is a `KTable` of `_key` and the schema's
+columns, or `value` without a schema.
 
-Keys, and values without a schema, are read by the topic's serde: string, json and uuid as text (JSON is not looked
-into), int32, int64 and float64 as INT, BIGINT and DOUBLE, datetime as TIMESTAMP, others, Avro and serdes of one's own
-among them, as binary: Spark reads those in Python only, with a `udf` of the pipeline's own.
+The topic's serde decodes keys, and values without a schema: string, json and uuid to text, int32, int64 and float64 to
+INT, BIGINT and DOUBLE, datetime to TIMESTAMP. Others, such as Avro and custom serdes, stay binary: Spark decodes them
+in Python only, with a `udf` of the pipeline.
 
-**Records that cannot be read** are bytes of another length than the number's, text that is not UTF-8, a value that is
-not JSON of the schema, in a table a record without a key, and one without the `timestamp` that its topic declares
-(`event_time`). They fail the pipeline and are named, unless
-``deserialization.exception.handler`` is ``skip``: then they are left out and counted (the metric `skipped` of the
-pipeline's progress). With ``dead-letter`` they are left out as well, and the sink writes them to the dead-letter topic
-(`stateline.spark.sink.dead_letters`); those of static topics only stay where they are.
+**Unreadable records** have bytes of another length than the number's, text that is not UTF-8, a value that is not JSON
+of the schema, no key in a table, or no `timestamp` that the topic declares (`event_time`). They fail the pipeline, with
+their place. With ``deserialization.exception.handler=skip`` they are left out and counted (the metric `skipped`). With
+``dead-letter`` the sink also writes them to the dead-letter topic (`stateline.spark.sink.dead_letters`), except those
+of static topics.
 """
 
 from __future__ import annotations
@@ -69,11 +68,12 @@ class TopicFrames:
     """Options of `FollowedTopicSource`."""
 
     def stream(self, topic: Topic) -> DataFrame:
-        """The topic from its earliest record on. Raises `TopologyError` for a schema that Spark refuses."""
+        """Return the topic from its earliest record on. Raises `TopologyError` for a schema that Spark refuses."""
         return self._shaped(topic, self._records(topic), count_skipped=True)
 
     def table(self, topic: Topic) -> KTable:
-        """The topic's changes from its earliest record on. Raises as `stream` does."""
+        """Return the topic's changes from its earliest record on. Raises `TopologyError` for a schema that Spark
+        refuses."""
         rows = self._records(topic)
         if topic.schema is None:
             readable = self._readable(
@@ -95,13 +95,12 @@ class TopicFrames:
         return with_event_time(topic, _loaded(reader))
 
     def static(self, topic: Topic) -> DataFrame:
-        """The newest record of each key, as of each micro-batch, of which it reads what is new to the one before."""
+        """Return the newest record of each key, as of each micro-batch, which reads only new records."""
         reader = self.session.read.format(FOLLOWED_FORMAT).options(**self.followed)
         return self._shaped(topic, with_event_time(topic, reader.option("subscribe", topic.name).load()))
 
     def settle_statics(self, log: Log, topics: Iterable[Topic]) -> None:
-        """From now on the jobs of this thread read these static topics as they are now. Raises `DoesNotExistError` when
-        one is gone."""
+        """Let jobs of this thread read these static topics as of now. Raises `DoesNotExistError` if one is gone."""
         if names := [topic.name for topic in topics]:
             self.session.sparkContext.setLocalProperty(AS_OF, as_of_now(log, names))
 
@@ -118,14 +117,13 @@ class TopicFrames:
         return parsed.select(*fields, key.alias("_key"), *meta)
 
     def _parsed(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
-        """The rows that can be read, with the value in the struct `json`."""
+        """Return the readable rows, with the value in the struct `json`."""
         rows, not_json = _with_json(topic, rows)
         return self._readable(topic, rows, _problem("key", topic), not_json, *problems, metric=metric)
 
     def bad_records(self, topic: Topic, start: OffsetsJson, end: OffsetsJson, *, table: bool = False) -> DataFrame:
-        """Of the records between these offsets, as a checkpoint tells them, those that `stream`, or `table`, leaves
-        out: `partition`, `offset`, and `problem`, which says why. A batch.
-        """
+        """Return a batch of the unreadable records between these offsets of a checkpoint: `partition`, `offset` and
+        `problem`, the reason."""
         rows = self._between(topic, start, end)
         if topic.schema is None:
             problems = [_problem("key", topic), _problem("value", topic)]
@@ -147,7 +145,7 @@ class TopicFrames:
         return with_event_time(topic, _loaded(reader))
 
     def _readable(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
-        """Without the rows that have one of these problems; or with a condition that fails the query there."""
+        """Return the rows without these problems, or with a condition that fails the query at one."""
         problem = F.coalesce(*problems, *_no_time(topic))
         if self.fail_on_bad_records:
             failure = F.raise_error(problem).cast("boolean")
@@ -158,7 +156,7 @@ class TopicFrames:
 
 
 def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames:
-    """The frames of this log's topics; settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
+    """Return the frames of this log's topics. Settings ``spark.kafka.*`` go to Spark's Kafka source as ``kafka.*``."""
     session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
     followed = {"state.dir": str(config.state_dir.resolve())}
@@ -195,7 +193,7 @@ def _loaded(reader: object) -> DataFrame:
 
 
 def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
-    """The rows with the value in the struct `json`, and what is wrong with values that are none."""
+    """Return the rows with the value in the struct `json`, and errors for values that are not."""
     schema = _schema(topic).add(_BAD, "string")
     value = F.col("value").cast("string")
     parsed = F.from_json(value, schema, {"columnNameOfCorruptRecord": _BAD})
@@ -210,8 +208,8 @@ def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
 
 
 def _holds_no_number(value: Column) -> Column:
-    """Whether NaN or an infinity stands in the text as a number: Spark reads it, and JSON does not have it. In quotes
-    it is a text, which Spark reads as a double where the schema has one."""
+    """Return whether the text has NaN or an infinity as a number. Spark reads them, but JSON lacks them. In quotes they
+    are text, which Spark reads as a double if the schema has one."""
     is_named = value.contains("NaN") | value.contains("Inf") | value.contains("INF")  # of most values not
     outside_texts = F.regexp_replace(F.regexp_replace(value, r"(?s)\\.", ""), '"[^"]*"', "")
     return F.when(is_named, outside_texts.rlike("NaN|Inf|INF")).otherwise(F.lit(False))
@@ -225,7 +223,7 @@ def _schema(topic: Topic) -> StructType:
 
 
 def _problem(column: str, topic: Topic) -> Column:
-    """What is wrong with the bytes for the topic's serde; null: nothing, or there are none."""
+    """Return the error of bytes for the topic's serde, null for good or absent bytes."""
     serde = topic.key.name if column == "key" else topic.value.name
     binary = F.col(column)
     shown = F.substring(F.hex(binary), 1, _SHOWN)
@@ -261,14 +259,14 @@ def _no_key() -> Column:
 
 
 def _refusal(column: str, what: str | Column, shown: Column) -> Column:
-    """A message with the place and the beginning of the record."""
+    """Return a message with the place and the beginning of the record."""
     where = [F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset"), F.lit(" ")]
     reason = F.lit(what) if isinstance(what, str) else what
     return F.concat(F.lit(f"The {column} of record "), *where, reason, F.lit(": "), shown, F.lit(f". {_WAY_OUT}"))
 
 
 def _decoded(column: str, serde: str) -> Column:
-    """The column as the serde's type; bytes of another length than the type's become null."""
+    """Return the column as the serde's type. Bytes of another length become null."""
     binary = F.col(column)
     if serde in _TEXTS:
         return binary.cast("string")
@@ -286,7 +284,7 @@ def _decoded(column: str, serde: str) -> Column:
 
 
 def _float64(bits: Column) -> Column:
-    """The double of these bits (IEEE 754), by steps that are exact each."""
+    """Return the double of these bits (IEEE 754), by exact steps."""
     fraction = bits.bitwiseAND(F.lit((1 << 52) - 1))
     exponent = F.shiftrightunsigned(bits, 52).bitwiseAND(F.lit(0x7FF))
     sign = F.when(bits < 0, F.lit(-1.0)).otherwise(F.lit(1.0))

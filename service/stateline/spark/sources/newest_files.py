@@ -1,8 +1,8 @@
-"""The newest record of each key of a partition, in files of an executor, so that only what is new is read of the log.
+"""Keeps the newest record of each key of a partition in files of an executor, so that only new records are read.
 
-``<folder>/<partition>-<offset>.arrow`` is an Arrow file with `ARROW_SCHEMA`: what the partition's records before this
-offset come to, without keys whose newest record is a tombstone, and without records that have no key. It appears at
-once and never changes; the two newest stay, since a task may be repeated. What is damaged counts as absent.
+``<folder>/<partition>-<offset>.arrow`` is an Arrow file with `ARROW_SCHEMA`: the partition's newest records before this
+offset, without deleted keys and records without a key. It appears whole and never changes. The two newest stay, since a
+task may be repeated. Damaged files count as absent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHANGES_AT_ONCE, _BYTES_AT_ONCE = 200_000, 64 * 1024 * 1024  # in memory as Pyt
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A partition as one micro-batch has it: the offset of the first record that the log keeps, and the end."""
+    """A partition as of one micro-batch: the first offset that the log keeps, and the end."""
 
     topic_id: str
     partition: int
@@ -45,23 +45,22 @@ class BatchSpan:
 
 
 def newest_records(folder: Path, span: BatchSpan, changes: Changes) -> Iterator[pa.RecordBatch]:
-    """The newest record of each key that is in `span`, in no order. Asks for `changes` since the newest file, if any.
-
-    Raises what `changes` raises; what was read until then stays.
-    """
+    """Return the newest record of each key in `span`, unordered. Asks for `changes` since the newest file, and raises
+    their errors. Records read until then stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / f"{span.partition}.lock"):
         offset, table = _newest_file(folder, span)
         if offset < span.end:
             for newest, reached in _at_once(changes(max(offset, span.first)), span.end):
                 table = _merged(folder, span, reached, table, newest)
-        _remove_old(folder, span.partition)
+        for _, path in sorted(_files(folder, span.partition))[:-_KEPT]:
+            path.unlink(missing_ok=True)
     # An empty batch says that there is nothing: without one Spark takes the reader for one that yields rows.
     return iter(_still_kept(table, span.first) or [_batch([])])
 
 
 def private_folder(path: Path) -> Path:
-    """This folder, made if it is not there. Raises `ConfigurationError` where another user could put files into it."""
+    """Return this folder, and make it if needed. Raises `ConfigurationError` if other users could put files into it."""
     with suppress(FileExistsError):
         path.mkdir(mode=0o700, parents=True)
     found = path.lstat()
@@ -76,14 +75,14 @@ def private_folder(path: Path) -> Path:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """No other process of this machine is in here: two tasks would read the same."""
+    """Lock out other processes of this machine: two tasks would read the same records."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _newest_file(folder: Path, span: BatchSpan) -> tuple[int, list[pa.RecordBatch]]:
-    """The last file that does not go beyond the span, with its offset; 0 and nothing when there is none."""
+    """Return the last file that does not exceed the span, with its offset, or 0 and nothing."""
     for offset, path in sorted(_files(folder, span.partition), reverse=True):
         with suppress(pa.ArrowInvalid, OSError):
             if offset <= span.end and time.time() - path.stat().st_mtime < OLDEST_S:
@@ -99,13 +98,8 @@ def _files(folder: Path, partition: int) -> list[tuple[int, Path]]:
     return [(int(path.stem.split("-")[1]), path) for path in folder.glob(f"{partition}-*.arrow")]
 
 
-def _remove_old(folder: Path, partition: int) -> None:
-    for _, path in sorted(_files(folder, partition))[:-_KEPT]:
-        path.unlink(missing_ok=True)
-
-
 def _read(path: Path) -> list[pa.RecordBatch]:
-    """The file's batches, mapped into memory. Raises `pyarrow.ArrowInvalid` or `OSError` for one that is damaged."""
+    """Return the file's batches, mapped into memory. Raises `pyarrow.ArrowInvalid` or `OSError` if it is damaged."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         if not file.schema.equals(ARROW_SCHEMA):
             raise pa.ArrowInvalid(f"{path} has another schema.")
@@ -116,7 +110,7 @@ def _read(path: Path) -> list[pa.RecordBatch]:
 
 
 def _at_once(pages: Iterable[list[Record]], end: int) -> Iterator[tuple[dict[bytes, Record], int]]:
-    """Records as the newest of each key, as many as memory should hold, with the offset that they reach up to."""
+    """Yield the newest record of each key, as many as fit into memory, with the offset reached."""
     newest, rows, size = dict[bytes, Record](), 0, 0
     for page in pages:
         for record in page:
@@ -133,7 +127,7 @@ def _at_once(pages: Iterable[list[Record]], end: int) -> Iterator[tuple[dict[byt
 def _merged(
     folder: Path, span: BatchSpan, reached: int, table: list[pa.RecordBatch], newest: dict[bytes, Record]
 ) -> list[pa.RecordBatch]:
-    """Make the next file of the last one, `table`, and what has come since; its batches."""
+    """Write the next file from the last one, `table`, and newer records. Return its batches."""
     changed = pa.array(list(newest), pa.binary())
     others = (
         batch.filter(pc.invert(pc.is_in(batch.column("key"), value_set=changed)))
@@ -150,7 +144,7 @@ def _merged(
 
 
 def _still_kept(table: list[pa.RecordBatch], first: int) -> list[pa.RecordBatch]:
-    """Without records that the log has deleted, those before `first`."""
+    """Leave out records before `first`, which the log has deleted."""
     offsets = [(batch, batch.column("offset")) for batch in table if batch.num_rows]
     return [
         batch if pc.min(offset).as_py() >= first else batch.filter(pc.greater_equal(offset, first))
@@ -159,7 +153,7 @@ def _still_kept(table: list[pa.RecordBatch], first: int) -> list[pa.RecordBatch]
 
 
 def _evened(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of some size, or else each micro-batch would leave another small one."""
+    """Merge small batches, or each micro-batch would add another one."""
     waiting, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         if waiting and (rows + batch.num_rows > _ROWS_PER_BATCH or size + batch.nbytes > _BYTES_PER_BATCH):

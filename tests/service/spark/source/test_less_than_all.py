@@ -17,8 +17,14 @@ from stateline.client.lean.snapshot_rows import PartAddress
 from stateline.spark.reading.cut import cut
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import RowsPartition, SnapshotReader
-from stateline.spark.reading.source_options import read_options
-from stateline.spark.reading.wanted_keys import BYTES_AT_ONCE, KEYS_AT_ONCE, distinct_keys, in_pieces, read_keys
+from stateline.spark.reading.source_options import (
+    BYTES_AT_ONCE,
+    KEYS_AT_ONCE,
+    distinct_keys,
+    in_pieces,
+    read_keys,
+    read_options,
+)
 from stateline_store import InvalidArgumentError
 from support.processes.query_server import OwningWorker
 from support.run.length import long_or_short
