@@ -29,7 +29,7 @@ def open_log(
     Only Kafka uses the three mappings, `max_poll_interval_ms` and `replication_factor`. Only the embedded log uses
     `sync` and `read_only`. A `read_only` log serves its admin, and needs no right to write. Kafka is not contacted
     before the first call. Raises the errors of `EmbeddedLog`."""
-    # Either is loaded when a process opens one: a server does for its first change feed only.
+    # Imported here, since a server opens a log only for its first change feed.
     if (path := embedded_path(bootstrap_servers, state_dir)) is not None:
         from stateline.log.embedded import EmbeddedLog
 

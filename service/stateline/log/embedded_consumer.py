@@ -17,7 +17,7 @@ from stateline_store.clock import boot_ms
 
 _POLL_BYTES = 16 * 1024 * 1024  # of each partition in one poll, beyond its first record
 _SHORTEST_SLEEP_S = 0.000_5
-# A topic that is deleted may be made anew at once; Kafka's clients wait 30 s for that.
+# A deleted topic may be created again at once. Kafka's clients wait 30 s for that.
 _DELETED_PATIENCE_S = 5.0
 _LONGEST_SLEEP_S = 0.005  # how late a record may be noticed; a look costs about 10 microseconds
 
@@ -56,6 +56,9 @@ class EmbeddedConsumer:
     """Implements `stateline.log.interface.Consumer`. One thread at a time uses it. A group member must poll at least
     every `session_timeout_ms`, or the group gives its partitions to others. Its next poll then calls `on_revoked` with
     all its partitions and joins again. A rebalance revokes and assigns only the partitions that move."""
+
+    keeps_to_thread = True  # as SQLite's connections do
+    generation = -1  # there are none to compare
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class EmbeddedConsumer:
 
     def _look_at_ends(self) -> None:
         ends = visible_ends(self._file, [place.partition_id for place in self._places.values()])
-        # An open transaction ends by its timeout too, and nothing is written at that moment: keep looking.
+        # An open transaction may end by its timeout without a write: keep looking.
         self._held_back = any(visible < log_end for visible, log_end in ends.values())
         for partition, place in self._places.items():
             if place.partition_id not in ends:
@@ -176,7 +179,7 @@ class EmbeddedConsumer:
             (base + place.next_offset, base + place.end, limit),
             _POLL_BYTES,
         )
-        # A short answer means that only gaps and markers follow, which the next poll has no need to see.
+        # After a short answer only gaps and markers follow, which the next poll may skip.
         at_end = all_read and len(rows) < limit
         place.next_offset = place.end if at_end else (rows[-1][0] & OFFSET_MASK) + 1
         record, mask = Record, OFFSET_MASK
@@ -307,10 +310,6 @@ class EmbeddedConsumer:
             for partition in partitions:
                 self._places.pop(partition, None)
 
-    @property
-    def keeps_to_thread(self) -> bool:
-        return True  # SQLite's connections do
-
     def check_ownership(self, partitions: Iterable[TopicPartition]) -> None:
         self.claim()
         if missing := [partition for partition in partitions if partition not in self._places]:
@@ -335,11 +334,6 @@ class EmbeddedConsumer:
     @property
     def member_id(self) -> str | None:
         return None if self._membership is None or self._closed else self._membership.claim.member
-
-    @property
-    def generation(self) -> int:
-        """Return -1: the embedded log has no generations to compare."""
-        return -1
 
     @property
     def confirmed_at_ms(self) -> int | None:

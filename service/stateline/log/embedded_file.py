@@ -111,7 +111,7 @@ class LogFile:
         self._sync = sync
         self._busy_timeout_ms = busy_timeout_ms
         with self._translated():
-            # The owner may move an object to another thread as a whole, hence no thread check here.
+            # The owner may pass the whole object to another thread, so SQLite must not check threads.
             self._connection = sqlite3.connect(
                 self._uri(), uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
@@ -125,7 +125,7 @@ class LogFile:
         uri = self.path.absolute().as_uri()
         if not self._read_only:
             return uri
-        # Without a WAL nobody has the file open, and SQLite would make one, to read, unless told that nobody writes.
+        # Without a WAL nobody has the file open. SQLite would create one, unless the file is said to be immutable.
         has_wal = self.path.with_name(f"{self.path.name}-wal").exists()
         return f"{uri}?mode=ro" if has_wal else f"{uri}?mode=ro&immutable=1"
 
@@ -139,8 +139,7 @@ class LogFile:
             try:
                 with self._translated():
                     self._connection.execute("PRAGMA page_size = 16384")
-                    # Switching to WAL does not wait for a lock, so processes that create the file together
-                    # have to take turns here.
+                    # Switching to WAL does not wait for a lock, so processes that create the file together retry.
                     self._connection.execute("PRAGMA journal_mode = WAL")
                 break
             except LogUnavailableError as error:
@@ -170,7 +169,7 @@ class LogFile:
 
     def _is_sound(self) -> bool:
         """Return whether the tables exist. False for a new file."""
-        # One statement sees one state: between several, another process could make the tables.
+        # One statement sees one state. Between two, another process could create the tables.
         [(application, version, tables)] = self.rows(
             "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
             "FROM pragma_application_id, pragma_user_version"

@@ -73,7 +73,7 @@ def _spread(members: tuple[str, ...], before: Mapping[int, str | None], load: Ma
         if (member := before[number]) in kept:
             kept[member].append(number)
     least, extra = divmod(len(before), len(members))
-    # The members that may have one more: those that hold most already, then those with the least to do.
+    # The members with the most kept partitions may have one more, then those with the least load.
     ranked = sorted(members, key=lambda member: (-len(kept[member]), load.get(member, 0), member))
     room = {member: least + (rank < extra) for rank, member in enumerate(ranked)}
     result = {number: member for member in members for number in kept[member][: room[member]]}

@@ -29,18 +29,18 @@ _CONSUMER = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "partition.assignment.strategy": "range",
-    # Partitions that are added to a topic are given to somebody after this long (librdkafka's default is five minutes).
+    # New partitions of a topic are assigned after this time (librdkafka's default is five minutes).
     "topic.metadata.refresh.interval.ms": 10_000,
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
     "queued.min.messages": 100_000,
-    # Once its queue was full, librdkafka fetches nothing for this long: with its default, a second, a reader that is
-    # faster than the queue runs dry (131,000 instead of 468,000 records per second).
+    # After its queue was full, librdkafka fetches nothing for this time. With its default of 1 s a fast reader runs dry
+    # (131,000 instead of 468,000 records per second).
     "fetch.queue.backoff.ms": 5,
 }
-# Of a worker's input, which it polls every few milliseconds while there is any: what has come is read before more is
-# fetched, so that records that come a few at a time are fetched together. It spares the broker a quarter of its time.
-# librdkafka looks whether they are read this often; at 5 ms a backlog is read 5 % slower, at 2 ms as fast.
+# A worker polls its input every few milliseconds. It reads fetched records before more are fetched, so that single
+# records are fetched together. That saves the broker a quarter of its time. librdkafka checks its queue at this
+# interval. At 5 ms a backlog is read 5 % slower, at 2 ms as fast.
 _GROUP_MEMBER = {"queued.min.messages": 1, "fetch.queue.backoff.ms": 2}
 _PRODUCER = {
     "partitioner": "murmur2_random",
@@ -50,7 +50,7 @@ _PRODUCER = {
     "compression.type": "lz4",
     "queue.buffering.max.messages": 200_000,
 }
-# A client's settings that Stateline sets itself → the setting of Stateline's that they follow from.
+# Settings of clients that Stateline sets → its own setting that decides.
 _OWN = {
     "group.id": "application.id",
     "group.instance.id": "group.instance.id",
@@ -58,10 +58,10 @@ _OWN = {
     "transaction.timeout.ms": "transaction.timeout.ms",
     "bootstrap.servers": "bootstrap.servers",
 }
-# How a group shares partitions: any other way takes a task's inputs apart.
+# Any other assignment would separate a task's inputs.
 _FIXED = ("partition.assignment.strategy", "group.protocol")
 _SOCKET_TIMEOUT_MS = 15_000
-# A member hears by its next heartbeat that the group rebalances: with Kafka's 3 s, tasks of a lost one wait so long.
+# A member learns of a rebalance by its next heartbeat. With Kafka's 3 s, tasks of a lost member wait that long.
 _HEARTBEAT_MS = 1000
 _ALL = {"reconnect.backoff.max.ms": 1000, "socket.timeout.ms": _SOCKET_TIMEOUT_MS}
 

@@ -38,15 +38,14 @@ _POLL_INTERVAL_S = 0.02
 _STUCK_S = CALL_TIMEOUT_S  # how long partitions may be created without one more being ready
 _SAID_AGAIN_S = 5.0  # how often it is logged how many are ready
 _NAMED = 3  # partitions in a message
-# librdkafka ends the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) when a request to
-# a coordinator has timed out in there before there was a connection, and there is one then. So none times out: this is
-# the longest that may be asked for.
+# librdkafka crashes the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) if a request to
+# a coordinator times out before there is a connection. So requests get the longest timeout that is allowed.
 _NEVER_S = 3600.0
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client leaves these untyped
 _LAST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # as above
 _EARLIEST, _LATEST = (_FIRST, IsolationLevel.READ_COMMITTED), (_LAST, IsolationLevel.READ_COMMITTED)
 _END_OF_ALL = _LAST, IsolationLevel.READ_UNCOMMITTED
-# What Kafka's own clients ask again after: a leader is elected, or does not know it yet (`OffsetFetcherUtils`).
+# Kafka's own clients retry these: a leader is elected, or does not know it yet (`OffsetFetcherUtils`).
 _NO_LEADER = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -56,13 +55,13 @@ _NO_LEADER = (
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.KAFKA_STORAGE_ERROR,
 )
-# As above of groups (`CoordinatorStrategy`): a broker has just become their coordinator, or is one no more.
+# And these for groups (`CoordinatorStrategy`): their coordinator changes.
 _NO_COORDINATOR = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
-# What a broker says of the offsets of a group that has members, to who is none of them.
+# Brokers refuse so to set offsets of a group with members.
 _IN_USE = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.REBALANCE_IN_PROGRESS)
 _NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 

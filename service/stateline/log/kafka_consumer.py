@@ -30,7 +30,7 @@ T = TypeVar("T")
 _LOOK_AGAIN_S = 0.01
 _ANSWER_PATIENCE_S = 1.0
 _LEAVING_S = 1.0
-# Right "Read" on the topic of nodes and on the group. The others come with rebalances, and pass.
+# The right "Read" on the topic of nodes or on the group is missing. Other errors come with rebalances, and pass.
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 _HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
 
@@ -57,7 +57,7 @@ class KafkaConsumer:
         callbacks = {"error_cb": self._login.note, "on_commit": self._on_commit}
         self._consumer = confluent_kafka.Consumer({**settings, **callbacks}, logger=LOGGER)
         self._assigned: set[TopicPartition] = set()
-        self._is_assigned = False
+        self.is_assigned = False
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
         self._unheard: set[TopicPartition] = set()  # nothing has come of these since they were assigned or sought
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
@@ -68,7 +68,7 @@ class KafkaConsumer:
         self._closed = False
         self._asked_at_ms: int | None = None  # when the group was asked what it has not answered yet
         self._is_void = False  # what is on its way was asked as a member that has since lost all
-        self._confirmed_at_ms: int | None = None
+        self.confirmed_at_ms: int | None = None
         self._in_listener = False
         self._member_id: str | None = None  # as they were when the client was asked last
         self._generation = -1
@@ -94,7 +94,7 @@ class KafkaConsumer:
 
         def lost(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
             self._assigned.clear()  # others may own them already: nothing can be committed of them
-            self._confirmed_at_ms, self._is_void = None, self._asked_at_ms is not None
+            self.confirmed_at_ms, self._is_void = None, self._asked_at_ms is not None
             self._guard(lambda: self._on_revoked(partitions, on_revoked))
 
         self._call(
@@ -129,7 +129,7 @@ class KafkaConsumer:
             if self._paused:
                 self._consumer.pause(_plain(self._paused))
             self._silent.expect(placed, self._paused)
-        self._is_assigned = True
+        self.is_assigned = True
 
     def _placed(self, starting: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return numeric start offsets. `kafka_offsets` says why librdkafka must not look them up."""
@@ -144,7 +144,7 @@ class KafkaConsumer:
 
     def _on_revoked(self, partitions: list[confluent_kafka.TopicPartition], listener: AssignmentListener) -> None:
         named = [TopicPartition(each.topic, each.partition) for each in partitions]
-        self._is_assigned = False
+        self.is_assigned = False
         try:
             if named:
                 listener(named)
@@ -153,10 +153,6 @@ class KafkaConsumer:
             self._ends.clear()
             self._silent.expect({}, ())
             self._consumer.unassign()
-
-    @property
-    def is_assigned(self) -> bool:
-        return self._is_assigned
 
     def assign(self, partitions: Mapping[TopicPartition, int]) -> None:
         if self._subscribed:
@@ -191,7 +187,7 @@ class KafkaConsumer:
             if not messages and (refused := self._login.refusal("Reading failed")) is not None:
                 raise refused
             if not messages and timeout_s > 0:
-                # Less than a millisecond is none to librdkafka: `poll` would spin through the last one of its time.
+                # librdkafka takes less than 1 ms as none, so `poll` would spin at the end of its time.
                 messages = self._consumer.consume(1, max(timeout_s, 0.001))
                 if messages and max_records > 1:
                     messages += self._consumer.consume(max_records - 1, 0)
@@ -237,7 +233,7 @@ class KafkaConsumer:
         return [partition for partition in partitions if leaders.get(partition, -1) >= 0]
 
     def _records(self, messages: Sequence[Any]) -> list[Record]:
-        # The client's types say that everything may be None; of a message without an error only key and value may.
+        # By the client's types everything may be None. Without an error only key and value may.
         new, record = tuple.__new__, Record  # what Record(...) does, without its second call: a tenth faster in all
         records = [
             new(record, (m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers() or ()))
@@ -263,7 +259,7 @@ class KafkaConsumer:
         elif error.code() in _HARMLESS:
             LOGGER.warning("%s", error.str())
         elif error.fatal() or error.code() == KafkaError._FATAL:
-            # The one fatal error of a consumer is that its static id was taken over.
+            # A consumer has one fatal error: another took over its static id.
             self._deferred.append(FencedError(f"{error.str()}: close this consumer."))
         else:
             what = "Reading" if message.topic() is None else f"Reading {message.topic()}"  # of none: the client's own
@@ -314,28 +310,23 @@ class KafkaConsumer:
         return None if at is None or ends is None or ends[1] < 0 else max(0, ends[1] - at)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        named = self._required(partitions)
+        self._require(*(named := list(partitions)))
         self._paused.update(named)
         self._silent.pause(named)
         if self._starting is None:
             self._call("pause", lambda: self._consumer.pause(_plain(named)))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        named = self._required(partitions)
+        self._require(*(named := list(partitions)))
         self._paused.difference_update(named)
         if self._starting is None:
             self._call("resume", lambda: self._consumer.resume(_plain(named)))
             self._silent.resume(named)
 
-    def _required(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        named = list(partitions)
-        for partition in named:
-            self._require(partition)
-        return named
-
-    def _require(self, partition: TopicPartition) -> None:
-        if partition not in self._assigned:
-            raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
+    def _require(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            if partition not in self._assigned:
+                raise InvalidArgumentError(f"{partition} is not assigned to this consumer.")
 
     def commit(
         self, next_offsets: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote] = NO_NOTES
@@ -360,7 +351,7 @@ class KafkaConsumer:
         if self._closed:  # a client that closes answers no questions
             return commit()
         if self._in_listener:
-            # Asked first, because this has a timeout: is who keeps the offsets there?
+            # This question to the coordinator has a timeout, unlike the commit. So ask first.
             asked = [TopicPartition(each.topic, each.partition) for each in offsets]
             timeout_s = self._patience.of(CALL_TIMEOUT_S)
             committed_offsets(self._consumer, self._group or "", asked, self._bootstrap_servers, timeout_s)
@@ -410,10 +401,6 @@ class KafkaConsumer:
         self._generation = int.from_bytes(metadata[len(_METADATA) :][:4], "little", signed=True)
         return self._generation
 
-    @property
-    def confirmed_at_ms(self) -> int | None:
-        return self._confirmed_at_ms
-
     def confirm_membership(self, place: TopicPartition) -> bool:
         if self._asked_at_ms is not None or self._closed:
             return False  # librdkafka answers in any case, with an error if the group does not
@@ -434,7 +421,7 @@ class KafkaConsumer:
         is_void, self._is_void = self._is_void, False
         refused = error or next((each.error for each in partitions if each.error is not None), None)
         if refused is None:
-            self._confirmed_at_ms = None if is_void else asked_at_ms
+            self.confirmed_at_ms = None if is_void else asked_at_ms
         else:
             level = logging.WARNING if refused.code() in _FORBIDDEN else logging.DEBUG
             LOGGER.log(level, "The group does not confirm that this is a member: %s", refused)
@@ -481,7 +468,7 @@ class KafkaConsumer:
             self._given_back.set()
             return
         if self._is_owed_an_answer():
-            # librdkafka waits for it, for as long as a session where no broker is there.
+            # librdkafka would wait for it for a whole session if no broker answers.
             self._given_up = True
             threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True).start()
         else:

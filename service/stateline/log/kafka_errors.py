@@ -21,10 +21,10 @@ from stateline_store import (
 LOGGER = logging.getLogger("stateline.kafka")  # librdkafka's own messages come here too, not to stderr
 CALL_TIMEOUT_S = 15.0  # how long one call waits for a broker: longer than an election of a partition leader
 
-# librdkafka says the same of a broker once in 30 seconds only, and tries again all the while.
+# librdkafka repeats an error of a broker only every 30 s, but retries all the time.
 _LOGIN_REMEMBERED_S = 60.0
 
-# What a login may not do, and logins that are refused: nobody's retry helps.
+# Missing rights of a login, and refused logins. Retries do not help.
 _NOT_ALLOWED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -41,7 +41,7 @@ _NO_LOGIN = {
     KafkaError.DELEGATION_TOKEN_NOT_FOUND,
 }
 
-# Settings that brokers refuse, whoever asks again, and what decides there.
+# Settings that brokers refuse, and their limits.
 _SETTINGS = {
     KafkaError.INVALID_SESSION_TIMEOUT: (
         "session.timeout.ms",

@@ -19,7 +19,7 @@ from stateline.log.interface import OffsetNote
 from stateline.log.kafka_errors import kafka_error, meaning
 from stateline_store import LogUnavailableError, TopicPartition
 
-# While the coordinator is found, or moves: a broker says so and is asked again.
+# Brokers answer so while the coordinator is found or moves. Ask again.
 _NO_COORDINATOR = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,

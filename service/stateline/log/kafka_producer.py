@@ -35,7 +35,7 @@ _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
 _SHORTEST_CALL_S = 1.0  # of a transaction: a shorter one would not see the answer of a broker that is well
 _GRACE_S = 1.0  # how much later than its timeout librdkafka may return
 _REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
-# Refused for the topic's sake. Of a batch that is too large every record is refused, also those that are not.
+# Refused because of the topic. A batch that is too large is different: all its records are refused, also small ones.
 _TOPIC_REFUSED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payloads stay in memory until then
@@ -104,8 +104,17 @@ class KafkaProducer:
         if not self._until_poll:
             self._until_poll = _POLL_EVERY
             self._serve(self._producer.poll, 0.0)
-        # librdkafka takes 0 for "now" (2.16.0).
-        self._queue(topic, key, value, partition, timestamp_ms or 1, list(headers) if headers else None)
+        timestamp_ms = timestamp_ms or 1  # librdkafka takes 0 for "now" (2.16.0)
+        own: Any = list(headers) if headers else None
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=own)
+                return
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as error:
+                self._raise_failure_before(error)
+                raise self._meaning(error, f"A record for {topic!r} was refused") from error
 
     def produce_all(
         self, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers = (), headers: Headers = ()
@@ -136,32 +145,6 @@ class KafkaProducer:
         if partition is not None and not 0 <= partition < count:
             raise DoesNotExistError(f"Topic {topic!r} has {count} partitions: no partition {partition}.")
         return count
-
-    def _queue(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int,
-        timestamp_ms: int,
-        headers: list[tuple[str, bytes | None]] | None,
-    ) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    topic,
-                    value,
-                    key,
-                    partition,
-                    timestamp=timestamp_ms,
-                    headers=headers,  # type: ignore[arg-type]  # None is accepted, the stub is too narrow
-                )
-                return
-            except BufferError:
-                self._wait_for_room()
-            except KafkaException as error:
-                self._raise_failure_before(error)
-                raise self._meaning(error, f"A record for {topic!r} was refused") from error
 
     def _raise_failure_before(self, error: KafkaException) -> None:
         """Raise why a transaction has lost a record. That record's report comes last."""
@@ -303,7 +286,7 @@ class KafkaProducer:
                 self._producer.commit_transaction(self._patience.of(CALL_TIMEOUT_S))
                 break
             except KafkaException as error:
-                # librdkafka resumes a commit that is called again; only a repeated silence leaves it open.
+                # librdkafka resumes a repeated commit. Only repeated silence leaves it open.
                 if not kafka_error(error).retriable() or time.monotonic() > deadline:
                     raise self._failed_commit(error) from error
         self._in_transaction = False
@@ -351,13 +334,13 @@ class KafkaProducer:
         deadline = time.monotonic() + _GRACE_S
         self._producer.purge()
         try:
-            # A record that is on its way from one of librdkafka's queues to another escapes a purge.
+            # A record between two of librdkafka's queues escapes a purge.
             while self._serve(self._producer.flush, 0.05) and time.monotonic() < deadline:
                 self._producer.purge()
         except StatelineError as error:
             LOGGER.warning("%s", error)
         with warnings.catch_warnings():
-            # The client warns once more of an abort that failed; that is logged above.
+            # The client repeats the warning of a failed abort, which is logged above.
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
                 within(CALL_TIMEOUT_S, "close-producer", self._producer.close)

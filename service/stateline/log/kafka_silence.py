@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from stateline_store import TopicPartition
 
-# A partition that is read from a new place gives a record or tells its end as soon as its leader answers.
+# After a seek, a partition returns a record or its end as soon as its leader answers.
 SILENCE_S = 10.0
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# In: of every record that a frame of a topic has.
+# Input: columns of every frame of a topic.
 KEY = "_key"  # in the topic's key type
 TIMESTAMP = "_timestamp"  # TIMESTAMP
 PARTITION = "_partition"  # INT
 OFFSET = "_offset"  # BIGINT
 
-# Out, and in where a frame was asked for tombstones.
+# Output, and input of frames with tombstones.
 DELETED = "_deleted"  # BOOLEAN: the key was removed, the row is a tombstone; null counts as false
 ORDER = "_order"  # BIGINT: the order of rows of one key in a micro-batch, where their times do not tell
 TOPIC = "_topic"  # STRING: which of the pipeline's topics the row goes to; null, or no such column: `writes`

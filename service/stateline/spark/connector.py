@@ -20,7 +20,7 @@ JARS = Path(sys.prefix) / "share" / "stateline" / "spark-jars"
 """The folder that is looked into by default, of the Python environment that runs this."""
 _POM = Path(__file__).with_name("pom.xml")
 _CLASS = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
-# Settings by which Spark may have it from elsewhere.
+# Settings through which Spark may get it elsewhere.
 _ELSEWHERE = ("spark.jars.packages", "spark.driver.extraClassPath")
 
 

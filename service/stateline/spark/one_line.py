@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from stateline_store import StatelineError
 
-# What Spark's own setting spark.sql.execution.pyspark.udf.hideTraceback.enabled sets for the processes of UDFs.
+# Spark's setting spark.sql.execution.pyspark.udf.hideTraceback.enabled sets it for the processes of UDFs.
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 

@@ -52,24 +52,24 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # streaming turns it off itself, with a warning
-    # Over TCP a micro-batch's way to its Python workers and back takes 20 ms longer.
+    # TCP would add 20 ms to a micro-batch's way to its Python workers and back.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # How soon an idle query says that it is up and waits for input.
+    # How soon an idle query reports that it waits for input.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
 }
-# Of a master that runs on this machine alone.
+# For a master on this machine alone.
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Each write of a checkpoint's log takes 8 ms instead of 33 with this manager; safe on local disks.
+    # With this manager a write of a checkpoint's log takes 8 ms instead of 33. Safe on local disks.
     _CHECKPOINT_FILES: f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
 }
-# What a JVM that runs already cannot be given.
+# Settings that a running JVM cannot take.
 _OF_THE_JVM = ("spark.driver.memory", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions")
-# SerialGC: a heap of one gigabyte on few cores is collected as fast, and the JVM starts quicker. Xss: Spark looks
-# through the texts of failures with a regular expression, which needs a stack as deep as the text is long.
+# SerialGC collects a heap of 1 GB on few cores as fast, and the JVM starts faster. Xss: Spark searches failures' texts
+# with a regular expression whose stack grows with the text.
 _JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:-UsePerfData -Xss8m -Xlog:cds=off -Xlog:cds+dynamic=off "
     f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"

@@ -17,12 +17,11 @@ def main(arguments: list[str]) -> None:
     if arguments == ["--path"]:
         sys.stdout.write(f"{os.path.abspath(__file__)}\n")
         return
-    # As a script, its own folder comes first on the path, where `sink` and `columns` are not what others mean.
+    # A script's own folder is first on the path. Its `sink` and `columns` would hide other modules.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd(), *(entry for entry in sys.path if os.path.abspath(entry) != here)]
     sys.argv = ["stateline", "pipeline", *arguments]
-    # As `python -m stateline`, and in this process, which Spark watches: the command line may import this room, and not
-    # the other way round.
+    # Like `python -m stateline`, but in this process, which Spark watches. This room must not import the command line.
     runpy.run_module("stateline", run_name="__main__")
 
 

@@ -59,7 +59,7 @@ def is_current(archive: Path) -> bool:
     if java is None or not archive.exists():
         return False
     installed = (Path(java).resolve(), Path(pyspark.__file__).parent / "jars")
-    # By the time of the last change to the file's place, not to its bytes: packages keep the latter from their maker.
+    # By ctime, since packages keep the mtime of their build.
     return all(archive.stat().st_ctime >= path.stat().st_ctime for path in installed if path.exists())
 
 

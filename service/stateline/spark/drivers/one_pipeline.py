@@ -141,7 +141,7 @@ class PipelineRun:
             query = self._start(_observed(result), gate, available_now)
             has_started()
             _wait(query, gate, stopping)
-            # Else the last progress goes unreported.
+            # Otherwise the last progress is not reported.
             listener.wait_until_ended(_EVENTS_AT_STOP_TIMEOUT_S if stopping.is_set() else _EVENTS_TIMEOUT_S)
             _raise_failure(self.pipeline.name, query, sink, stopping)
         finally:

@@ -139,7 +139,7 @@ def kill_jvm(spare: Collection[int] = ()) -> None:
     for found in gc.get_objects():
         if not isinstance(found, subprocess.Popen) or "spark-submit" not in str(found.args):
             continue
-        # Left between its start and Python's note of that it has no number, and waiting for it fails.
+        # Interrupted while it starts, it has no pid, and waiting would fail.
         if found.pid is not None and found.poll() is None:
             found.kill()
             found.wait()

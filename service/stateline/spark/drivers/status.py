@@ -30,7 +30,7 @@ from stateline_store.clock import now_ms
 
 _logger = logging.getLogger(__name__)
 
-# Spark's names for the steps of a micro-batch, without the whole. The sink's own are most of addBatch.
+# Spark's names for the steps of a micro-batch. The sink's steps are most of addBatch.
 _MOST_OF_ERROR = 8_000  # characters
 _SINK_STEPS = ("compute", "arrange", "produce", "commit")
 _STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")

@@ -85,5 +85,5 @@ class Sessions(Processor):
         """Save, and set a timer for the first session's end unless it is `first`, which has one."""
         sessions.save()
         if sessions.first and sessions.first != first:
-            # Rows up to the watermark still come in the micro-batch that moved it.
+            # Rows up to the watermark still arrive in the micro-batch that moved it.
             self._handle.registerTimer(max(ms_up(sessions.first[1] + self.gap_us), watermark_ms + 1))

@@ -91,7 +91,7 @@ class SortedEntries:
         entries = self._changing(number)
         insort_right(entries, entry, key=_place)
         if len(entries) > LEAF:
-            # What comes in order fills leaves; what comes in between leaves room on both sides.
+            # Entries in order fill leaves. Others split a leaf in halves.
             half = LEAF if entries[-1] is entry else LEAF // 2
             self._leaves.insert(number + 1, _Leaf(self._next_number, entries[half][:2], entries[half:], True))
             self._next_number += 1

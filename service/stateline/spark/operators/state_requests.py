@@ -30,7 +30,7 @@ def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
     if type(state) is not MapState:  # PySpark's for tests has no server
         return [state.getValue(key) for key in keys]
     requests = (_request(state._stateName, "getValue", key) for key in keys)
-    # An answer without bytes: the key is not there.
+    # An empty answer means that the key is absent.
     return [tuple(_Rows(BytesIO(each.value)).load()) if each.value else None for each in _answers(state, requests)]
 
 

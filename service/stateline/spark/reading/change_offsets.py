@@ -76,9 +76,9 @@ def reached(start: OffsetsJson, topic_ends: TopicEnds, max_changes: int | None) 
     `max_changes` bounds the number of offsets, but each partition may advance. Raises `CursorExpiredError` if the topic
     was created again."""
     refuse_another(start, topic_ends.topic, topic_ends.topic_id)
-    # Partitions that were added since begin at their beginning.
+    # New partitions start at their beginning.
     since = {**dict.fromkeys(range(topic_ends.partitions), 0), **_by_partition(start["next"])}
-    # A server that was restarted may know of less for a while; what was committed once is so for ever.
+    # A restarted server may know less for a while, but commits stay.
     ends = {p: max(topic_ends.end.get(p, 0), at) for p, at in since.items()}
     begins, wanted = _placed(topic_ends.topic, since), _placed(topic_ends.topic, ends)
     found = limited(begins, wanted, max_changes)

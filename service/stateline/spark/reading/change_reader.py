@@ -26,7 +26,7 @@ from stateline.spark.reading.change_offsets import OffsetsJson, OffsetSpan, Topi
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
 from stateline.spark.reading.row_types import RowShape, default_schema
 
-# Spark looks for something new every 10 ms: a server need not be asked so often, nor one that does not answer.
+# Spark looks every 10 ms. Servers need not be asked so often.
 _IDLE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 

@@ -60,7 +60,7 @@ def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(0, kind)
     texts = pc.fill_null(texts, "null")  # of changes: deletions
     lines = pc.binary_join_element_wise(f'{{"{_MEMBER}":', texts, "}\n", "")
-    # One list of all lines. From a buffer: `pa.array` of Python's numbers imports pandas where that is installed.
+    # One list of all lines, from a buffer, because `pa.array` of Python's numbers imports pandas if it is installed.
     ends = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", [0, len(lines)]))])
     text = pc.binary_join(pa.ListArray.from_arrays(ends, lines), "")[0].as_buffer()
     options = pa.json.ParseOptions(

@@ -49,7 +49,7 @@ class RowsPartition(InputPartition):
 _INTEGER = re.compile(r"-?[0-9]+")
 _ASKED_AT_ONCE = 8  # partitions: the first look at one has its server replay logs
 
-# Which kinds of stores have such times; of key-value stores those that keep a timestamp.
+# The kinds of stores that have these times.
 _TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("timestamped_key_value", "window", "session", "versioned")}
 
 
@@ -109,7 +109,7 @@ class SnapshotReader(DataSourceReader):
             return [RowsPartition(part) for part in ordered]
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
             split = list(threads.map(self._splits, ordered))
-        # In turns, so that tasks which run at the same time read from different partitions, and so nodes.
+        # In turns, so that concurrent tasks read from different partitions and nodes.
         return [each for together in zip_longest(*split) for each in together if each is not None]
 
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions

@@ -65,7 +65,7 @@ class LocalFolder:
                 return []
 
     def keep(self, name: str, content: bytes) -> None:
-        # As the umask says: Spark's executors write there, too, perhaps as another user.
+        # Modes by the umask, since Spark's executors write here too, perhaps as another user.
         publish(self.path / name, content, mode=0o666, folder_mode=0o777, sync=True, only_writer=True)
 
 

@@ -53,7 +53,7 @@ from stateline.spark.sink.identity import Identity
 from stateline.spark.sink.large_results import records_of
 from stateline.spark.sink.receiving import EncodedRows, RowReceiver
 from stateline.spark.sink.result_records import topic_names
-from stateline.spark.sink.result_table import Difference, ResultTable
+from stateline.spark.sink.result_table import ResultTable
 from stateline.spark.sink.sending import SENT, SendRows, Sent
 from stateline.spark.sink.topic_records import all_records
 from stateline_store import FencedError, InDoubtError, LogUnavailableError
@@ -220,7 +220,10 @@ class EpochSink:
         clock.passed("arrange")
         self._write(epoch, clock)
         tombstones = rows.tombstones if difference is None else difference.tombstones
-        self._note(epoch, tombstones, difference, clock)
+        if self._table is not None and difference is not None:
+            self._table.moved(difference)
+        counts = len(epoch.records), tombstones, len(epoch.dead_letters)
+        self._written.append(BatchResult(marker.batch_id, *counts, **clock.steps_ms))
 
     def _write(self, epoch: EpochRows, clock: StepClock) -> None:
         """Write, and retry until the log has it for certain."""
@@ -237,7 +240,7 @@ class EpochSink:
                     f"another machine: stop one of them. ({error})"
                 ) from error
             except (InDoubtError, LogUnavailableError) as error:
-                # Written or not: the next round asks the log itself, and writes only if the marker is absent.
+                # The outcome is unknown. The next attempt writes only if the marker is absent.
                 _logger.warning("pipeline %s: %s; asking the log again", self._pipeline.name, error)
                 self._writer.close()
                 time.sleep(_FIRST_PAUSE_S * 2**attempt)
@@ -247,9 +250,3 @@ class EpochSink:
             f"Micro-batch {epoch.marker.batch_id} of pipeline {self._pipeline.name!r} could not be written in "
             f"{_ATTEMPTS} attempts: start the pipeline again when the log answers; nothing is lost."
         )
-
-    def _note(self, epoch: EpochRows, tombstones: int, difference: Difference | None, clock: StepClock) -> None:
-        if self._table is not None and difference is not None:
-            self._table.moved(difference)
-        counts = len(epoch.records), tombstones, len(epoch.dead_letters)
-        self._written.append(BatchResult(epoch.marker.batch_id, *counts, **clock.steps_ms))

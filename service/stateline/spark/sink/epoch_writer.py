@@ -32,7 +32,7 @@ from stateline_store.steps import reached
 
 _logger = logging.getLogger(__name__)
 
-# A producer writes some 100,000 rows and 50 MB a second; one that is a fifth as fast is not ended in the middle.
+# A producer writes about 100,000 rows and 50 MB a second. A transaction lasts long enough for a fifth of that.
 _LEAST_ROWS_PER_MS, _LEAST_BYTES_PER_MS = 20, 10_000
 
 
@@ -175,7 +175,7 @@ class EpochWriter:
         except InvalidArgumentError as error:
             if not epoch.records:
                 raise
-            # A broker refuses many rows at once and does not say because of which one: the largest is the likeliest.
+            # A broker refuses a batch without naming the row. The largest is the likeliest.
             largest = ResultRecord(*max(epoch.records, key=lambda parts: len(parts[2] or b"")))
             row = f"one of its rows, the largest being {_row(largest)}"
             raise self._refused(error, epoch.marker, largest.topic, row) from error

@@ -100,7 +100,7 @@ class Identity:
                 f"micro-batch {newest.batch_id}: the checkpoint {self.checkpoint} is an old copy, and what it reads "
                 f"now would be left out. Restore the newest one; or, to start over, {self._start_over}."
             )
-        # An earlier batch than the newest is replayed when a power cut took more than one commit of the checkpoint.
+        # Spark replays an earlier batch if a power cut took several commits of the checkpoint.
         _logger.info("pipeline %s: micro-batch %d is written already", self.pipeline.name, batch.batch_id)
         return True
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _NULL = "null"
-# Of characters that a JSON text escapes; without them it is the text between quotes.
+# Characters that JSON escapes. Other texts need only quotes.
 _ESCAPED = r'["\\\x00-\x1f]'
 _EXACT_SCALE = 6  # a decimal of more digits behind the point is written by Arrow with an exponent when it is small
 
@@ -73,7 +73,7 @@ def _of_kind(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 def iso_texts(array: pa.Array) -> pa.Array:
     """Return times as ISO 8601 in UTC, null for null."""
-    # Without a zone, or Arrow would write it; a time without one is taken for UTC's.
+    # Casts drop the zone, which Arrow would write. Times without one count as UTC.
     seconds = array.cast(pa.timestamp("s", tz=array.type.tz), safe=False)
     whole = pc.equal(seconds.cast(array.type), array)
     texts = seconds.cast(pa.timestamp("s")).cast(pa.string())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
 from zlib import crc32
 
 import pyarrow as pa
@@ -33,15 +32,16 @@ _AT_ONCE_ROWS, _AT_ONCE_BYTES = 10_000, 8 * 1024 * 1024
 _MOST_PARTS = 256  # each is a file: beyond 16 GB they grow
 
 
-class _Kept(Protocol):
-    def batches(self) -> Iterator[pa.RecordBatch]: ...
-
-
 class LargeResult(Collection[RecordParts]):
     """The records, read from their files at each iteration."""
 
     def __init__(
-        self, count: int, parts: Sequence[_Kept], pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
+        self,
+        count: int,
+        parts: Sequence[EncodedRows | RowFile],
+        pipeline: Pipeline,
+        batch_time_ms: int,
+        partitions: Mapping[str, int],
     ) -> None:
         self._count = count
         self._parts = parts

@@ -103,7 +103,10 @@ def as_records(table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitio
     keys: list[bytes] = table["key"].to_pylist()
     topics = [names[at] for at in table["topic"].to_pylist()] if pipeline.branches else [names[0]] * len(keys)
     timestamps: list[int] = pc.fill_null(table["timestamp_ms"], batch_time_ms).to_pylist()
-    homes = _homes(keys, topics, pipeline, partitions)
+    homes: Sequence[int | None] = [None] * len(keys)
+    if isinstance(serde := pipeline.writes.key, WindowedSerde):
+        inner = -serde.suffix_bytes
+        homes = [murmur2(key[:inner], partitions[topic]) for key, topic in zip(keys, topics, strict=True)]
     return ResultRecords(topics, keys, table["value"].to_pylist(), timestamps, homes)
 
 
@@ -144,16 +147,6 @@ def _newest_last(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.
         advice = ", or in timestamp=, or give the rows an _order; with result='stream' every row counts"
         raise two_rows_of(pipeline, first["key"], topic_names(pipeline)[first["topic"]], values, advice)
     return table.take(pc.sort_indices(table, [("order", "ascending"), ("timestamp_ms", "ascending")]))
-
-
-def _homes(
-    keys: Sequence[bytes], topics: Sequence[str], pipeline: Pipeline, partitions: Mapping[str, int]
-) -> Sequence[int | None]:
-    serde = pipeline.writes.key
-    if not isinstance(serde, WindowedSerde):
-        return [None] * len(keys)
-    inner = -serde.suffix_bytes
-    return [murmur2(key[:inner], partitions[topic]) for key, topic in zip(keys, topics, strict=True)]
 
 
 def refuse_bad(bad: str | None, pipeline: Pipeline) -> None:

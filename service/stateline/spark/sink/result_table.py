@@ -14,7 +14,7 @@ from stateline.log import Record
 from stateline.model.pipeline import Pipeline
 from stateline.spark.sink.result_records import RecordParts, ResultRecord, home, topic_names, two_rows_of
 
-# Topic → key → digest. Python's own hash of bytes: 64 bits, with a key of each process, so never kept.
+# Topic → key → digest: Python's hash of bytes, 64 bits. It differs between processes, so it is never stored.
 _Digests = dict[str, dict[bytes, int]]
 
 
@@ -56,7 +56,7 @@ class ResultTable:
             topic, key, value, at, _ = record
             if value is None:
                 continue  # not there, as a row that does not come
-            # The time of the micro-batch stands for none, and makes no row another one.
+            # The time of the micro-batch means no timestamp, and does not change a row.
             digest = self._digest(value, None if at == batch_time_ms else at)
             if digests[topic].setdefault(key, digest) is not digest:
                 raise two_rows_of(self._pipeline, key, topic, [value], "")

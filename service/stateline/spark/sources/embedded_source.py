@@ -141,7 +141,6 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     """Plans and reads micro-batches. Spark calls all but `read` in one Python process beside the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._path = Path(options["path"])
         self._topics = _Topics(options)
         limit = options.get("maxOffsetsPerTrigger")
         self._max_rows = int(limit) if limit else None
@@ -169,7 +168,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._topics.refuse_others(start, found)
         ends = found.ends
         if self._target is not None:
-            # What the checkpoint read before this run may lie behind the target, never ahead of it.
+            # The checkpoint may be beyond the target of this run. Never go back.
             ends = {p: min(end, max(self._target.get(p, 0), since.get(p, 0))) for p, end in ends.items()}
         reached = limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if all(offset == since.get(partition, 0) for partition, offset in reached.items()):
@@ -202,7 +201,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slices)
         for piece in partition.pieces:
-            yield from read_slice(self._path, piece)
+            yield from read_slice(self._topics.path, piece)
 
 
 def shared_out(pieces: Iterable[Slice]) -> list[Slices]:
@@ -223,7 +222,6 @@ class EmbeddedLogReader(DataSourceReader):
     """Reads what is visible when Spark plans the query."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._path = Path(options["path"])
         self._topics = _Topics(options)
         self._start: OffsetsJson = json.loads(options.get("startingOffsets", "{}"))
         self._end: OffsetsJson | None = json.loads(options.get("endingOffsets", "null"))
@@ -237,17 +235,17 @@ class EmbeddedLogReader(DataSourceReader):
             ends = to_offsets(self._end)
         bounds = [(p, since.get(p, 0), end) for p, end in sorted(ends.items())]
         slices = [Slice(*p, ids[p], first, end) for p, first, end in bounds if first < end]
-        # Spark takes an empty list for "one task with nothing to read from", and calls `read(None)`.
+        # For an empty list Spark would call `read(None)`.
         return slices or [Slice("", 0, 0, 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
-        return read_slice(self._path, partition)
+        return read_slice(self._topics.path, partition)
 
 
 def read_slice(path: Path, piece: Slice) -> Iterator[pa.RecordBatch]:
     """Yield the records of one slice, in offset order."""
-    # Not `immutable`: others write meanwhile. A read transaction is not needed, since visible records never change.
+    # Not `immutable`, since others write. No read transaction, since visible records never change.
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         for rows in _pages(connection, piece):

@@ -91,7 +91,7 @@ class FollowedTopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PartitionShare)
-        # Which of Spark's directories is the executor's, Python workers are told; they have one each.
+        # Spark tells Python workers the local directory of their executor.
         local = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
         with in_one_line():
             kept = private_folder(Path(local) / f"stateline-followed-{os.geteuid()}")

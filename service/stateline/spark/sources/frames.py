@@ -74,15 +74,7 @@ class TopicFrames:
     def table(self, topic: Topic) -> KTable:
         """Return the topic's changes from its earliest record on. Raises `TopologyError` for a schema that Spark
         refuses."""
-        rows = self._records(topic)
-        if topic.schema is None:
-            readable = self._readable(
-                topic, rows, _problem("key", topic), _problem("value", topic), _no_key(), metric=_TABLE_METRIC
-            )
-            values = [_decoded("value", topic.value.name).alias("value")]
-        else:
-            readable = self._parsed(topic, rows, _no_key(), metric=_TABLE_METRIC)
-            values = [F.col("json").getField(name).alias(name) for name in _schema(topic).names]
+        readable, values = self._read(topic, self._records(topic), _no_key(), metric=_TABLE_METRIC)
         meta = [F.col(name).alias(f"_{name}") for name in ("timestamp", "offset")]
         key, deleted = _decoded("key", topic.key.name).alias("_key"), F.col("value").isNull().alias(DELETED)
         return table_of(readable.select(key, *values, deleted, *meta), "_key")
@@ -107,19 +99,22 @@ class TopicFrames:
     def _shaped(self, topic: Topic, rows: DataFrame, *, count_skipped: bool = False) -> DataFrame:
         key, metric = _decoded("key", topic.key.name), SKIPPED if count_skipped else None
         if topic.schema is None:
-            problems = _problem("key", topic), _problem("value", topic)
-            names = ("timestamp", "topic", "partition", "offset")
-            readable = self._readable(topic, rows, *problems, metric=metric)
-            return readable.select(key.alias("key"), _decoded("value", topic.value.name).alias("value"), *names)
-        parsed = self._parsed(topic, rows.where(F.col("value").isNotNull()), metric=metric)
-        fields = [F.col("json").getField(name).alias(name) for name in _schema(topic).names]
+            readable, values = self._read(topic, rows, metric=metric)
+            return readable.select(key.alias("key"), *values, "timestamp", "topic", "partition", "offset")
+        readable, values = self._read(topic, rows.where(F.col("value").isNotNull()), metric=metric)
         meta = [F.col(name).alias(f"_{name}") for name in ("timestamp", "partition", "offset")]
-        return parsed.select(*fields, key.alias("_key"), *meta)
+        return readable.select(*values, key.alias("_key"), *meta)
 
-    def _parsed(self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None) -> DataFrame:
-        """Return the readable rows, with the value in the struct `json`."""
-        rows, not_json = _with_json(topic, rows)
-        return self._readable(topic, rows, _problem("key", topic), not_json, *problems, metric=metric)
+    def _read(
+        self, topic: Topic, rows: DataFrame, *problems: Column, metric: str | None
+    ) -> tuple[DataFrame, list[Column]]:
+        """Return the readable rows, without these problems either, and the columns of their values."""
+        if topic.schema is None:
+            bad_value, values = _problem("value", topic), [_decoded("value", topic.value.name).alias("value")]
+        else:
+            rows, bad_value = _with_json(topic, rows)
+            values = [F.col("json").getField(name).alias(name) for name in _schema(topic).names]
+        return self._readable(topic, rows, _problem("key", topic), bad_value, *problems, metric=metric), values
 
     def bad_records(self, topic: Topic, start: OffsetsJson, end: OffsetsJson, *, table: bool = False) -> DataFrame:
         """Return a batch of the unreadable records between these offsets of a checkpoint: `partition`, `offset` and
@@ -160,8 +155,8 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
     session.dataSource.register(FollowedTopicSource)
     terms = config.pipeline_max_offsets_per_trigger, config.deserialization_exception_handler == "fail"
     followed = {"state.dir": str(config.state_dir.resolve())}
-    # A task costs more than most partitions. Of a cluster it is not known how many fit, and only Spark knows where it
-    # runs: `spark-submit` is told otherwise than by the configuration.
+    # A task costs more than most partitions. A cluster's capacity is unknown. Spark's own master counts, since
+    # `spark-submit` may override the configuration.
     if is_local(session.sparkContext.master or ""):
         followed["tasks"] = str(session.sparkContext.defaultParallelism)
     if log.embedded_file is not None:
@@ -175,7 +170,7 @@ def topic_frames(session: SparkSession, config: Config, log: Log) -> TopicFrames
         "kafka.isolation.level": "read_committed",
         **passed_on,
     }
-    # Each by its own name: Spark hides those that have a password in it.
+    # One option per setting: Spark hides those with a password in their name.
     clients = {"consumer": config.consumer, "admin": config.admin}
     given = {f"{client}.{name}": str(value) for client, each in clients.items() for name, value in each.items()}
     followed |= {"bootstrap.servers": options["kafka.bootstrap.servers"], **given}
@@ -197,12 +192,11 @@ def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
     schema = _schema(topic).add(_BAD, "string")
     value = F.col("value").cast("string")
     parsed = F.from_json(value, schema, {"columnNameOfCorruptRecord": _BAD})
-    # An empty value gives no struct at all; anything else that is unreadable is kept in the extra column.
+    # An empty value gives no struct. Other unreadable text is kept in the extra column.
     is_unread = F.col("json").isNull() | F.col(f"json.{_BAD}").isNotNull()
     is_bad = F.col("value").isNotNull() & (is_unread | _holds_no_number(value))
     text = F.substring(value, 1, _SHOWN)
-    # Spark would put the parsing in the place of each `json`, twice in the filter of bad records and once behind it;
-    # what it takes for nondeterministic it leaves where it is.
+    # Spark would repeat the parsing for each use of `json`, three times. It does not move nondeterministic columns.
     once = F.when(F.spark_partition_id() >= 0, parsed)
     return rows.withColumn("json", once), F.when(is_bad, _refusal("value", "is not JSON of the topic's schema", text))
 
@@ -272,7 +266,7 @@ def _decoded(column: str, serde: str) -> Column:
         return binary.cast("string")
     if serde not in _LENGTHS:
         return binary
-    # All within the JVM: a Python function for each row would cost ten times as much.
+    # Within the JVM: a Python function would cost ten times as much per row.
     fits = F.length(binary) == _LENGTHS[serde]
     if serde == "int32":
         unsigned = F.when(fits, F.conv(F.hex(binary), 16, 10).cast("bigint"))

@@ -28,7 +28,7 @@ Changes = Callable[[int], Iterable[list[Record]]]
 """A partition's records from this offset on, as far as is wanted, in order."""
 
 _KEPT = 2
-# A log removes tombstones after `delete.retention.ms`, a day: who has not looked for so long does not see them.
+# A log removes tombstones after `delete.retention.ms` (a day). Older files would miss them.
 OLDEST_S = 3600.0
 _ROWS_PER_BATCH, _BYTES_PER_BATCH = 50_000, 32 * 1024 * 1024
 _CHANGES_AT_ONCE, _BYTES_AT_ONCE = 200_000, 64 * 1024 * 1024  # in memory as Python's objects
@@ -55,7 +55,7 @@ def newest_records(folder: Path, span: BatchSpan, changes: Changes) -> Iterator[
                 table = _merged(folder, span, reached, table, newest)
         for _, path in sorted(_files(folder, span.partition))[:-_KEPT]:
             path.unlink(missing_ok=True)
-    # An empty batch says that there is nothing: without one Spark takes the reader for one that yields rows.
+    # Without a batch Spark takes the reader for one that yields rows, so yield an empty one.
     return iter(_still_kept(table, span.first) or [_batch([])])
 
 
