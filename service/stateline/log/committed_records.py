@@ -11,7 +11,7 @@ from stateline.log.interface import Log, Record
 from stateline_store import LogUnavailableError, TopicPartition
 
 _POLL_RECORDS = 10_000
-_SILENCE_S = 30.0  # without a record, and without coming to the end
+_SILENCE_S = 30.0  # without a record or the end
 
 
 def records_between(

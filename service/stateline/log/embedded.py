@@ -30,7 +30,7 @@ from stateline_store import (
     TopicPartition,
 )
 
-_DELETE_AT_ONCE = 10_000  # rows: some 10 ms, for which other writers wait
+_DELETE_AT_ONCE = 10_000  # rows: about 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
 
 
@@ -163,7 +163,7 @@ class EmbeddedAdmin:
         return {partition: at for partition, (at, _) in self.committed_with_notes(group, partitions).items()}
 
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        del group, partitions  # one machine's
+        del group, partitions  # there is one machine only
         return {}
 
     def committed_with_notes(
@@ -228,7 +228,6 @@ class EmbeddedAdmin:
         return self._partition(partition)[0]
 
     def _partition(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the id of this partition, and its first offset."""
         found = self._file.rows("SELECT id, first_offset FROM partitions WHERE topic = ? AND partition = ?", partition)
         if not found:
             raise DoesNotExistError(f"{self._file.path} has no partition {partition}.")

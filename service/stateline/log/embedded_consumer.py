@@ -19,7 +19,7 @@ _POLL_BYTES = 16 * 1024 * 1024  # of each partition in one poll, beyond its firs
 _SHORTEST_SLEEP_S = 0.000_5
 # A deleted topic may be created again at once. Kafka's clients wait 30 s for that.
 _DELETED_PATIENCE_S = 5.0
-_LONGEST_SLEEP_S = 0.005  # how late a record may be noticed; a look costs about 10 microseconds
+_LONGEST_SLEEP_S = 0.005  # how late a record may be noticed. A look costs about 10 µs.
 
 
 @dataclass(slots=True)
@@ -164,11 +164,11 @@ class EmbeddedConsumer:
         for partition, place in self._places.items():
             if place.partition_id not in ends:
                 if self._subscription is not None:
-                    continue  # deleted since this poll looked at the group, which says so to the next one
+                    continue  # deleted meanwhile: the next poll sees that in the group
                 raise DoesNotExistError(f"{partition} was deleted from {self._file.path}.")
             visible, log_end = ends[place.partition_id]
             place.end = log_end if self._sees_uncommitted else visible
-            if not 0 <= place.next_offset <= log_end:  # out of range: as Kafka, by the reset policy
+            if not 0 <= place.next_offset <= log_end:  # out of range: Kafka applies the reset policy too
                 place.next_offset = place.end if self._reset_to_end else 0
 
     def _read(self, partition: TopicPartition, place: _Place, limit: int) -> list[Record]:

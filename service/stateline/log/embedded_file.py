@@ -34,7 +34,7 @@ SCHEMA_VERSION = 1  # on disk: never change
 OFFSET_BITS = 40  # on disk: never change
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
-_CHUNK_ROWS = 100  # between two looks at how much memory was read
+_CHUNK_ROWS = 100  # between two checks of the bytes read
 
 _SCHEMA = """
 CREATE TABLE topics (name TEXT PRIMARY KEY, partitions INTEGER NOT NULL, topic_id TEXT NOT NULL) WITHOUT ROWID;
@@ -234,7 +234,7 @@ class LogFile:
             ) from error
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # SQLite rolls back by itself after some errors, as a full disk
+        if self._connection.in_transaction:  # SQLite itself rolls back after some errors, such as a full disk
             self._connection.execute("ROLLBACK")
 
     @contextmanager
@@ -242,7 +242,7 @@ class LogFile:
         try:
             yield
         except sqlite3.ProgrammingError:
-            raise  # a mistake in this package, or a use after close
+            raise  # a bug in this package, or a use after close
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _DAMAGE:

@@ -87,7 +87,7 @@ class GroupMember:
 
 
 EMBEDDED_CLUSTER = "embedded"
-"""What `Admin.cluster_id` gives of an embedded log. On disk: never change."""
+"""The cluster id of an embedded log. On disk: never change."""
 
 
 class Admin(Protocol):
@@ -264,11 +264,11 @@ class Consumer(Protocol):
 
 
 LogRow: TypeAlias = tuple[bytes | None, bytes | None, int]
-"""Key, value and timestamp (ms) of a record to be written."""
+"""Key, value and timestamp (ms) of a record to write."""
 
 
 LeftOut: TypeAlias = Callable[[str, bytes | None, StatelineError], None]
-"""Called with topic and key of a record that the log has refused, and why."""
+"""Gets topic and key of a refused record, and the reason."""
 
 
 class Producer(Protocol):

@@ -1,4 +1,4 @@
-"""Apache Kafka, through confluent-kafka (librdkafka)."""
+"""The log on Apache Kafka, through confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stateline_store import ConfigurationError, InvalidArgumentError
 T = TypeVar("T")
 Settings = Mapping[str, str]
 
-_NO_GROUP = "stateline-no-group"  # librdkafka wants a group id even of a consumer that never uses it
+_NO_GROUP = "stateline-no-group"  # librdkafka needs a group id even if it is not used
 
 # librdkafka's range assignor gives partition n of every topic of equal count and equal subscribers to one member,
 # which tasks rely on. murmur2_random is Kafka's own partitioner (librdkafka's default is CRC32).
@@ -165,7 +165,6 @@ class KafkaLog:
 
 
 def _refuse_own_settings(whose: str, settings: Settings) -> None:
-    """Raise `ConfigurationError` for a setting of a client that Stateline would overwrite, or cannot do without."""
     for name, instead in _OWN.items():
         if name in settings:
             raise ConfigurationError(f"{whose}.{name} is set by Stateline: set {instead} instead.")

@@ -1,4 +1,4 @@
-"""Topics, watermarks and committed offsets over confluent-kafka."""
+"""The admin over confluent-kafka: topics, watermarks and committed offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
-from confluent_kafka.admin._config import ConfigResource  # as the next one
+from confluent_kafka.admin._config import ConfigResource  # neither does it export these four
 from confluent_kafka.admin._listoffsets import OffsetSpec  # confluent_kafka.admin does not export it to type checkers
 from confluent_kafka.admin._metadata import TopicMetadata  # as the last one
 from confluent_kafka.admin._resource import ResourceType  # as the last one
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.02
-_STUCK_S = CALL_TIMEOUT_S  # how long partitions may be created without one more being ready
-_SAID_AGAIN_S = 5.0  # how often it is logged how many are ready
+_STUCK_S = CALL_TIMEOUT_S  # the longest wait for one more partition to be ready
+_SAID_AGAIN_S = 5.0  # between two lines of progress in the log
 _NAMED = 3  # partitions in a message
 # librdkafka crashes the process (an assertion of `rd_kafka_enq_once_del_source_return`, its issue 4605) if a request to
 # a coordinator times out before there is a connection. So requests get the longest timeout that is allowed.
@@ -67,8 +67,8 @@ _NOT_READY = (*_NO_LEADER, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class KafkaAdmin:
-    """See `stateline.log.interface.Admin`. One thread at a time uses it; every call ends within half a minute, or
-    as soon as topics that are created or deleted make no progress for 15 s."""
+    """Implements `stateline.log.interface.Admin`. One thread at a time uses it. Every call ends within half a minute,
+    or once created or deleted topics make no progress for 15 s."""
 
     def __init__(
         self, settings: Mapping[str, Any], bootstrap_servers: str, patience: Patience, replication_factor: int
@@ -79,7 +79,7 @@ class KafkaAdmin:
         self._login = Login(bootstrap_servers)
         self._settings = {**settings, "error_cb": self._login.note}
         self._admin = self._client()
-        self._consumers: dict[tuple[str, str], confluent_kafka.Consumer] = {}  # of groups whose offsets were asked for
+        self._consumers: dict[tuple[str, str], confluent_kafka.Consumer] = {}  # by group and isolation level
 
     def _client(self) -> kafka_admin.AdminClient:
         return kafka_admin.AdminClient(self._settings, logger=LOGGER)
@@ -90,14 +90,14 @@ class KafkaAdmin:
             with waiting_is_said(self._bootstrap_servers, timeout_s):
                 return told_of_topics(self._admin, names, timeout_s)
         except KafkaException as error:
-            self._admin.poll(0.0)  # what librdkafka has to say aside
+            self._admin.poll(0.0)  # serves the callback of errors
             what = "Topics cannot be listed"
             meant = meaning(kafka_error(error), self._bootstrap_servers, what)
             raise self._login.refusal(what) or meant from error
 
     def _partition_counts(self, names: Collection[str], *, led: bool = True) -> dict[str, int]:
-        """Of these topics those that are there → partitions, or those that have a leader: fewer while a topic is
-        created, or a broker is away."""
+        """Return topic → partitions, or partitions with a leader. Those are fewer while a topic is created or a broker
+        is away. Absent topics are left out."""
         return {
             name: sum(partition.leader >= 0 or not led for partition in topic.partitions.values())
             for name, topic in self._told_of(names).items()
@@ -120,7 +120,7 @@ class KafkaAdmin:
             try:
                 topic = self._result(future, f"Topic {name!r} cannot be described")
             except DoesNotExistError:
-                continue  # deleted in this moment
+                continue  # deleted meanwhile
             if not topic.is_internal:
                 found[name] = TopicInfo(name, len(topic.partitions), str(topic.topic_id))
         return found
@@ -147,8 +147,7 @@ class KafkaAdmin:
         self._settle([TopicPartition(name, number) for name in made for number in range(wanted[name].partitions)])
 
     def _is_done(self, name: str, future: Future[Any]) -> bool:
-        """Whether this call makes the topic; False when it was there already. A broker that needs longer than the
-        request may take makes it all the same."""
+        """Return whether this call creates the topic. After a timeout the broker still creates it."""
         passed_over = {KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.REQUEST_TIMED_OUT}
         try:
             self._result(future, f"Topic {name!r} cannot be created", passed_over)
@@ -157,11 +156,9 @@ class KafkaAdmin:
         return True
 
     def _settle(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait until the leader of each partition answers. Metadata name a leader before it knows that it is one: by
-        half a minute where thousands of partitions are new.
-
-        Raises `LogUnavailableError` when no further partition answers within `_STUCK_S`.
-        """
+        """Wait until the leader of each partition answers. With thousands of new partitions, metadata name a leader up
+        to half a minute before it answers. Raises `LogUnavailableError` if no further partition answers within
+        `_STUCK_S`."""
         left, total, said_s = list(partitions), len(partitions), time.monotonic()
         deadline = said_s + _STUCK_S
         while left:
@@ -181,7 +178,7 @@ class KafkaAdmin:
             time.sleep(max(_POLL_INTERVAL_S, now_s - asked_s) if left else 0.0)
 
     def _unsettled(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose leader does not answer yet."""
+        """Return the partitions whose leader does not answer yet."""
         what = f"The offsets of {_listed(partitions)} cannot be read"
         spec, level = _LATEST
         targets = {confluent_kafka.TopicPartition(*partition): spec for partition in partitions}
@@ -342,7 +339,6 @@ class KafkaAdmin:
     def _offsets(
         self, partitions: Sequence[TopicPartition], *asked: tuple[OffsetSpec, IsolationLevel]
     ) -> list[dict[TopicPartition, int]]:
-        """Return the offset of each partition, for each question. Waits for the election of a leader."""
         self._require(partitions)
         what = f"The offsets of {_listed(partitions)} cannot be read"
         return self._retried(what, partial(self._offsets_now, partitions, asked, what))
@@ -363,11 +359,11 @@ class KafkaAdmin:
         ]
 
     def _require(self, partitions: Collection[TopicPartition]) -> None:
-        """Raises `DoesNotExistError` for a partition that is not there."""
+        """Raise `DoesNotExistError` for an absent partition."""
         topics = {partition.topic for partition in partitions}
         counts = self._partition_counts(topics, led=False)
         if counts.keys() < topics:
-            self._admin = self._client()  # the one that goes would ask for what is not there for ever
+            self._admin = self._client()  # the old client would ask for absent topics for ever
         for partition in partitions:
             if not 0 <= partition.partition < counts.get(partition.topic, 0):
                 raise DoesNotExistError(f"Kafka at {self._bootstrap_servers} has no partition {partition}.")
@@ -392,7 +388,7 @@ class KafkaAdmin:
             raise LogUnavailableError(f"{what}: Kafka at {self._bootstrap_servers} does not answer.") from error
 
     def _wait(self, is_met: Callable[[dict[str, int]], bool], topics: Collection[str], what: str) -> None:
-        """Until `is_met` is true of the partition counts of these topics, while they change within `_STUCK_S`."""
+        """Wait until `is_met` is true of the partition counts of these topics, while they change within `_STUCK_S`."""
         deadline, before = time.monotonic() + _STUCK_S, dict[str, int]()
         while not is_met(counts := self._partition_counts(topics)):
             if counts != before:
@@ -404,7 +400,7 @@ class KafkaAdmin:
             time.sleep(_POLL_INTERVAL_S)
 
     def close(self) -> None:
-        """Let go of the groups that were asked for; the rest is released with this object."""
+        """Close the consumers of groups. The rest ends with this object."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
@@ -425,7 +421,7 @@ def _partitions(assignment: Any) -> frozenset[TopicPartition]:
 
 
 class _PassedOverError(Exception):
-    """An error that the caller asked to be told of."""
+    """An error that the caller handles."""
 
     def __init__(self, error: KafkaError) -> None:
         super().__init__(error.str())

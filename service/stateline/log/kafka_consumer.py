@@ -32,7 +32,7 @@ _ANSWER_PATIENCE_S = 1.0
 _LEAVING_S = 1.0
 # The right "Read" on the topic of nodes or on the group is missing. Other errors come with rebalances, and pass.
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
-_HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the group is joined again, and the listeners tell
+_HARMLESS = {KafkaError._MAX_POLL_EXCEEDED}  # the consumer joins again, and calls the listeners
 
 
 _METADATA = b"CGMDv2:"
@@ -59,21 +59,21 @@ class KafkaConsumer:
         self._assigned: set[TopicPartition] = set()
         self.is_assigned = False
         self._ends: dict[TopicPartition, int] = {}  # offsets of end-of-partition events since the last seek
-        self._unheard: set[TopicPartition] = set()  # nothing has come of these since they were assigned or sought
+        self._unheard: set[TopicPartition] = set()  # silent since they were assigned or sought
         self._starting: dict[TopicPartition, int] | None = None  # where to start, while on_assigned runs
         self._paused: set[TopicPartition] = set()
         self._silent = SilentPartitions()
         self._subscribed = False
         self._deferred: list[BaseException] = []  # raised by the next poll, after the records at hand
         self._closed = False
-        self._asked_at_ms: int | None = None  # when the group was asked what it has not answered yet
-        self._is_void = False  # what is on its way was asked as a member that has since lost all
+        self._asked_at_ms: int | None = None  # the time of the pending question to the group
+        self._is_void = False  # the pending question is of an earlier membership
         self.confirmed_at_ms: int | None = None
         self._in_listener = False
-        self._member_id: str | None = None  # as they were when the client was asked last
+        self._member_id: str | None = None  # both as of the last question to the client
         self._generation = -1
         self._given_up = False
-        self._given_back = threading.Event()  # nobody but the thread of a commit that was given up uses the client now
+        self._given_back = threading.Event()  # set by `close`: the thread of an abandoned commit owns the client
 
     def subscribe(
         self,
@@ -93,7 +93,7 @@ class KafkaConsumer:
             self._guard(lambda: self._on_revoked(partitions, on_suspended or on_revoked))
 
         def lost(_: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
-            self._assigned.clear()  # others may own them already: nothing can be committed of them
+            self._assigned.clear()  # others may own them already, so nothing can be committed
             self.confirmed_at_ms, self._is_void = None, self._asked_at_ms is not None
             self._guard(lambda: self._on_revoked(partitions, on_revoked))
 
@@ -105,7 +105,7 @@ class KafkaConsumer:
     def _guard(self, work: Callable[[], None]) -> None:
         """Run a listener. An exception that crossed librdkafka would lose the records of the running poll."""
         if self._given_up:
-            return  # closed behind its last commit, on another thread
+            return  # another thread closes it after its last commit
         self._in_listener = True
         try:
             work()
@@ -199,7 +199,7 @@ class KafkaConsumer:
         """Seek again in a partition that has a leader and returns nothing. If that does not help, fail."""
         for source in {(message.topic(), message.partition()) for message in messages}:
             self._silent.hear(TopicPartition(*source))
-        if messages:  # there may be more of others here, with theirs behind it
+        if messages:  # messages of silent partitions may be queued behind these
             return
         for partition in self._with_leaders(self._silent.overdue()):
             offset = self._silent.seek_anew(partition)
@@ -220,7 +220,6 @@ class KafkaConsumer:
         self._unheard.difference_update({TopicPartition(m.topic(), m.partition()) for m in heard})
 
     def _with_leaders(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions that have a leader, or none if no broker answers."""
         if not partitions:
             return []
         try:
@@ -234,7 +233,7 @@ class KafkaConsumer:
 
     def _records(self, messages: Sequence[Any]) -> list[Record]:
         # By the client's types everything may be None. Without an error only key and value may.
-        new, record = tuple.__new__, Record  # what Record(...) does, without its second call: a tenth faster in all
+        new, record = tuple.__new__, Record  # like Record(...) without its second call: a tenth faster
         records = [
             new(record, (m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers() or ()))
             for m in messages
@@ -262,7 +261,7 @@ class KafkaConsumer:
             # A consumer has one fatal error: another took over its static id.
             self._deferred.append(FencedError(f"{error.str()}: close this consumer."))
         else:
-            what = "Reading" if message.topic() is None else f"Reading {message.topic()}"  # of none: the client's own
+            what = "Reading" if message.topic() is None else f"Reading {message.topic()}"
             self._deferred.append(meaning(error, self._bootstrap_servers, f"{what} failed", self._named))
 
     def _raise_deferred(self) -> None:
@@ -283,7 +282,8 @@ class KafkaConsumer:
         self._silent.seek(partition, next_offset, is_paused=partition in self._paused)
 
     def _seek(self, target: confluent_kafka.TopicPartition) -> None:
-        """What was assigned a moment ago is in an "erroneous state" until librdkafka's own thread has begun with it."""
+        """Seek, and retry while a new assignment is in an "erroneous state", until librdkafka's own thread has taken
+        it."""
         deadline = time.monotonic() + CALL_TIMEOUT_S
         while True:
             try:
@@ -348,7 +348,7 @@ class KafkaConsumer:
         joins, a broker still takes that commit. Inside a listener a commit cannot be given up, because the client lets
         no other thread in."""
         commit = partial(self._consumer.commit, offsets=offsets, asynchronous=False)
-        if self._closed:  # a client that closes answers no questions
+        if self._closed:  # a closing client answers no questions
             return commit()
         if self._in_listener:
             # This question to the coordinator has a timeout, unlike the commit. So ask first.
@@ -378,13 +378,13 @@ class KafkaConsumer:
 
     @property
     def keeps_to_thread(self) -> bool:
-        return self._in_listener  # confluent-kafka lets no other thread in then: it would wait for ever
+        return self._in_listener  # confluent-kafka would make another thread wait for ever
 
     @property
     def member_id(self) -> str | None:
         if not self._subscribed or self._closed:
             return None
-        if not self._given_up:  # the client is another thread's then
+        if not self._given_up:  # otherwise another thread owns the client
             self._member_id = self._consumer.memberid() or None
         return self._member_id
 
@@ -393,23 +393,23 @@ class KafkaConsumer:
         """Return the generation from the client's opaque group metadata: `CGMDv2:`, then a little-endian int32."""
         if not self._subscribed or self._closed:
             return -1
-        if self._given_up:  # the client is another thread's
+        if self._given_up:  # another thread owns the client
             return self._generation
         metadata = bytes(self._consumer.consumer_group_metadata())
         if not metadata.startswith(_METADATA) or len(metadata) < len(_METADATA) + 4:
-            return -1  # of another librdkafka: who claims a task later is not told from who did before
+            return -1  # another librdkafka: later claims of a task are not recognised
         self._generation = int.from_bytes(metadata[len(_METADATA) :][:4], "little", signed=True)
         return self._generation
 
     def confirm_membership(self, place: TopicPartition) -> bool:
         if self._asked_at_ms is not None or self._closed:
-            return False  # librdkafka answers in any case, with an error if the group does not
+            return False  # librdkafka always answers, perhaps with an error
         if not self._assigned:
-            return False  # who has not joined commits as nobody's member, which a group without members takes
+            return False  # before it joins, a commit is no member's, and an empty group takes it
         asked_at_ms = boot_ms()
         try:
             self._consumer.commit(offsets=_with_offsets({place: 0}), asynchronous=True)
-        except KafkaException as error:  # there is no group at this moment: the next time
+        except KafkaException as error:  # there is no group now: try again later
             LOGGER.debug("Membership cannot be confirmed: %s", error)
             return False
         self._asked_at_ms = asked_at_ms

@@ -19,7 +19,7 @@ from stateline_store import (
 )
 
 LOGGER = logging.getLogger("stateline.kafka")  # librdkafka's own messages come here too, not to stderr
-CALL_TIMEOUT_S = 15.0  # how long one call waits for a broker: longer than an election of a partition leader
+CALL_TIMEOUT_S = 15.0  # how long one call waits for a broker: longer than an election of a leader
 
 # librdkafka repeats an error of a broker only every 30 s, but retries all the time.
 _LOGIN_REMEMBERED_S = 60.0
@@ -58,7 +58,7 @@ _SETTINGS = {
 }
 
 _MEANING: dict[int, type[StatelineError]] = {
-    KafkaError._FATAL: FencedError,  # what every call says after the client has failed for good: make a new one
+    KafkaError._FATAL: FencedError,  # the client has failed for good: make a new one
     KafkaError._FENCED: FencedError,
     KafkaError.PRODUCER_FENCED: FencedError,
     KafkaError.INVALID_PRODUCER_EPOCH: FencedError,
@@ -101,7 +101,7 @@ def meaning(
     """Return the error to raise because `what` failed: `LogUnavailableError` for codes outside the table. If brokers
     refuse one of the `settings`, the message has its value."""
     kind = _MEANING.get(error.code(), LogUnavailableError)
-    if kind is LogUnavailableError and error.code() > 0:  # a broker has said so; librdkafka's own are negative
+    if kind is LogUnavailableError and error.code() > 0:  # a broker's code: librdkafka's own are negative
         why = f"{error.str().rstrip(': ')} ({error.name()})".lstrip()
         return kind(
             f"{what}: Kafka at {bootstrap_servers} cannot do that now: {why}. It may just have started: try again in a "

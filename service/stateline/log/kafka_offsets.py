@@ -33,8 +33,8 @@ _FED = "fed="  # in topics: never change
 
 
 def committed_metadata(client_id: str, note: OffsetNote) -> str:
-    """Return the metadata of an offset: ``client id TAB fed=NOTE TAB partition time``. An absent note or time
-    leaves its part empty. In topics: never change."""
+    """Return the metadata of an offset: ``client id TAB fed=NOTE TAB partition time``. Absent parts are empty. In
+    topics: never change."""
     fed = "" if note.fed is None else f"{_FED}{note.fed}"
     return f"{client_id}\t{fed}\t{'' if note.time_ms is None else note.time_ms}"
 
@@ -91,13 +91,13 @@ def asked_offsets(
     return list(found)
 
 
-_FEW = 8  # more are asked for together: there is a request for one topic, and one for all
-_LONGEST = 249  # of a topic's name: Kafka's `Topic.MAX_NAME_LENGTH`
+_FEW = 8  # beyond it ask for all topics: requests name one topic or none
+_LONGEST = 249  # characters of a topic's name: Kafka's `Topic.MAX_NAME_LENGTH`
 
 _LEAST_S = 0.05
 
 NEVER_CREATES = {"allow.auto.create.topics": False}
-"""Every client is made with it: or else a broker may create the topic that it is asked for."""
+"""A setting of every client. Without it a broker may create a topic that a client asks for."""
 
 
 def told_of_topics(
@@ -112,6 +112,6 @@ def told_of_topics(
     else:
         found, until_s = {}, time.monotonic() + timeout_s
         for name in names:
-            if len(name) <= _LONGEST and "\0" not in name:  # librdkafka takes no other one
+            if len(name) <= _LONGEST and "\0" not in name:  # librdkafka takes no others
                 found |= client.list_topics(name, timeout=max(_LEAST_S, until_s - time.monotonic())).topics
     return {name: topic for name, topic in found.items() if topic.error is None and (names is None or name in names)}

@@ -32,13 +32,13 @@ from stateline_store import (
 )
 
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA
-_SHORTEST_CALL_S = 1.0  # of a transaction: a shorter one would not see the answer of a broker that is well
+_SHORTEST_CALL_S = 1.0  # of a transaction's call: a healthy broker needs up to that
 _GRACE_S = 1.0  # how much later than its timeout librdkafka may return
-_REPORT_TIMEOUT_S = 1.0  # a report follows the state that it explains at once
+_REPORT_TIMEOUT_S = 1.0  # a report follows at once the state that it explains
 # Refused because of the topic. A batch that is too large is different: all its records are refused, also small ones.
 _TOPIC_REFUSED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-_POLL_EVERY = 1_000  # records between two looks at delivery reports, whose payloads stay in memory until then
+_POLL_EVERY = 1_000  # records between two polls for delivery reports, which keep payloads in memory
 
 
 class KafkaProducer:
@@ -130,7 +130,7 @@ class KafkaProducer:
                     produce(topic, value, key, partition, None, None, timestamp_ms, every)
                     continue
                 except (BufferError, KafkaException, TypeError, OverflowError):
-                    pass  # once more, by what waits for room and knows why a record is refused
+                    pass  # `produce` waits for room, and knows why a record is refused
             own = (*last_headers, *headers) if at == last else headers
             try:
                 self.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=own, partition=partition)
@@ -214,7 +214,7 @@ class KafkaProducer:
             raise meaning(error, self._bootstrap_servers, f"A record for {where} was not written")
 
     def _state_error(self) -> KafkaError | None:
-        """What made the transaction, or the whole client, fail: librdkafka tells whoever begins another transaction."""
+        """Return why the transaction or the client failed. librdkafka reports that when another transaction begins."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
@@ -226,12 +226,12 @@ class KafkaProducer:
         meant = meaning(kafka_error(error), self._bootstrap_servers, what, self._named)
         if not isinstance(meant, LogUnavailableError):
             return meant
-        with suppress(KafkaException, SystemError):  # the same error once more
-            self._producer.poll(0.0)  # what librdkafka has to say aside
+        with suppress(KafkaException, SystemError):  # the same error again
+            self._producer.poll(0.0)  # serves the callback of errors
         return self._login.refusal(what) or meant
 
     def _transactional(self, what: str, work: Callable[..., object], *arguments: Any) -> None:
-        """Run one of librdkafka's transaction calls, again while it says that it may succeed, for a bounded time."""
+        """Run one of librdkafka's transaction calls, and repeat it while that may help, for a bounded time."""
         deadline = time.monotonic() + self._patience.of(CALL_TIMEOUT_S)
         while True:
             try:
@@ -264,11 +264,9 @@ class KafkaProducer:
         self._transactional("send_offsets_to_transaction", self._send_offsets, offsets, consumer.group_metadata())
 
     def _send_offsets(self, *arguments: Any) -> None:
-        """librdkafka's call, which may be given up: while the group's coordinator is a broker that has left the
-        cluster it does not come back, whatever its timeout (confluentinc/librdkafka#5456, #5511).
-
-        Raises `LogUnavailableError` then; this producer can only be given up. Its call ends some day, and is fenced.
-        """
+        """Send offsets through librdkafka, and give up if the call does not return. It ignores its timeout if the
+        group's coordinator has left the cluster (confluentinc/librdkafka#5456, #5511). Raises `LogUnavailableError`
+        then, and this producer can only be given up. The call ends later, and is fenced."""
         send = self._producer.send_offsets_to_transaction
         try:
             within(self._patience.of(CALL_TIMEOUT_S) + _GRACE_S, "send-offsets", lambda: send(*arguments))
@@ -300,7 +298,7 @@ class KafkaProducer:
         meant = self._meaning(error, f"commit_transaction of {self._transactional_id!r} failed")
         if inner.txn_requires_abort() or not isinstance(meant, LogUnavailableError):
             return meant
-        self._in_transaction = False  # there is nothing to abort: librdkafka would refuse until the commit times out
+        self._in_transaction = False  # librdkafka refuses to abort until the commit times out
         return InDoubtError(
             f"Whether the transaction of {self._transactional_id!r} was committed is unknown "
             f"({inner.str()}, Kafka at {self._bootstrap_servers}): make a new producer of this id to settle it."

@@ -19,8 +19,8 @@ class SilentPartitions:
     """Tracks since when partitions of one consumer have returned nothing. Its thread alone uses it."""
 
     def __init__(self) -> None:
-        self._places: dict[TopicPartition, int] = {}  # where to read from, of those that have not given anything since
-        self._since_s: dict[TopicPartition, float] = {}  # of these, since when they have been read in vain
+        self._places: dict[TopicPartition, int] = {}  # the offset of the last seek of each silent partition
+        self._since_s: dict[TopicPartition, float] = {}  # since when each silent partition is read
         self._sought_anew: set[TopicPartition] = set()
 
     def __bool__(self) -> bool:

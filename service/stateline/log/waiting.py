@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
-_SHORTEST_S = 0.05  # of a call after the time limit: clients take less for none
+_SHORTEST_S = 0.05  # of a call after the limit: clients take less for no timeout
 _SAY_AFTER_S = 1.0
 
 
@@ -56,7 +56,7 @@ def within(timeout_s: float, name: str, work: Callable[[], T], late: Callable[[]
     is dropped, and its thread calls `late`. No other thread may use its client from then on."""
     returned: list[T] = []
     raised: list[BaseException] = []
-    over = threading.Lock()  # held by whoever decides whether it came back in time
+    over = threading.Lock()  # held while either thread decides whether `work` returned in time
     came_back, given_up = threading.Event(), threading.Event()
 
     def run() -> None:

@@ -10,5 +10,5 @@ OFFSET = "_offset"  # BIGINT
 
 # Output, and input of frames with tombstones.
 DELETED = "_deleted"  # BOOLEAN: the key was removed, the row is a tombstone; null counts as false
-ORDER = "_order"  # BIGINT: the order of rows of one key in a micro-batch, where their times do not tell
-TOPIC = "_topic"  # STRING: which of the pipeline's topics the row goes to; null, or no such column: `writes`
+ORDER = "_order"  # BIGINT: orders rows of one key in a micro-batch
+TOPIC = "_topic"  # STRING: the topic of the row. Null, or no such column: `writes`

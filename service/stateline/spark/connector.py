@@ -17,7 +17,7 @@ from stateline.processes.machine import is_submitted
 from stateline_store import ConfigurationError
 
 JARS = Path(sys.prefix) / "share" / "stateline" / "spark-jars"
-"""The folder that is looked into by default, of the Python environment that runs this."""
+"""The default folder, in this Python environment."""
 _POM = Path(__file__).with_name("pom.xml")
 _CLASS = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 # Settings through which Spark may get it elsewhere.

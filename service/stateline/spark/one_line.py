@@ -25,7 +25,7 @@ def in_one_line() -> Iterator[None]:
         yield
     except StatelineError:
         if _is_sparks_process():
-            os.environ[_HIDE_TRACEBACK] = "1"  # for this error alone: Spark ends a process that raised
+            os.environ[_HIDE_TRACEBACK] = "1"  # for this error alone: Spark ends the process
         raise
 
 

@@ -48,7 +48,7 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
-    "spark.scheduler.mode": "FAIR",  # of several pipelines in one driver none waits for another's tasks
+    "spark.scheduler.mode": "FAIR",  # no pipeline of a driver waits for another's tasks
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # streaming turns it off itself, with a warning
@@ -75,7 +75,7 @@ _JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
 )
 _EXIT_TIMEOUT_S = 60.0
-_RECORDING_TIMEOUT_S = 300.0  # a class archive is written at exit: 10 s, and longer when others need the processors
+_RECORDING_TIMEOUT_S = 300.0  # the JVM writes the archive at exit: 10 s or longer
 _JAVA_PACKAGE = "openjdk-17-jre-headless"
 
 
@@ -113,7 +113,7 @@ def _start(config: Config, settings: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers run the interpreter of this process, whatever `python3` is on the PATH.
     python = local_python() if is_local(config.spark_master) else sys.executable
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # the latter plans sources, on the driver's machine
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # the latter plans sources on the driver's machine
         if os.environ.get(name) in (None, str(_LOCAL_PYTHON)):  # or else the user's choice
             os.environ[name] = python
     try:
@@ -137,7 +137,7 @@ def local_python() -> str:
 
 
 def _session(config: Config, settings: Mapping[str, str]) -> SparkSession:
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection
     builder = SparkSession.builder.appName(f"stateline {config.application_id}")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -183,7 +183,7 @@ def session_settings(config: Config, java_option: str = "") -> dict[str, str]:
     if is_local(config.spark_master):
         settings |= _LOCAL_SETTINGS
         if is_url(config.pipeline_checkpoint_location or ""):
-            del settings[_CHECKPOINT_FILES]  # Spark knows how other file systems are written to
+            del settings[_CHECKPOINT_FILES]  # Spark chooses the manager of other file systems
     entries = (Path(entry) for entry in sys.path)  # so that Spark's Python workers find the user's modules
     settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(str(each.resolve()) for each in entries if each.is_dir())
     settings.update(config.spark)

@@ -31,7 +31,7 @@ from stateline_store import LockedError
 from stateline_store.files.directory import TaskLock, make_directory
 
 _logger = logging.getLogger(__name__)
-_DELAY_S = 60.0  # the pipelines have started by then, and most have caught up with what waited
+_DELAY_S = 60.0  # by then pipelines have started, and most have caught up
 _NEEDED_BYTES = 1 << 30
 _LOOK_INTERVAL_S = 0.5
 
@@ -87,8 +87,8 @@ def _record(config: Config, archive: Path, stopping: threading.Event, delay_s: f
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    kill_descendants()  # no more: the lock of the process that is being started may be held where this came between
-    os._exit(1)  # whatever PySpark is about to do with the JVM that is gone
+    kill_descendants()  # only this: the lock of a starting process may be held
+    os._exit(1)  # before PySpark uses the killed JVM
 
 
 def main(application_id: str, state_dir: str) -> None:

@@ -19,7 +19,7 @@ from stateline.spark.drivers.process import LOOK_INTERVAL_S, Stopping, kill_desc
 from stateline_store import LockedError
 from stateline_store.files.directory import make_directory
 
-_PATIENCE_SESSIONS = 2  # a driver that does what is there now and ends waits so long for one that was killed
+_PATIENCE_SESSIONS = 2  # how long `available_now` waits for a killed driver's lease
 _logger = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ def leased(
         return
     leases: list[PipelineLease] = []
     with ExitStack() as held:
-        for name in sorted(pipeline.name for pipeline in pipelines):  # in order: no two wait for each other
+        for name in sorted(pipeline.name for pipeline in pipelines):  # sorted: no two drivers wait for each other
             drain = pipeline_drain_path(pipeline_directory(config, name))
             lease = PipelineLease(log, config, name, lost=_end_driver, is_drained=drain.exists, give_up=stopping.set)
             leases.append(held.enter_context(closing(lease)))

@@ -48,7 +48,7 @@ def _watch(session: SparkSession, master: str, lost: Callable[[str], None], ende
             executors = int(context.getExecutorMemoryStatus().size()) - 1  # Spark counts the driver too
             is_there = executors > 0 or any(map(_answers, masters(master)))
         except (Py4JError, OSError, AttributeError):
-            return  # Spark has ended, which the pipelines notice themselves
+            return  # Spark has ended: the pipelines notice that
         now_s = time.monotonic()
         if is_there:
             seen_s = now_s

@@ -42,11 +42,11 @@ from stateline.spark.sources.frames import TopicFrames
 from stateline_store import DoesNotExistError, StatelineError, TopologyError
 
 RESULT = "stateline.result"
-"""The observed metric of a pipeline's query: `rows` that its function gave, and `tombstones` among them."""
+"""The observed metric of a pipeline's query: `rows` of its function, and `tombstones` among them."""
 
 _EVENTS_TIMEOUT_S = 10.0
-_EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a query that is stopped need not tell how it ended
-_BATCH_TIMEOUT_S = 10.0  # a stop waits so long for the micro-batch that is being written, of the 30 s that it has
+_EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a stopped query need not report its end
+_BATCH_TIMEOUT_S = 10.0  # how long a stop, of 30 s, waits for the current micro-batch
 
 
 def pipeline_of(app: App, name: str) -> Pipeline:
@@ -93,11 +93,11 @@ class PipelineRun:
     frames: TopicFrames
     status: StatusFile
     starts: threading.Semaphore
-    """Held while the function is called, and its query is planned and started."""
+    """Held while the function runs, and its query is planned and started."""
     has_started: Callable[[], None] = lambda: None
-    """Called when it is."""
+    """Called when the query has started."""
     may_write: Callable[[], bool] = lambda: True
-    """Whether nobody else can have the pipeline at this moment."""
+    """Whether no other node can run the pipeline now."""
 
     @property
     def _checkpoint(self) -> CheckpointFolder:
@@ -149,7 +149,6 @@ class PipelineRun:
             streams.removeListener(listener)
 
     def _begin(self) -> None:
-        """Start a micro-batch, on the thread that runs its jobs."""
         self.frames.settle_statics(self.log, self.pipeline.static)
         if self.status.now.state == "waiting":
             self.status.change(state="running")
@@ -241,7 +240,7 @@ def _wait(query: StreamingQuery, gate: BatchGate, stopping: threading.Event) -> 
 
 def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: threading.Event) -> None:
     if stopping.is_set():
-        return  # whatever the abandoned micro-batch said, the next run computes it again
+        return  # the next run computes the abandoned micro-batch again
     if isinstance(sink.failure, StatelineError):
         raise sink.failure
     if query.exception() is not None:

@@ -29,7 +29,7 @@ from stateline_store.files.directory import TaskLock
 LOOK_INTERVAL_S = 0.1  # how soon a stop or a failure is noticed
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _JVM_LOCK_TIMEOUT_S = 60.0  # a killed driver's JVM ends its micro-batch first
-_LOCK_ATTEMPTS = 5  # a server that looks whether the pipeline runs has the lock for microseconds
+_LOCK_ATTEMPTS = 5  # a server that checks the pipeline holds the lock for microseconds
 
 
 class Stopping(threading.Event):
@@ -197,7 +197,7 @@ def jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
 
 
 _LOOK_S = 0.1
-_PATIENCE_S = 60.0  # longer than a start takes: one that hangs must not keep the others from theirs
+_PATIENCE_S = 60.0  # longer than a start: a hanging driver must not block the others
 
 
 @contextmanager

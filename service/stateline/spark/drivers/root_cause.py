@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stateline_store import RecordError, StatelineError, errors
 
-_OURS = re.compile(r"stateline_store\.errors\.(\w+): (.*)")  # of `in_one_line`, whatever Spark has put before it
+_OURS = re.compile(r"stateline_store\.errors\.(\w+): (.*)")  # text of `in_one_line`, behind any prefix of Spark's
 # Spark's error conditions (error-conditions.json).
 _OTHER_STATE = re.compile(r"\[(STATE_STORE_\w*(SCHEMA|VARIABLE)\w*|STREAMING_STATEFUL_OPERATOR_NOT_MATCH\w*)\]")
 

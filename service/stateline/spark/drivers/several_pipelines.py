@@ -119,7 +119,7 @@ def _run(
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
-        settle_resets(config, log)  # behind the locks, by which a reset sees that these run
+        settle_resets(config, log)  # after the locks, which show a reset that these run
         topology = app.topology()
         with closing(log.admin()) as admin:
             mistakes = missing_topics(topology, pipelines, admin, ConfiguredTopics.of(config))
@@ -146,11 +146,11 @@ class _Ending:
     stopping: Stopping
     """Set by a signal, and when Spark has ended."""
     alone: bool
-    """There is one only: what it ends with, the driver does."""
+    """There is one pipeline only. The driver ends with its error."""
     may_write: Callable[[], bool]
-    """Whether no other node can have these pipelines at this moment."""
+    """Whether no other node can run these pipelines now."""
     lost_spark: str | None = None
-    """Why Spark cannot be used any more."""
+    """Why Spark is unusable."""
 
     def lose_spark(self, why: str) -> None:
         self.lost_spark = why
@@ -159,15 +159,13 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """How a driver runs its pipelines."""
-
     available_now: bool
     progress: Progress | None
     own_sessions: bool
     starts: threading.Semaphore
-    """As many start at a time as there are processors: the first ones are up while the others wait."""
+    """One per processor, so that the first pipelines run while the others wait to start."""
     has_started: Callable[[], None] = lambda: None
-    """Lets the next driver start Spark: a pipeline of this one runs."""
+    """Called when a pipeline runs. Lets the next driver start Spark."""
 
 
 @dataclass(slots=True)
@@ -180,7 +178,7 @@ class _Driven:
     ending: _Ending
     reporter: PipelineReporter | None
     failure: Exception | None = None
-    """Why it ended by itself."""
+    """The error that ended it."""
     _status: StatusFile = field(init=False)
     _lock: TaskLock = field(init=False)
     _policy: RestartPolicy = field(init=False)
@@ -218,7 +216,7 @@ class _Driven:
                 self._run_once(session, terms)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other pipelines must not notice
                 if stopping.is_set():
-                    return  # whatever it abandoned, the next driver does
+                    return  # the next driver does what this one abandoned
                 if _has_ended(session):
                     self.ending.lose_spark("Spark has ended")
                 elif terms.available_now or isinstance(error, CallerError):
@@ -247,7 +245,7 @@ class _Driven:
         self._status.change(state="failed", last_error=message_of(error), last_error_at_ms=now_ms())
         if not self.ending.alone:
             _logger.error("pipeline %s has stopped: %s", self.pipeline.name, message_of(error))
-        self._lock.release()  # corrected, it may be started elsewhere while the others run on here
+        self._lock.release()  # once corrected, another driver may run it
 
     def _pause(self, error: Exception, delay_s: float) -> None:
         now = now_ms()
@@ -280,11 +278,10 @@ def _drive(driven: Sequence[_Driven], session: SparkSession, terms: _Terms, endi
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(LOOK_INTERVAL_S)  # and not for ever: a signal's handler runs between two of these
+                thread.join(LOOK_INTERVAL_S)  # not for ever, so that handlers of signals can run
 
 
 def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
-    """Raise the error that the driver ends with, if any."""
     failures = {one.pipeline.name: one.failure for one in driven if one.failure is not None}
     if ending.lost_spark is not None:
         raise StatelineError(
@@ -302,7 +299,6 @@ def _judge(driven: Sequence[_Driven], ending: _Ending) -> None:
 
 
 def _has_ended(session: SparkSession) -> bool:
-    """Return whether Spark's JVM, or the context in it, has ended."""
     try:
         return bool(session.sparkContext._jsc.sc().isStopped())
     except (Py4JError, OSError, AttributeError):  # AttributeError: stopped from here

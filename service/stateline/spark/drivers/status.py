@@ -37,7 +37,7 @@ _STEPS = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", 
 
 
 Progress = Callable[[PipelineStatus], None]
-"""Gets the status after each micro-batch, on a thread of Spark's."""
+"""Gets the status after each micro-batch, on one of Spark's threads."""
 
 
 def log_progress(status: PipelineStatus) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 Declared = dict[str, Any]
-"""An operator's name, under ``operator``, and its parameters by theirs, as JSON has them."""
+"""An operator's name, under ``operator``, and its parameters by name, as JSON values."""
 
 STATE = 1
 """The form of the operators' state (docs/formats/pipelines.md), among an operator's parameters: never change it without

@@ -102,7 +102,7 @@ class JoinStreamWithTable(Processor):
         if versions.first and ms_up(versions.first[0]) <= watermark_ms:
             oldest = versions.up_to(versions.first[0])
             if oldest is not None and oldest[2] is None:
-                versions.remove_first()  # deleted says as much as nothing
+                versions.remove_first()  # a deletion means the same as no version
         versions.save()
         waiting.save()
         if waiting.first and (timer_at is None or ms_up(waiting.first[0]) != ms_up(timer_at[0])):

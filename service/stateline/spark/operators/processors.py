@@ -21,9 +21,9 @@ from stateline.spark.operators.state_requests import Entry, change, entries
 from stateline_store import RecordError
 
 Value = dict[str, Any]
-"""A row of values as JSON has it: times and dates as ISO texts, binary as base64."""
+"""A row as JSON values: times and dates are ISO texts, binary is base64."""
 Aggregator = Callable[[Value, Value], Value | None]
-"""Of an aggregate and a row's value, or another aggregate, makes the new one; None: there is none, as without rows."""
+"""Returns the new aggregate of an aggregate and a value or another aggregate. None: there is none, as without rows."""
 
 _BUCKETS = 64  # in checkpoints: never change
 _KEYS_AT_ONCE = 1000
@@ -78,7 +78,7 @@ def by_event_time(rows: DataFrame, key: str, processor: Processor) -> DataFrame:
 
 def by_bucket(rows: DataFrame, key: str, processor: TableProcessor) -> DataFrame:
     """Apply the processor to these rows, whose first column is `key`, in update mode."""
-    row = packed(rows.columns).alias("row")  # one cell: Python takes a microsecond and more for each
+    row = packed(rows.columns).alias("row")  # one cell, since each costs Python over 1 µs
     bucket = F.pmod(F.xxhash64(key), F.lit(_BUCKETS)).cast("int").alias("bucket")
     return _applied(processor, rows.select(row, bucket).groupBy("bucket"), "None")
 

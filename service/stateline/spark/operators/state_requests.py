@@ -16,13 +16,13 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 from pyspark.sql.streaming.stateful_processor import MapState
 
-_AHEAD_BYTES = 32 * 1024  # of requests; the least buffer of a socket that Linux gives holds more
-_AHEAD = 100  # requests: each answer takes a piece of the kernel's memory, however short it is
+_AHEAD_BYTES = 32 * 1024  # of requests: the smallest socket buffer of Linux holds more
+_AHEAD = 100  # requests: even a short answer takes kernel memory
 _FRAME = struct.Struct(">ii")  # the version of the messages, which is 0, and the length
 _LENGTH = struct.Struct(">i")
 
 Entry = tuple[Any, ...]
-"""A row of the state's types, in which nothing needs to be converted: numbers, texts and lists of them."""
+"""A row of the state: numbers, texts and lists of them, which need no conversion."""
 
 
 def entries(state: MapState, keys: Sequence[Entry]) -> list[Entry | None]:
@@ -59,7 +59,7 @@ def _request(name: str, kind: str, key: Entry, value: Entry | None = None) -> me
 
 
 def _packed(row: Entry) -> bytes:
-    return pickle.dumps(row, protocol=4)  # as PySpark's own, which looks for functions in it
+    return pickle.dumps(row, protocol=4)  # like PySpark's own pickle, which also looks for functions
 
 
 class _Rows(pickle.Unpickler):

@@ -119,14 +119,12 @@ def _sessions_frame(found: DataFrame, key: StructType, value: StructType, gap_us
 
 
 def _on_time(frame: DataFrame, time: str, delay: timedelta, key: Sequence[str]) -> DataFrame:
-    """Return the rows that have a time and a key, with a watermark by `time`."""
     rows = frame.where(F.col(time).isNotNull()).withColumn(_WATERMARKED, F.col(time))
     rows = rows.withWatermark(_WATERMARKED, _text(delay))
     return rows.where(" AND ".join(f"`{name}` IS NOT NULL" for name in key))
 
 
 def _value_and_time(rows: DataFrame, values: Sequence[str]) -> tuple[Column, ...]:
-    """Return `value`, `at` and `order` for the processors."""
     order = order_column(rows)
     return (
         packed(values).alias("value"),

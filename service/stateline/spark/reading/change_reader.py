@@ -82,7 +82,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro-batch, or `start` if there is nothing new or no server answers."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self._target is not None:
-            return reached(start, self._target, most)  # whatever becomes of the server: what is to be read is known
+            return reached(start, self._target, most)  # the target is known, even without a server
         if time.monotonic() < self._not_before_s:
             return start
         try:
@@ -109,7 +109,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _recast(self._options, self._schema, partition.span)
 
     def _checked(self, topic_ends: TopicEnds) -> TopicEnds:
-        RowShape(self._schema, topic_ends.described(self._options.store))  # raises for what it does not have
+        RowShape(self._schema, topic_ends.described(self._options.store))  # raises for absent columns
         return topic_ends
 
     def _put_off(self, error: Exception) -> None:

@@ -25,7 +25,7 @@ OPTIONS = (
     *("url", "token", "token_file", "ca_file", "timeout_s", "retry_s"),
     *("store", "changes", "from", "columns", "maxChangesPerTrigger"),
 )
-"""Their case and underscores do not count."""
+"""Case and underscores do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def batches(
                 for batch in found:
                     yield batch
                     first = batch.column("offset")[batch.num_rows - 1].as_py() + 1
-                    failover.progressed()  # however long Spark took for what it was given
+                    failover.progressed()  # however long Spark took for the batch
             return
         except CursorExpiredError as error:
             raise CursorExpiredError(

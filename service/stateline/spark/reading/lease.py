@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 
 from stateline.client.lean.client import PLANNING_S
 
-_RELEASE_S = 10.0  # for how long the release is tried: then the lease ends by itself
+_RELEASE_S = 10.0  # then the lease ends by itself
 _JVM = "java"
 
 
@@ -73,12 +73,12 @@ def keep_while_driver_lives(options: SourceOptions, snapshot: Mapping[str, Any],
         stderr=subprocess.DEVNULL,
         env=environment,
         cwd="/",
-        start_new_session=True,  # what stops the driver's processes is not meant for it: it has a snapshot to release
+        start_new_session=True,  # a stop of the driver's processes must not end it before the release
     )
     assert child.stdin is not None
     with child.stdin:
         child.stdin.write(json.dumps(asdict(kept)).encode())
-    child.returncode = 0  # its end is not waited for: this process ends first
+    child.returncode = 0  # do not wait for it: this process ends first
 
 
 def driver_above(pid: int) -> int | None:
@@ -130,7 +130,7 @@ def _keep(kept: _LeaseTerms) -> None:
             return
         try:
             driver = os.pidfd_open(kept.driver)
-        except OSError:  # it is gone, and with it whoever would read
+        except OSError:  # the driver has ended
             return
         try:
             while not _ends_within(driver, lock, kept.ttl_s / 3):

@@ -47,7 +47,7 @@ class RowsPartition(InputPartition):
 
 
 _INTEGER = re.compile(r"-?[0-9]+")
-_ASKED_AT_ONCE = 8  # partitions: the first look at one has its server replay logs
+_ASKED_AT_ONCE = 8  # partitions: a server may replay logs for the first question
 
 # The kinds of stores that have these times.
 _TIMES_OF = {("as_of",): ("versioned",), ("from", "to"): ("timestamped_key_value", "window", "session", "versioned")}

@@ -29,7 +29,7 @@ Lease = Literal["driver", "ttl"]
 TOKEN_VARIABLE = "STATELINE_TOKEN"
 DEFAULT_TTL_S = 300
 DEFAULT_SPLIT_BYTES = 128 * 1024 * 1024
-_LONGEST_PIN = 64  # characters; what the server takes
+_LONGEST_PIN = 64  # characters that the server accepts
 CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
 SNAPSHOT_OPTIONS = (
@@ -52,7 +52,7 @@ class SourceOptions:
     server: LeanClient
     store: str
     stores: tuple[str, ...]
-    """Of the cut; `store` is among them."""
+    """The stores of the snapshot, with `store`."""
     snapshot: str | None = None
     pin: str | None = None
     ttl_s: int = DEFAULT_TTL_S
@@ -60,11 +60,11 @@ class SourceOptions:
     renew: bool = False
     columns: tuple[str, ...] | None = None
     bounds: Mapping[str, str] = field(default_factory=dict)
-    """As the contract names them and a URL writes them: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`."""
+    """Parameters of a URL: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`."""
     keys: tuple[Any, ...] | None = None
-    """These alone, as JSON has them."""
+    """Only these keys, as JSON values."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
-    """About how much of a partition one task reads, as it is on the server's disk."""
+    """About how much of a partition one task reads, in bytes on the server's disk."""
 
 
 def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
@@ -158,7 +158,7 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         is_good = False
     if not is_good or parts.query or parts.fragment:
         raise InvalidArgumentError("The option url is no address of a server: as in http://localhost:8000.")
@@ -196,9 +196,9 @@ def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], def
 
 
 KEYS_AT_ONCE = 500
-"""Of one request; server.limit.max has to allow as many."""
+"""The most keys of one request. server.limit.max must allow as many."""
 BYTES_AT_ONCE = 1024 * 1024
-"""Of the keys of one request, as JSON: a quarter of what server.body.max.bytes is unless it is set."""
+"""The most bytes of one request's keys, as JSON: a quarter of the default of server.body.max.bytes."""
 _SERDES: Mapping[str, Serde] = {
     each.name: each for each in (serdes.string, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
 }

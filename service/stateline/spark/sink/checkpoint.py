@@ -20,7 +20,7 @@ _OWNER = "stateline.json"
 
 
 Ends = tuple[str | None, ...]
-"""Where a micro-batch ends in each source, as that writes it; None for a source that has nothing yet."""
+"""The end of a micro-batch in each source, in its own format. None for a source without data."""
 
 
 def checkpoint_query_id(checkpoint: CheckpointFolder) -> str | None:

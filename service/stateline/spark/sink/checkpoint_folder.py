@@ -108,7 +108,7 @@ class HadoopFolder:
             stream = self._files.createAtomic(path, True)
             try:
                 stream.write(bytearray(content))
-                stream.close()  # now it is seen, whole
+                stream.close()  # now the whole file is visible
             except BaseException:
                 stream.cancel()
                 raise

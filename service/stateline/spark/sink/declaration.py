@@ -29,7 +29,7 @@ from stateline.spark.sink.result_records import topic_names
 from stateline_store import TopicPartition
 
 _SHOWN_CHARACTERS = 200  # of a value in an error
-_SHOWN_BEFORE = 40  # of these, before the first that differs
+_SHOWN_BEFORE = 40  # of these, before the first difference
 
 
 def declaration_of(pipeline: Pipeline, operators: Sequence[Declared]) -> PipelineDeclaration:
@@ -77,7 +77,6 @@ def _names(operators: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shown(was: Any, now: Any) -> list[str]:
-    """Return both as texts, long ones from shortly before the first difference."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (was, now)]
     if max(map(len, texts)) <= _SHOWN_CHARACTERS:
         return texts

@@ -83,7 +83,6 @@ def _order(batch: pa.RecordBatch, pipeline: Pipeline) -> pa.Array:
 
 
 def _bad(batch: pa.RecordBatch, pipeline: Pipeline, reasons: pa.Array) -> pa.Array:
-    """Return the reasons with the rows that they are about."""
     if reasons.null_count == len(reasons):
         return reasons
     shown = dict.fromkeys([*value_columns(batch.schema.names), *named_columns(pipeline)])
@@ -176,7 +175,6 @@ def _check_topic(pipeline: Pipeline, topic: Topic) -> None:
 
 
 def _parts(kind: t.DataType) -> list[t.DataType]:
-    """Return the type and those inside it."""
     if isinstance(kind, t.StructType):
         return [kind, *(part for field in kind.fields for part in _parts(field.dataType))]
     if isinstance(kind, t.ArrayType):

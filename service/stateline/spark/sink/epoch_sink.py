@@ -62,13 +62,13 @@ from stateline_store.errors import TopologyError
 from stateline_store.steps import reached
 
 _logger = logging.getLogger(__name__)
-_ATTEMPTS = 5  # with pauses of 0.1, 0.2, 0.4 and 0.8 s; after that the query fails and its supervisor starts anew
+_ATTEMPTS = 5  # with pauses of 0.1, 0.2, 0.4 and 0.8 s. Then the query fails and its supervisor restarts it.
 _FIRST_PAUSE_S = 0.1
 _TOLD_LATER = 1000  # micro-batches that Spark may be behind with its reports
 
 
 Planned = Callable[[str, int], Ends]
-"""Where a micro-batch ends that a query computes: its id, the batch's number."""
+"""Returns the ends of a micro-batch, from the id of its query and its number."""
 
 
 class EpochSink:
@@ -102,7 +102,7 @@ class EpochSink:
         self.identity = Identity(application_id, pipeline, checkpoint, operators)
         self._writer = EpochWriter(log, application_id, pipeline, may_write, timeouts)
         self._results: Mapping[str, TopicInfo] = {}  # the topics written to, as of the start
-        self._counted: Mapping[str, TopicInfo] = {}  # whose partitions must stay
+        self._counted: Mapping[str, TopicInfo] = {}  # topics that must keep their partitions
         self._table: ResultTable | None = None
         self._log_thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{pipeline.name}")
 
@@ -115,7 +115,6 @@ class EpochSink:
         self._log_thread.submit(self._open).result()
 
     def _check_serdes(self) -> None:
-        """Raise `TopologyError` if the serdes of the results' keys cannot be pickled to executors."""
         try:
             CloudPickleSerializer().dumps(  # type: ignore[no-untyped-call]
                 SendRows(self._receiver.address, b"", self._pipeline)
@@ -164,7 +163,7 @@ class EpochSink:
         try:
             sent = [Sent(*row) for row in frame.mapInArrow(send, from_arrow_schema(SENT)).collect()]
         except Exception:
-            self._receiver.check()  # knows better why
+            self._receiver.check()  # raises the cause, if it knows one
             raise
         return self._receiver.take(sent)
 
@@ -187,7 +186,7 @@ class EpochSink:
             self._refuse_missing(topics)
             self._results = {name: topics[name] for name in topic_names(self._pipeline)}
             newest, settled = self._writer.committed(admin, topics)
-            self.identity.check_start(newest, topics, settled=settled)  # before anybody is fenced
+            self.identity.check_start(newest, topics, settled=settled)  # before it fences
             self._writer.create_topic(admin, topics)
         self._writer.take_over()
         self._counted = self.identity.check_start(self._writer.newest, topics)

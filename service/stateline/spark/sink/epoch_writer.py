@@ -92,7 +92,7 @@ class EpochWriter:
             return None, True
         place = TopicPartition(self._topic, 0)
         end = admin.log_end(place)
-        settled = admin.watermarks(place)[1] >= end  # before the markers are read: they go that far at least
+        settled = admin.watermarks(place)[1] >= end  # asked before the markers are read, which reach that far
         markers = newest_markers(self._log, self._topic)
         return (markers[-1] if markers else None), settled
 

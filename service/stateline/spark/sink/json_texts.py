@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 _NULL = "null"
 # Characters that JSON escapes. Other texts need only quotes.
 _ESCAPED = r'["\\\x00-\x1f]'
-_EXACT_SCALE = 6  # a decimal of more digits behind the point is written by Arrow with an exponent when it is small
+_EXACT_SCALE = 6  # with more digits Arrow writes small decimals with an exponent
 
 
 def json_texts(array: pa.Array) -> pa.Array:

@@ -26,10 +26,10 @@ from stateline.spark.sink.result_records import (
 )
 
 PART_BYTES = 64 * 1024 * 1024
-"""What is in memory at once, as Arrow; as Python's objects some three times as much."""
+"""The most that is in memory at once, as Arrow. Python's objects take about three times as much."""
 
 _AT_ONCE_ROWS, _AT_ONCE_BYTES = 10_000, 8 * 1024 * 1024
-_MOST_PARTS = 256  # each is a file: beyond 16 GB they grow
+_MOST_PARTS = 256  # each is a file. Beyond 16 GB parts grow.
 
 
 class LargeResult(Collection[RecordParts]):

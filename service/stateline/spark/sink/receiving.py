@@ -27,7 +27,7 @@ from stateline_store import ConfigurationError, DamagedDataError, RetryLaterErro
 
 _logger = seldom(__name__)
 
-_IN_MEMORY_BYTES = 256 * 1024  # of each file, of which there may be some hundreds; more goes to the disk
+_IN_MEMORY_BYTES = 256 * 1024  # per file, of hundreds. The rest goes to the disk.
 _AT_ONCE_BYTES = 1024 * 1024
 _PORTS = 16  # as many as Spark tries (spark.port.maxRetries)
 
@@ -68,7 +68,7 @@ class RowFile:
         yield from pa.ipc.open_stream(self._file)
 
     def close(self) -> None:
-        with suppress(OSError):  # of what a full disk did not take
+        with suppress(OSError):  # if the disk is full
             self._file.close()
 
 
@@ -162,8 +162,8 @@ class RowReceiver:
 
     def close(self) -> None:
         self._closed = True
-        with suppress(OSError):  # of who has closed it already
-            self._listener.shutdown(socket.SHUT_RDWR)  # or else who waits for a connection is not told
+        with suppress(OSError):  # if it is closed already
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
         self._listener.close()
         self._drop()
 
@@ -175,18 +175,17 @@ class RowReceiver:
                 return
             try:
                 threading.Thread(target=self._serve, args=(connection, head), daemon=True).start()
-            except RuntimeError as error:  # no thread is left for it
+            except RuntimeError as error:  # no further thread can start
                 _logger.warning("An executor cannot be listened to just now: %s", error)
                 return
             unless_served.pop_all()
 
     def _serve(self, connection: socket.socket, head: bytes) -> None:
-        with connection, suppress(OSError, RetryLaterError):  # it is gone, or the disk is full, which `check` tells
+        with connection, suppress(OSError, RetryLaterError):  # it is gone, or the disk is full: see `check`
             keep_alive(connection)
             self._receive(connection, head[:TOKEN_BYTES], head[TOKEN_BYTES:])
 
     def _receive(self, connection: socket.socket, token: bytes, name: bytes) -> None:
-        """Receive all rows of one task, on its connection's thread."""
         connection.sendall(WELCOME)
         file = RowFile(self.directory)
         try:
@@ -194,7 +193,7 @@ class RowReceiver:
                 file.append(data)
             file.complete()
             with self._lock:
-                if token != self._token:  # of a micro-batch that is over
+                if token != self._token:  # of an earlier micro-batch
                     file.close()
                     return
                 self.files[name] = file

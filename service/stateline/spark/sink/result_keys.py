@@ -100,7 +100,6 @@ def _is_broken(data: bytes | None) -> bool:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return a key column as texts, null for null."""
     kind = column.type
     if pa.types.is_string(kind):
         return column
@@ -128,7 +127,6 @@ def _integers(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Ar
 
 
 def _by_serde(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Array, pa.Array]:
-    """Convert value by value: bytes, JSON, doubles, and custom serdes."""
     keys: list[bytes | None] = []
     refused: list[str | None] = []
     for value in map(times_as_text, plain(column)) if isinstance(serde, JsonSerde) else plain(column):
@@ -140,7 +138,7 @@ def _by_serde(column: pa.Array, serde: Serde, pipeline: Pipeline) -> tuple[pa.Ar
 
 def _serialized(serialize: Callable[[Any], bytes], value: Any) -> tuple[bytes | None, str | None]:
     if value is None:
-        return None, None  # said already
+        return None, None  # has an error already
     try:
         return serialize(value), None
     except InvalidArgumentError as error:

@@ -50,7 +50,7 @@ class ResultRecord(NamedTuple):
 
 
 RecordParts = tuple[str, bytes, bytes | None, int, int | None]
-"""The parts of a `ResultRecord` in their order, and a `ResultRecord` itself."""
+"""A `ResultRecord`, or a tuple of its parts in their order."""
 
 
 class ResultRecords(Collection[RecordParts]):
@@ -137,7 +137,6 @@ def is_table(pipeline: Pipeline) -> bool:
 
 
 def _newest_last(table: pa.Table, pipeline: Pipeline, batch_time_ms: int) -> pa.Table:
-    """Sort the rows by order, then by time."""
     for name, default in (("order", _FIRST), ("timestamp_ms", batch_time_ms)):
         table = table.set_column(table.schema.get_field_index(name), name, pc.fill_null(table[name], default))
     same = table.group_by(["topic", "key", "order", "timestamp_ms"], use_threads=False).aggregate([([], "count_all")])

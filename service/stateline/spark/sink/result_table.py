@@ -55,7 +55,7 @@ class ResultTable:
         for record in result:
             topic, key, value, at, _ = record
             if value is None:
-                continue  # not there, as a row that does not come
+                continue  # the same as an absent row
             # The time of the micro-batch means no timestamp, and does not change a row.
             digest = self._digest(value, None if at == batch_time_ms else at)
             if digests[topic].setdefault(key, digest) is not digest:

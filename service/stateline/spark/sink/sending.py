@@ -30,7 +30,7 @@ from stateline_store import RetryLaterError
 TOKEN_BYTES, NAME_BYTES = 32, 16
 WELCOME, KEPT = b"\x02", b"\x01"
 _CONNECT_TIMEOUT_S = 30.0
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}  # who is silent for 90 s is gone
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}  # silent for 90 s: lost
 SENT = pa.schema(
     [
         ("name", pa.binary()),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from stateline.processes.seldom import seldom
 
 MOST_STRANGERS = 256
-"""Beyond it the one that came first is hung up on. A task sends its head with its first packet."""
+"""Beyond it the oldest is closed. A task sends its head with its first packet."""
 HEAD_TIMEOUT_S = 30.0
-_PAUSE_S = 0.1  # after a connection that could not be taken: there are too many files open, say
-_LOOK_INTERVAL_S = 1.0  # how often it is looked whether any is late, or this is over
+_PAUSE_S = 0.1  # after a failed accept, for example with too many open files
+_LOOK_INTERVAL_S = 1.0  # between two checks for late strangers and the end
 
 _logger = seldom(__name__)
 
@@ -43,7 +43,7 @@ class Strangers:
         self._introduced, self._is_over = introduced, is_over
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._waiting: dict[_Stranger, None] = {}  # in the order of their coming
+        self._waiting: dict[_Stranger, None] = {}  # oldest first
 
     def listen(self) -> None:
         """Accept connections until it is over. Then close those that have not introduced themselves."""
@@ -63,7 +63,7 @@ class Strangers:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # no descriptor is left for it; or the listener was closed
+        except OSError as error:  # no descriptor is left, or the listener was closed
             if not self._is_over():
                 _logger.warning("Executors cannot be listened to just now: %s", error)
                 time.sleep(_PAUSE_S)

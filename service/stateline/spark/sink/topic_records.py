@@ -28,7 +28,6 @@ def all_records(log: Log, partitions: Mapping[str, int]) -> Iterator[Record]:
 
 
 def _bounds(log: Log, partitions: Mapping[str, int]) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the first offset kept and the one after the last committed."""
     places = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
     with closing(log.admin()) as admin:
         return {place: admin.watermarks(place) for place in places}

@@ -14,7 +14,7 @@ from stateline_store import TopicPartition
 _ID = "id"  # on disk: never change
 
 Offsets = dict[TopicPartition, int]
-"""Next offset of each partition; one that is absent stands at 0."""
+"""The next offset of each partition. An absent partition is at 0."""
 
 OffsetsJson = dict[str, dict[str, int | str]]
 

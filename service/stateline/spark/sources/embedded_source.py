@@ -93,8 +93,6 @@ class _Found:
 
 
 class _Topics:
-    """The subscribed topics, in the driver's planning process."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         self.path = Path(options["path"])
         self._topics = [name.strip() for name in options["subscribe"].split(",")]
@@ -172,7 +170,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             ends = {p: min(end, max(self._target.get(p, 0), since.get(p, 0))) for p, end in ends.items()}
         reached = limited(since, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if all(offset == since.get(partition, 0) for partition, offset in reached.items()):
-            return start  # other text would be a micro-batch to Spark
+            return start  # Spark would make a micro-batch of other text
         return to_json(reached, found.topic_ids)
 
     @in_one_line()
@@ -180,7 +178,7 @@ class EmbeddedLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         try:
             found = self._topics.look()
         except LogUnavailableError:
-            return None  # the report has one figure less
+            return None  # the report lacks this figure
         return to_json(found.ends, found.topic_ids)
 
     @in_one_line()

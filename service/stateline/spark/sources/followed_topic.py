@@ -42,7 +42,7 @@ _SILENCE_S = 60.0
 
 
 AS_OF = "stateline.followed"
-"""The local property that `as_of_now` is for."""
+"""The local property that has the result of `as_of_now`."""
 
 
 @dataclass(frozen=True, slots=True)

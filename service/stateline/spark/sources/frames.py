@@ -44,7 +44,7 @@ from stateline.spark.sources.followed_topic import FORMAT as FOLLOWED_FORMAT
 from stateline_store import TopologyError
 
 SKIPPED = "skipped"
-"""The observed metric of a stream that counts records left out: ``<SKIPPED>.<topic>``."""
+"""The observed metric of a stream's skipped records: ``<SKIPPED>.<topic>``."""
 _TABLE_METRIC = f"{SKIPPED}.table"  # a topic may be read as both
 
 _EARLIEST = -2  # of a partition, to Spark's Kafka source
@@ -130,7 +130,7 @@ class TopicFrames:
 
     def _between(self, topic: Topic, start: OffsetsJson, end: OffsetsJson) -> DataFrame:
         reader = self.session.read.format(self.source_format).options(**self.options)
-        if self.source_format == "kafka":  # which wants to be told of every partition, and takes these alone
+        if self.source_format == "kafka":  # needs the offset of every partition
             partitions = [int(partition) for partition in end[topic.name]]
             start = {topic.name: {**dict.fromkeys(end[topic.name], _EARLIEST), **start.get(topic.name, {})}}
             reader = reader.option("assign", json.dumps({topic.name: partitions}))
@@ -204,7 +204,7 @@ def _with_json(topic: Topic, rows: DataFrame) -> tuple[DataFrame, Column]:
 def _holds_no_number(value: Column) -> Column:
     """Return whether the text has NaN or an infinity as a number. Spark reads them, but JSON lacks them. In quotes they
     are text, which Spark reads as a double if the schema has one."""
-    is_named = value.contains("NaN") | value.contains("Inf") | value.contains("INF")  # of most values not
+    is_named = value.contains("NaN") | value.contains("Inf") | value.contains("INF")  # rare
     outside_texts = F.regexp_replace(F.regexp_replace(value, r"(?s)\\.", ""), '"[^"]*"', "")
     return F.when(is_named, outside_texts.rlike("NaN|Inf|INF")).otherwise(F.lit(False))
 
@@ -253,7 +253,6 @@ def _no_key() -> Column:
 
 
 def _refusal(column: str, what: str | Column, shown: Column) -> Column:
-    """Return a message with the place and the beginning of the record."""
     where = [F.col("topic"), F.lit("-"), F.col("partition"), F.lit(" offset "), F.col("offset"), F.lit(" ")]
     reason = F.lit(what) if isinstance(what, str) else what
     return F.concat(F.lit(f"The {column} of record "), *where, reason, F.lit(": "), shown, F.lit(f". {_WAY_OUT}"))

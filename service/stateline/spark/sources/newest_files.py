@@ -25,7 +25,7 @@ from stateline.spark.sources.embedded_source import ARROW_SCHEMA
 from stateline_store import ConfigurationError
 
 Changes = Callable[[int], Iterable[list[Record]]]
-"""A partition's records from this offset on, as far as is wanted, in order."""
+"""Returns a partition's records from this offset on, in order."""
 
 _KEPT = 2
 # A log removes tombstones after `delete.retention.ms` (a day). Older files would miss them.
@@ -88,9 +88,9 @@ def _newest_file(folder: Path, span: BatchSpan) -> tuple[int, list[pa.RecordBatc
             if offset <= span.end and time.time() - path.stat().st_mtime < OLDEST_S:
                 batches = _read(path)
                 if offset == span.end:
-                    os.utime(path)  # it holds as of now
+                    os.utime(path)  # it is current
                 return offset, batches
-        path.unlink(missing_ok=True)  # of a log that has lost its end, too
+        path.unlink(missing_ok=True)  # also if the log has lost its end
     return 0, []
 
 
@@ -99,7 +99,6 @@ def _files(folder: Path, partition: int) -> list[tuple[int, Path]]:
 
 
 def _read(path: Path) -> list[pa.RecordBatch]:
-    """Return the file's batches, mapped into memory. Raises `pyarrow.ArrowInvalid` or `OSError` if it is damaged."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         if not file.schema.equals(ARROW_SCHEMA):
             raise pa.ArrowInvalid(f"{path} has another schema.")
