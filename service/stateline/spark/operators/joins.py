@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-from stateline.spark.operators.processors import Processor, TableProcessor, later, ms_up, newest_row
+from stateline.spark.operators.processors import StateProcessor, TableProcessor, later, ms_up, newest_row
 from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 from stateline.spark.operators.state_requests import Entry
 
@@ -62,7 +62,7 @@ class JoinTables(TableProcessor):
 
 
 @dataclass
-class JoinStreamWithTable(Processor):
+class JoinStreamWithTable(StateProcessor):
     """Joins each row of the stream with the table's value as of the row's time. A row waits until the watermark has
     passed its time. A later row is joined at once, with the versions still kept: those newer than the watermark, and
     one before it. In: `key`, `side` (LEFT: the stream), `value`, `at`, `order`. Out: `key`, `left`, `right`, `deleted`

@@ -30,7 +30,7 @@ _KEYS_AT_ONCE = 1000
 SHOWN_CHARACTERS = 200  # of a group in an error
 
 
-class Processor(StatefulProcessor):
+class StateProcessor(StatefulProcessor):
     """A processor that returns rows of type `returns`, one key at a time unless it is a `TableProcessor`."""
 
     returns: str
@@ -39,7 +39,7 @@ class Processor(StatefulProcessor):
         """Do nothing: nothing is held."""
 
 
-class TableProcessor(Processor):
+class TableProcessor(StateProcessor):
     """A processor with one row of state per key, of type `state_ddl`. It returns rows of type `returns`. `takes` makes
     a row from the input columns, with the key first. One call gets all keys of one of `_BUCKETS`, because a call costs
     Spark as much as dozens of keys."""
@@ -72,7 +72,7 @@ class TableProcessor(Processor):
             change(self._states, changes)
 
 
-def by_event_time(rows: DataFrame, key: str, processor: Processor) -> DataFrame:
+def by_event_time(rows: DataFrame, key: str, processor: StateProcessor) -> DataFrame:
     return _applied(processor, rows.groupBy(key), "EventTime")
 
 
@@ -83,7 +83,7 @@ def by_bucket(rows: DataFrame, key: str, processor: TableProcessor) -> DataFrame
     return _applied(processor, rows.select(row, bucket).groupBy("bucket"), "None")
 
 
-def _applied(processor: Processor, rows: GroupedData, time_mode: str) -> DataFrame:
+def _applied(processor: StateProcessor, rows: GroupedData, time_mode: str) -> DataFrame:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PySpark's remark on new pandas versions; none is used
         return rows.transformWithState(processor, processor.returns, "Update", time_mode)

@@ -10,14 +10,14 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 from stateline import serdes
-from stateline.spark.operators.processors import Aggregator, Processor, Value, ms_up
+from stateline.spark.operators.processors import Aggregator, StateProcessor, Value, ms_up
 from stateline.spark.operators.sorted_state import Place, SortedEntries, SortedState
 
 _Session = Row("key", "start", "last", "value")
 
 
 @dataclass
-class Sessions(Processor):
+class Sessions(StateProcessor):
     """Keeps sessions of each key: rows at most `gap_us` apart belong to one. In: `key`, `value`, `at`, `order`. Out:
     `key`, `start`, `last` (the times of the first and last row), `value` (null: the session was merged into another, or
     has no aggregate), one row per changed session. A session is deleted when the watermark has passed its end, or `add`

@@ -17,7 +17,7 @@ from service.spark.operators.bench import OperatorBench, declare
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.spark.operators import sorted_state
-from stateline.spark.operators.processors import Processor, by_event_time
+from stateline.spark.operators.processors import StateProcessor, by_event_time
 from stateline.spark.operators.sorted_state import SortedEntries, SortedState
 from support.run.length import long_or_short
 
@@ -40,7 +40,7 @@ def changed(entries: SortedEntries, expected: list[tuple[int, int, str]], step: 
         assert entries.remove(gone[:2]) == gone
 
 
-class Steps(Processor):
+class Steps(StateProcessor):
     """Does the steps that rows tell, and gives for each row what is found up to that number."""
 
     returns = "found string"
