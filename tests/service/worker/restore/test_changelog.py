@@ -130,6 +130,7 @@ def test_the_store_that_is_furthest_behind_decides_where_a_shared_topic_is_read(
     produce(log, "log", [(b"k", b"%d" % n, NOW) for n in range(9)])
     place = TopicPartition("log", 0)
     for offsets in ([7, 4], [4, 7]):
-        with closing(ChangelogFollower(log, lambda each=offsets: [(place, at) for at in each])) as follower:
+        starts = [(place, at) for at in offsets]
+        with closing(ChangelogFollower(log, starts.copy)) as follower:
             follower.change()
             assert [record.offset for record in follower.poll()[place]] == [4, 5, 6, 7, 8]
