@@ -363,7 +363,7 @@ def test_who_waits_for_another_node_is_refused_when_the_server_that_was_asked_st
         assert here.serving.nodes is not None
         (other,) = here.serving.nodes.others.values()
         assert other.dialing is not None
-        other.dialing.get_loop().call_soon_threadsafe(here.serving.stop)
+        other.dialing.get_loop().call_soon_threadsafe(here.serving.readiness.stop)
         told = waiting.result(HANGING_S)
     assert (told.status_code, told.json()["reason"]) == (503, "NOT_READY")
 

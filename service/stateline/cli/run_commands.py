@@ -57,8 +57,8 @@ def run(
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings, refuse_others
     from stateline.processes.supervisor import SAYS
+    from stateline.server.listeners import check_files
     from stateline.server.nodes.keys import node_keys
-    from stateline.server.start_checks import check_files
 
     terminal = Terminal()  # opened early: it may close while the code loads
     if reload:  # Python would use compiled code of the same second as a changed source
@@ -182,8 +182,7 @@ def serve(
     """
     if plan is not None:
         from stateline.processes.run_plan import RunPlan, fixed_of_serve
-        from stateline.server.listeners import check_host
-        from stateline.server.start_checks import check_files
+        from stateline.server.listeners import check_files, check_host
 
         _, config = loaded(target, config_file, settings)
         check_files(config)

@@ -6,13 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateline.server.main import Listening, create_app, serve, serve_inherited
+    from stateline.server.main import create_app
+    from stateline.server.processes import Listening, serve, serve_inherited
 
 __all__ = ["Listening", "create_app", "serve", "serve_inherited"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load it when it is first asked for: `start_checks` is asked by processes that need nothing of it."""
+    """Load it at its first use: processes that import `listeners` alone need nothing of it."""
     if name in __all__:
-        return getattr(importlib.import_module("stateline.server.main"), name)
+        module = "main" if name == "create_app" else "processes"
+        return getattr(importlib.import_module(f"stateline.server.{module}"), name)
     raise AttributeError(f"module 'stateline.server' has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The certificates that a server process has loaded: when they expire, and new files in their place.
+"""Watch the certificates that a server process has loaded: when they expire, and new files in their place.
 
-New files are loaded into the TLS contexts in use. Connections and links that exist stay, later ones get the new
-certificate. The files are looked at every `LOOK_S`, and at SIGHUP.
+New files are loaded into the TLS contexts in use. Existing connections and links keep the old certificate. The files
+are checked every `LOOK_S`, and at SIGHUP.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """One certificate in use. `load` loads its files into the contexts in use: it raises `ConfigurationError` and
-    changes nothing if they cannot be used."""
+    """One certificate in use. `load` loads its files into the contexts in use. If it cannot, it raises
+    `ConfigurationError` and changes nothing."""
 
     def __init__(
         self, used_for: str, setting: str, files: Sequence[Path | None], load: Callable[[], None], advice: str
@@ -44,11 +44,10 @@ class Certificate:
 
     @property
     def is_changed(self) -> bool:
-        """Whether its files are others than those that were looked at last."""
         return self._seen != self._stamps()
 
     def reload(self) -> None:
-        """Load its files, and log what came of it. If they cannot be used, the loaded certificate stays in use."""
+        """Load the files, and log the result. If they cannot be used, the loaded certificate stays in use."""
         self._seen = self._stamps()
         try:
             self._load()
@@ -60,7 +59,8 @@ class Certificate:
         _log.info("%s was loaded; it is valid until %s.", self, _date(self.expires_s))
 
     def warning(self, now_s: float) -> str:
-        """What to log about a certificate that expires within 30 days, once a day; else empty. `now_s` is Unix time."""
+        """Return a warning if the certificate expires within 30 days, once a day; else an empty text. `now_s` is Unix
+        time."""
         left_s = float("inf") if self.expires_s is None else self.expires_s - now_s
         if left_s > _WARN_WITHIN_S or now_s - self._warned_s < _WARN_AGAIN_S:
             return ""
@@ -83,7 +83,7 @@ class Certificate:
 
 
 class Certificates:
-    """Those of one process, made when their files have been checked. For the event loop's thread."""
+    """The certificates of one process. For the event loop's thread."""
 
     def __init__(self, config: Config, keys: Keys | None) -> None:
         self.loaded: list[Certificate] = []
@@ -97,7 +97,7 @@ class Certificates:
             self.loaded.append(Certificate("nodes", "node.peer.tls", tls, lambda: load_again(config, keys), advice))
 
     def serve(self, context: ssl.SSLContext) -> None:
-        """Count in the certificate for clients, which is in this context."""
+        """Add the certificate for clients, which is in this context."""
         certificate, key = self._config.server_tls_certificate_file, self._config.server_tls_key_file
         assert certificate is not None
 
@@ -109,13 +109,11 @@ class Certificates:
         self.loaded.append(Certificate("clients", "server.tls", (certificate, key), load, advice))
 
     def reload(self) -> None:
-        """Load all files."""
         for certificate in self.loaded:
             certificate.reload()
 
     async def keep(self, *, warns: bool) -> None:
-        """Load files that change, and warn of certificates that expire, until cancelled. One process of a node
-        `warns`."""
+        """Load changed files, and warn of certificates that expire, until cancelled. One process of a node `warns`."""
         while True:
             for certificate in self.loaded:
                 if certificate.is_changed:
@@ -126,8 +124,10 @@ class Certificates:
 
 
 def expiry_s(certificate: Path, authority: Path | None = None) -> float:
-    """When a certificate expires, as Unix time: the first in its file that does, or its authority. Raises `OSError` and
-    `ValueError`."""
+    """Return the Unix time at which a certificate, another one in its file, or its authority expires first.
+
+    Raises `OSError` and `ValueError`.
+    """
     from cryptography import x509  # a server without TLS need not load it
 
     own = x509.load_pem_x509_certificates(certificate.read_bytes())

@@ -17,7 +17,7 @@ With a key's type who asks finds its partition (`stateline.serde.partitioner`), 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from stateline.server.nodes.node_map import NodeMap
 from stateline.server.nodes.nodes import Nodes, Other
 from stateline.server.nodes.own_map import OwnMap
 from stateline.server.state.ownership import Ownership
+from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, ReportedPipelines, of_all_nodes
 from stateline.server.state.served_stores import ServedStore, ServedStores
 
 _Places = Iterable[tuple[ServedStore, int]]
@@ -44,7 +45,7 @@ _Places = Iterable[tuple[ServedStore, int]]
 
 
 class ClusterView:
-    """As it was when it was made, for one answer. For the event loop's thread."""
+    """What all nodes had when it was made, for one answer. For the event loop's thread."""
 
     def __init__(self, config: Config, own: Nodes | None, own_map: OwnMap, ownership: Ownership) -> None:
         self._config, self._own, self._ownership = config, own, ownership
@@ -57,23 +58,22 @@ class ClusterView:
 
     @property
     def has_others(self) -> bool:
-        """Whether there is another node."""
         return self._nodes is not None
 
     @property
     def number(self) -> int:
-        """Grows with each change of what any node has."""
+        """Return a number that grows with each change of any node."""
         return 0 if self._own is None else self._own.number
 
     def owner(self, task_id: str) -> tuple[str | None, str | None]:
-        """Name and URL of the node that has this task as its owner; None for what is not known."""
+        """Return name and URL of the node that owns this task, None for what is not known."""
         if self._ownership.is_owned(task_id):
             return self.name, self._url
         link = None if self._nodes is None else self._nodes.owner(task_id)
         return (None, None) if link is None else (link.hello.node, link.hello.url or None)
 
     def nodes(self, stores: Iterable[ServedStore], *, everything: bool) -> dict[str, dict[str, Any]]:
-        """Node → what is known of it; of tasks those of these stores, or `everything`."""
+        """Return what is known of each node, with the tasks of these stores or `everything`."""
         places: defaultdict[str, list[tuple[ServedStore, int]]] = defaultdict(list)
         for store in stores:
             for partition in store.partitions:
@@ -102,7 +102,7 @@ class ClusterView:
         return found
 
     def copies(self, store: ServedStore, partition: int) -> dict[str, dict[str, Any]]:
-        """Node → its copy of this partition, of those that are reached."""
+        """Return the copies of this partition, by node, of nodes that are reached."""
         task_id = store.placement.task_id(partition)
         return {
             name: {"state": told.tasks[task_id].role, **self._behind(told, task_id, [(store, partition)])}
@@ -111,7 +111,7 @@ class ClusterView:
         }
 
     def _behind(self, told: NodeMap, task_id: str, places: _Places) -> dict[str, int | None]:
-        """What a node's copies lack of their changelogs, summed up; None where that is not known."""
+        """Return what a node's copies lack of their changelogs, summed up; None if that is not known."""
         role, changelog = told.tasks[task_id].role, self._ownership.changelog
         on_disk = [place for place in places if role == "standby" and place[0].definition.persistent]
         lags = [self._lag(told, *place) for place in on_disk if changelog(place[0].definition, place[1]) is not None]
@@ -126,8 +126,37 @@ class ClusterView:
 
 
 @dataclass(eq=False, repr=False)
+class ClusterPipelines:
+    """The application's pipelines on all nodes. For the event loop's thread."""
+
+    own: PipelineStates
+    _reported: ReportedPipelines
+    _nodes: Nodes | None
+    _node: str
+
+    def statuses(self) -> dict[str, PipelineStatus | None]:
+        """Return each pipeline's status, from this node or from the one that runs it; None if no node knows it."""
+        own = self.own.read()
+        if self._nodes is None:
+            return dict(own)
+        reported = self.reported()
+        linked = ((name, link.map.pipelines) for name, link in self._nodes.links())
+        return of_all_nodes(own, (*linked, *reported), self._node if reported else self._nodes.shown)
+
+    def reported(self) -> list[tuple[str, Mapping[str, PipelineStatus]]]:
+        """Return the statuses of drivers without a node beside them, each with the name that they give their node."""
+        if self._nodes is None:
+            return []
+        return self._reported.told({link.hello.directory for _, link in self._nodes.links()})
+
+    def elsewhere(self) -> set[str]:
+        """Return the pipelines that other nodes have a status of."""
+        return set() if self._nodes is None else {n for _, link in self._nodes.links() for n in link.map.pipelines}
+
+
+@dataclass(eq=False, repr=False)
 class NodesRoutes:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     _topology: Topology
     _stores: ServedStores
@@ -135,7 +164,7 @@ class NodesRoutes:
     _look: Callable[[], ClusterView]
 
     async def nodes(self, request: Request) -> Response:
-        """GET /v1/nodes. Of tasks and stores those that who asks may read."""
+        """GET /v1/nodes, with the tasks and stores that the caller may read."""
         refuse_parameters(request)
         if self._look().has_others:
             await self._ownership.until_ends_are_known()

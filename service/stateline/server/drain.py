@@ -26,8 +26,9 @@ import uvicorn
 
 from stateline.processes.child import HAND_OVER
 from stateline.processes.terminal import Terminal, heed_hangups
+from stateline.server.certificates import Certificates
 from stateline.server.listeners import BACKLOG
-from stateline.server.serving import Serving
+from stateline.server.readiness import Readiness
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 from stateline.server.wire.bodies import PATIENCE_S
 from stateline.server.wire.bounded_protocol import BoundedProtocol
@@ -42,17 +43,18 @@ _log = logging.getLogger(__name__)
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, stopped as above: uvicorn itself would wait for queries that wait.
+    """uvicorn with the stop described above. uvicorn itself would wait for queries that wait.
 
-    With `counts` it is one of several processes, which share the connections of its first socket. `ready` is called
-    when it takes connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends it. SIGHUP loads
-    certificates; if it comes because the `terminal` has gone, it stops the server.
+    With `counts` it is one of several processes that share the connections of its first socket. `ready` is called when
+    it accepts connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends this process. SIGHUP
+    loads certificates; after the `terminal` has gone, it stops the server.
     """
 
     def __init__(
         self,
         settings: uvicorn.Config,
-        serving: Serving,
+        certificates: Certificates,
+        readiness: Readiness,
         drain_ms: int,
         counts: ConnectionCounts | None = None,
         *,
@@ -64,7 +66,7 @@ class DrainingServer(uvicorn.Server):
         self._terminal = terminal
         self._ready = ready
         self._hands_over = hands_over
-        self._serving = serving
+        self._certificates, self._readiness = certificates, readiness
         self._counts = counts
         self._acceptor: FairAcceptor | None = None
         self._drain_s = drain_ms / 1000
@@ -73,13 +75,12 @@ class DrainingServer(uvicorn.Server):
         self._is_replaced = False  # by a process that takes what waits in the queue
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Told to stop before this, the server ends as soon as it has started."""
+        """A server that is told to stop before this ends as soon as it has started."""
         self._loop = asyncio.get_running_loop()
-        self.server_state.default_headers = list(
-            self.config.encoded_headers
-        )  # before the first tick, which adds `date`
+        # Before the first tick, which adds `date`.
+        self.server_state.default_headers = list(self.config.encoded_headers)
         if self.config.ssl:
-            self._serving.certificates.serve(self.config.ssl)
+            self._certificates.serve(self.config.ssl)
         if threading.current_thread() is threading.main_thread():
             if self._hands_over:
                 self._loop.add_signal_handler(HAND_OVER, self._hand_over)
@@ -103,17 +104,17 @@ class DrainingServer(uvicorn.Server):
             self.handle_exit(signal.SIGHUP, None)
             return
         _log.info("SIGHUP: certificates are loaded from their files. New code takes a restart.")
-        self._serving.certificates.reload()
+        self._certificates.reload()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: connections that were closed are told here, those that are taken at once."""
+        """Publish closed connections, ten times a second. New ones are published at once."""
         if self._acceptor is not None:
             self._acceptor.publish()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; but connections that wait in the kernel's queue are taken, and what has arrived over them is
-        answered: the queue's last owner would reset them."""
+        """Accept the connections in the kernel's queue first, and answer their requests. The queue's last owner would
+        reset them."""
         if self._acceptor is not None:
             self._acceptor.close()
         if sockets and not self._is_replaced and not self.force_exit:
@@ -125,7 +126,7 @@ class DrainingServer(uvicorn.Server):
                 if isinstance(connection, BoundedProtocol) and connection.cycle is None:
                     connection.hand_over()
             await asyncio.wait([*taken, asyncio.create_task(asyncio.sleep(_ARRIVES_S))], timeout=_LAST_OPENED_S)
-            self._serving.stop()
+            self._readiness.stop()
         await super().shutdown(sockets)
 
     def _take_queue(self, listener: socket.socket) -> list[asyncio.Task[None]]:
@@ -149,7 +150,7 @@ class DrainingServer(uvicorn.Server):
             connection.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; not as uvicorn does, which raises the signal again at the end: a clean stop exits with 0."""
+        """Stop. uvicorn raises the signal again at the end; here a clean stop exits with 0."""
         if self._is_stopping:
             # It would show every answer that is broken off now as a defect.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -169,7 +170,6 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def _tls(self) -> dict[str, Any]:
-        """What a connection speaks, and how long a client may take to begin."""
         return {"ssl": self.config.ssl, "ssl_handshake_timeout": PATIENCE_S} if self.config.ssl else {}
 
     def _new_protocol(self) -> asyncio.Protocol:
@@ -182,7 +182,7 @@ class DrainingServer(uvicorn.Server):
         return protocol
 
     def _drain(self) -> None:
-        self._serving.leave()
+        self._readiness.leave()
         if self._drain_s:
             _log.info("Shutting down: /readyz says so, and requests are taken for %g s more.", self._drain_s)
             asyncio.get_running_loop().call_later(self._drain_s, self._end)
@@ -190,7 +190,7 @@ class DrainingServer(uvicorn.Server):
             self._end()
 
     def _hand_over(self) -> None:
-        """Others take what waits in the queue. Connections that this process has taken get their answers."""
+        """Other processes accept what waits in the queue. Connections of this process get their answers."""
         if self._is_stopping:
             return
         self._is_stopping = self._is_replaced = True
@@ -202,8 +202,8 @@ class DrainingServer(uvicorn.Server):
         for connection in self.server_state.connections:
             if isinstance(connection, BoundedProtocol):
                 connection.hand_over()
-        self._serving.hand_over()
-        asyncio.get_running_loop().call_later(_WAITS_END_S, self._serving.stop)
+        self._readiness.hand_over()
+        asyncio.get_running_loop().call_later(_WAITS_END_S, self._readiness.stop)
         self.should_exit = True
 
     def _end(self) -> None:

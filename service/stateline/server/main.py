@@ -1,23 +1,19 @@
-"""The server process: the FastAPI application, and `serve`, which runs it under uvicorn."""
+"""The FastAPI application of a server process, composed of its parts."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -27,14 +23,9 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
-from stateline.deployment.stores.discarding import settle_if_known
 from stateline.dsl.app import App
-from stateline.processes.child import ReadySignal
-from stateline.processes.machine import allow_many
-from stateline.processes.seldom import seldom
-from stateline.processes.terminal import Terminal
 from stateline.processes.tracing import traced
-from stateline.server.changes.feed import ChangeSource
+from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.cluster_view import NodesRoutes
@@ -42,9 +33,8 @@ from stateline.server.console.failures import ConsoleFailures
 from stateline.server.console.graph import ConsoleGraph
 from stateline.server.console.history import History
 from stateline.server.console.page import ConsolePage, root_from
-from stateline.server.console.settings import ConsoleSettings
+from stateline.server.console.settings import console_settings
 from stateline.server.console.state import ConsoleState
-from stateline.server.contract.answer_headers import headers_of_every_answer
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document, with_examples
@@ -52,14 +42,10 @@ from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
-from stateline.server.drain import GRACE_S, DrainingServer
 from stateline.server.guard.access import guarded, install_guard
 from stateline.server.guard.caller import may_read
-from stateline.server.guard.exposure import refuse_exposure
 from stateline.server.guard.limits import Limits
-from stateline.server.listeners import http_listener, peer_listener
 from stateline.server.nodes.joining import joined
-from stateline.server.processes import inherit, run_processes
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
@@ -73,18 +59,14 @@ from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.own_parts import OwnParts
 from stateline.server.snapshots.routes import SnapshotRoutes
 from stateline.server.snapshots.sweeper import SnapshotSweeper
-from stateline.server.stand_in import StandIn
-from stateline.server.start_checks import check_files
 from stateline.server.state_routes import StateRoutes
 from stateline.server.store_states import StoreStates
 from stateline.server.telemetry.access_log import AccessLog
 from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.workers_metrics import FiguresReader
-from stateline.server.wire.accepting import ConnectionCounts
 from stateline.server.wire.compression import CompressionMiddleware
-from stateline.server.wire.http_protocol import ProblemProtocol
-from stateline_store import ConfigurationError, StatelineError
+from stateline_store import StatelineError
 
 OPERATIONS = (
     *QUERIES,
@@ -104,11 +86,6 @@ OPERATIONS = (
 _LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
 # And one that takes over from another so long until every store can be queried: that one answers meanwhile.
 _TAKES_OVER_WITHIN_S = 15.0
-
-# The event loop waits for the interpreter this long while another thread works. Python's default is 5 ms.
-_SWITCH_S = 0.001
-
-_log = logging.getLogger(__name__)
 
 
 class _KeyConvertor(Convertor[str]):
@@ -154,11 +131,25 @@ def create_app(
     snapshots = SnapshotSweeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
     source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)
     changes = ChangeRoutes(serving.stores, serving.bodies, serving.limits, source)
-    metrics = Metrics(serving, snapshots, changes)
     requests = RequestReader(config, serving.bounds)
     scans = ScanAnswers(serving.routing, serving.cursors, serving.partitions, serving.nodes, serving.siblings, limits)
     queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
-    figures = FiguresReader(config.state_dir / app.application_id, serving.workers.unwritten_figures)
+    application = config.state_dir / app.application_id
+    figures = FiguresReader(application, serving.workers.unwritten_figures)
+    metrics = Metrics(
+        serving.topology,
+        application,
+        serving.partitions,
+        serving.cursors,
+        serving.readiness,
+        serving.certificates,
+        serving.nodes,
+        serving.own_map,
+        serving.pipelines,
+        figures,
+        snapshots,
+        changes,
+    )
     history, page = History(serving.topology, serving.partitions, figures, metrics), ConsolePage()
     own = OwnParts(config, serving.stores, serving.workers, serving.ownership, snapshots.directory)
     cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
@@ -189,7 +180,19 @@ def create_app(
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(Exception, on_unexpected_error)
     api.state.at_once = None  # what `http_protocol` looks for
-    points = PointReads(serving, requests, measuring, admit)
+    points = PointReads(
+        serving.stores,
+        serving.partitions,
+        serving.workers,
+        serving.commits,
+        serving.nodes,
+        serving.cluster,
+        serving.for_nodes,
+        requests,
+        measuring,
+        admit,
+        serving.tokens is not None,
+    )
     serving.for_nodes.points, serving.for_nodes.tell = points.answer_for_node, measuring.tell_message
     if admit is not None and config.tracing_exporter == "none":  # which makes no spans
         api.state.at_once = points.answer
@@ -202,118 +205,6 @@ def _for_the_lost(page: ConsolePage) -> Callable[[Request, Exception], Awaitable
         return (page.lost(request) if is_lost else None) or await on_http_error(request, error)
 
     return answer
-
-
-class Listening(NamedTuple):
-    """Sockets that a server process inherits, by their descriptors; that for other nodes is None where none is."""
-
-    clients: int
-    nodes: int | None
-
-
-def serve(
-    app: App,
-    config: Config,
-    command: Sequence[str] = (),
-    load: Sequence[str] = (),
-    inherited: Listening | None = None,
-    terminal: Terminal | None = None,
-) -> None:
-    """Answer HTTP for `app` until SIGTERM or SIGINT, or until SIGHUP says that the `terminal` has gone.
-
-    With `server.processes` above 1 that many processes do, each started by `command`, which has to come to
-    `serve_inherited`, and anew by SIGHUP when `load` ends with 0. With `inherited` sockets another process can answer
-    at them as well: HAND_OVER ends this one then.
-
-    Raises `ConfigurationError` when its host or port cannot be listened on, or not without tokens, when certificate or
-    key cannot be used, and when there is no command for several processes; and what `create_app` raises.
-    """
-    readiness = ReadySignal()
-    check_files(config)
-    several = config.server_processes > 1
-    if several and not command:
-        raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
-    with http_listener(config) if inherited is None else socket.socket(fileno=inherited.clients) as listener:
-        others = peer_listener(config) if inherited is None else _socket(inherited.nodes)
-        with others or contextlib.nullcontext() as for_nodes:
-            if several:
-                told, hands_over = readiness, inherited is not None
-                run_processes(config, listener, for_nodes, command, load, readiness=told, hands_over=hands_over)
-                return
-            with contextlib.closing(StandIn(listener, config, _log.info)) as stand_in:
-                stand_in.answer(is_needed=inherited is None)  # else the parent's does
-
-                def ready() -> None:
-                    stand_in.answer(is_needed=False)
-                    readiness.say()
-
-                takes_over, hands_over = readiness.takes_over, inherited is not None
-                _answer(app, config, listener, ready, takes_over, for_nodes, hands_over=hands_over, terminal=terminal)
-
-
-def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
-    """Answer HTTP for `app` as process number `number` of several, at the listeners that the parent has bound."""
-    readiness = ReadySignal()
-    listener, counts = inherit(number, inherited.clients)
-    with listener:
-        others = _socket(inherited.nodes)
-        ready, takes_over, announces = readiness.say, readiness.takes_over, number == 0
-        _answer(app, config, listener, ready, takes_over, others, counts, announces=announces, hands_over=True)
-
-
-def _socket(descriptor: int | None) -> socket.socket | None:
-    return None if descriptor is None else socket.socket(fileno=descriptor)
-
-
-def _answer(
-    app: App,
-    config: Config,
-    listener: socket.socket,
-    ready: Callable[[], object],
-    takes_over: bool,
-    for_nodes: socket.socket | None,
-    counts: ConnectionCounts | None = None,
-    *,
-    announces: bool = True,
-    hands_over: bool = False,
-    terminal: Terminal | None = None,
-) -> None:
-    refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
-    allow_many()
-    sys.setswitchinterval(_SWITCH_S)
-    settle_if_known(config)
-    config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
-    api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)
-    settings = uvicorn_settings(api, config)
-    serving: Serving = api.state.serving
-    for_siblings = serving.siblings.listener()
-    sockets = [listener] if for_siblings is None else [listener, for_siblings]
-    for name in ("uvicorn.error", "asyncio"):  # a client can have them say the same again and again
-        seldom(name)
-    drain_ms = config.server_drain_ms
-    server = DrainingServer(settings, serving, drain_ms, counts, ready=ready, hands_over=hands_over, terminal=terminal)
-    server.run(sockets=sockets)
-
-
-def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
-    """How uvicorn runs this application."""
-    proxies = config.server_forwarded_allow_ips
-    return uvicorn.Config(
-        api,
-        log_level="warning",
-        access_log=False,  # there is one of our own, which knows stores and outcomes
-        timeout_graceful_shutdown=GRACE_S,
-        server_header=False,
-        headers=headers_of_every_answer(config),
-        http=ProblemProtocol,
-        ws="none",  # nothing here speaks WebSocket
-        log_config=None,  # its lines go where ours go, in our format
-        # Its own default believes whatever is on this machine, and a variable of the environment.
-        proxy_headers=proxies is not None,
-        forwarded_allow_ips=proxies or "",
-        ssl_certfile=config.server_tls_certificate_file,
-        ssl_keyfile=config.server_tls_key_file,
-    )
 
 
 @contextlib.asynccontextmanager
@@ -351,7 +242,7 @@ async def _lifespan(
             if takes_over:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_TAKES_OVER_WITHIN_S):
-                        while await serving.reasons_not_ready():
+                        while await serving.readiness.reasons_not_ready():
                             await asyncio.sleep(_LOOK_AGAIN_S)
             yield
     finally:
@@ -375,8 +266,9 @@ def _routes(
     config, topology, served = serving.config, serving.topology, serving.stores
     workers, partitions = serving.workers, serving.partitions
     states = StoreStates(config, topology, served, workers, partitions, serving.look)
-    ready, pipelines = serving.reasons_not_ready, serving.pipeline_states
+    ready, pipelines = serving.readiness.reasons_not_ready, serving.pipelines.statuses
     state = StateRoutes(topology, served, workers, states, metrics, pipelines, ready)
+    console = ConsoleState(topology, served, partitions, states, metrics, state, history, page.version)
     largest = {
         "limit": config.server_limit_max,
         "wait_ms": config.server_wait_max_ms,
@@ -407,10 +299,10 @@ def _routes(
         Route("/openapi.json", show_openapi),
         Route("/docs/", show_docs),
         Route("/docs", show_docs),  # the last of the two: metrics call both by its path
-        *ConsoleState(topology, served, partitions, states, metrics, state, history, page.version).routes(),
-        *history.routes(),
-        *ConsoleGraph(topology, history).routes(),
-        *ConsoleSettings(config).routes(),
-        *ConsoleFailures(topology, config).routes(),
+        Route("/v1/console", console.look),
+        Route("/v1/console/history", history.history),
+        Route("/v1/console/graph", ConsoleGraph(topology, history).graph),
+        Route("/v1/console/settings", console_settings(config)),
+        Route("/v1/console/failures", ConsoleFailures(topology, config).failures),
         *page.routes(),
     ]

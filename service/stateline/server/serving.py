@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stateline.config.embedded import embedded_path
@@ -15,8 +14,7 @@ from stateline.config.settings import Config
 from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
 from stateline.server.certificates import Certificates
-from stateline.server.cluster_view import ClusterView
-from stateline.server.contract.hidden_paths import without_paths
+from stateline.server.cluster_view import ClusterPipelines, ClusterView
 from stateline.server.guard.passing_on import of_node
 from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.claims import Claims
@@ -26,6 +24,7 @@ from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
+from stateline.server.readiness import Readiness
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies, CopyRouter
@@ -39,7 +38,7 @@ from stateline.server.state.follower import Follower
 from stateline.server.state.group_watch import GroupRequest, GroupWatch
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
-from stateline.server.state.pipeline_states import PipelineStates, PipelineStatus, ReportedPipelines, of_all_nodes
+from stateline.server.state.pipeline_states import PipelineStates, ReportedPipelines
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.siblings import Siblings
 from stateline.server.state.store_watch import StoreWatch
@@ -53,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Serving:
-    """One per server process, made inside its event loop; every method is for that thread."""
+    """One per server process, made inside its event loop. Every method is for that thread."""
 
     def __init__(self, topology: Topology, config: Config, scratch: Path) -> None:
         """Raises `ConfigurationError` when the tokens file cannot be read."""
@@ -84,9 +83,8 @@ class Serving:
         self.follower = Follower(self.partitions, config.server_follow_ms)
         self.bounds = PositionBounds(topology)
         copies = Copies(self.partitions, self.workers, self.ownership, self.bounds, node_url(config))
-        self.pipelines = PipelineStates(topology, config.state_dir)
-        self._reported = ReportedPipelines(topology, config)
-        self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, self.pipelines)
+        pipelines, self._reported = PipelineStates(topology, config.state_dir), ReportedPipelines(topology, config)
+        self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, pipelines)
         self.cursors = Cursors(
             key := _signing_key(application),
             ttl_s=config.server_cursor_ttl_ms / 1000,
@@ -101,6 +99,7 @@ class Serving:
             self.stores, copies, self.bounds, self.commits, wait_max_ms, self.tokens, scans, config.node
         )
         self.nodes = self._nodes()
+        self.pipelines = ClusterPipelines(pipelines, self._reported, self.nodes, config.node)
         self.cluster = None
         if self.nodes is not None:
             self.cluster = ClusterCopies(copies, self.ownership, self.nodes, self._why_ownerless, self.limits)
@@ -124,19 +123,18 @@ class Serving:
         """What proofs of tokens between the processes of this node are made for."""
         tls = config.server_tls_key_file is not None
         self.siblings = Siblings(application, self.cursors.process, self.of_node, tls=tls)
-        self._leaving = False
+        self.readiness = Readiness(self.store_watch, self.stores, self.workers, self.nodes, self.commits, self.limits)
 
     def look(self) -> ClusterView:
-        """What all nodes have, as this one knows it now."""
+        """Return what all nodes have, as this one knows it now."""
         return ClusterView(self.config, self.nodes, self.own_map, self.ownership)
 
     def _on_commit(self) -> None:
-        """A worker here has committed, or has other tasks."""
         self.commits.announce()
         self.follower.wake()
 
     def _nodes(self) -> Nodes | None:
-        """None on an embedded log, which is one machine's."""
+        """Return None on an embedded log, which one machine owns."""
         if self.group is None:
             return None
         own = hello_of(self.config, self.topology)
@@ -149,7 +147,7 @@ class Serving:
         return nodes
 
     def _group_watch(self, application: Path) -> GroupWatch | None:
-        """None where nobody outside of this directory can have a task."""
+        """Return None if no task can be outside of this directory."""
         config = self.config
         if embedded_path(config.bootstrap_servers, config.state_dir) is not None:
             return None
@@ -169,8 +167,9 @@ class Serving:
         return self.nodes is not None and self.nodes.has_neighbours
 
     def wanted_of_group(self) -> GroupRequest:
-        """What Kafka is asked: of the copies that no worker here keeps up to date; the changelogs also of those that
-        other nodes have. It is urgent while no node that is reached says that it has such a task, within its lease."""
+        """Return what to ask Kafka: the sources of tasks without an active copy here, and the changelogs of those and
+        of tasks with copies on other nodes. It is urgent unless reached nodes run all of those tasks, within their
+        leases."""
         changelogs: set[TopicPartition] = set()
         unowned: set[str] = set()
         for store, partition in ((s, p) for s in self.stores for p in s.partitions):
@@ -192,85 +191,11 @@ class Serving:
     def _is_held_elsewhere(self, task_id: str) -> bool:
         return self.nodes is not None and self.nodes.has_copies(task_id)
 
-    async def reasons_not_ready(self, names: Iterable[str] | None = None) -> list[str]:
-        """Why nobody is to be sent here; else as `StoreWatch.reasons_not_ready`."""
-        if self._leaving or self.stopping:
-            return ["The server is shutting down."]
-        reasons, nodes = await self.store_watch.reasons_not_ready(names), self.nodes
-        reasons[:0] = self._unfit_workers(is_ready=not reasons)
-        if nodes is None:
-            return reasons
-        if nodes.rivals:
-            reasons.insert(0, nodes.fault)
-        elif not reasons:  # all is here or reached: what other nodes lack is theirs
-            return []
-        unreached = [f"Node {name!r} is not reached: {why}." for name, why in nodes.out_of_reach().items()]
-        return [*reasons, *nodes.other_topologies(), *unreached]
-
-    def _unfit_workers(self, *, is_ready: bool) -> list[str]:
-        """Say which workers of this node do not run their tasks. A node that is alone and ready answers what an ended
-        worker has committed, so it says nothing of that worker."""
-        is_enough = is_ready and (self.nodes is None or not self.nodes.others)
-        faults = self.workers.faults()
-        if not is_ready:
-            faults = self.workers.failed_starts() | faults
-        found = [
-            f"Worker {name!r} of this node does not run its tasks: {without_paths(why)}"
-            for name, why in faults.items()
-            if self.workers.is_connected(name) or not is_enough
-        ]
-        return [without_paths(self.stores.stopped), *found] if self.stores.stopped and not is_ready else found
-
-    def pipeline_states(self) -> dict[str, PipelineStatus | None]:
-        """Each pipeline's status, from this node or from the one that runs it; None when none of them tells of it."""
-        own, nodes = self.pipelines.read(), self.nodes
-        if nodes is None:
-            return dict(own)
-        told = self.pipelines_reported()
-        linked = ((name, link.map.pipelines) for name, link in nodes.links())
-        return of_all_nodes(own, (*linked, *told), self.config.node if told else nodes.shown)
-
-    def pipelines_reported(self) -> list[tuple[str, Mapping[str, PipelineStatus]]]:
-        """Those of drivers that no node is beside, with the names that these give their nodes."""
-        if self.nodes is None:
-            return []
-        return self._reported.told({link.hello.directory for _, link in self.nodes.links()})
-
-    def pipelines_elsewhere(self) -> set[str]:
-        """Those that another node tells of."""
-        return set() if self.nodes is None else {name for _, link in self.nodes.links() for name in link.map.pipelines}
-
     def _why_ownerless(self, task_id: str) -> str:
         return "" if self.nodes is None else why_ownerless(self.nodes, self.config.session_timeout_ms, task_id)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait at the moment: for a commit, for a worker, for the rest of their body."""
-        return self.commits.waiting + self.limits.waiting
-
-    @property
-    def stopping(self) -> bool:
-        """Whether queries are refused, because the server shuts down."""
-        return self.commits.closed
-
-    def leave(self) -> None:
-        """Answer queries as before, but be ready no more: nobody is to be sent here from now on."""
-        self._leaving = True
-
-    def hand_over(self) -> None:
-        """`leave`, and another process of this node goes on."""
-        self.leave()
-        if self.nodes is not None:
-            self.nodes.is_handed_over = True
-
-    def stop(self) -> None:
-        """Refuse queries from now on and end those that wait, here or at a worker, with `NotReadyError`."""
-        self.commits.close()
-        self.limits.stop()
-
     async def close(self) -> None:
-        """Release every connection and every secondary."""
-        self.stop()
+        self.readiness.stop()
         self.siblings.close()
         self._reported.close()
         self.cursors.close()
@@ -279,7 +204,7 @@ class Serving:
 
 
 def _signing_key(application: Path) -> bytes:
-    """The application's key for cursors, or one of this process alone where nothing can be written."""
+    """Return the application's key for cursors, or one of this process alone if nothing can be written."""
     try:
         return signing_key(application)
     except RetryLaterError as error:

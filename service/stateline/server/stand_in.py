@@ -1,8 +1,7 @@
 """`StandIn`: answers clients with 503 while no server process answers at their socket.
 
-Whoever supervises server processes holds the listening socket, so the kernel takes connections also while a process
-starts again, and clients would wait for it. Load balancers and clients that get 503 with ``Retry-After`` go elsewhere,
-or ask again.
+The supervisor of server processes holds the listening socket, so the kernel accepts connections also while a process
+starts again. Without an answer, clients would wait. After 503 with ``Retry-After``, they ask elsewhere or again.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 
 class StandIn:
-    """For one thread; it answers on a thread of its own. The listener stays the caller's. `say` is called with a line
-    when server processes answer from then on."""
+    """For one thread; it answers on its own thread. The listener stays the caller's. `say` gets a line when server
+    processes answer from then on."""
 
     def __init__(self, listener: socket.socket, config: Config, say: Callable[[str], object] = lambda _: None) -> None:
         self._listener = listener
@@ -62,7 +61,7 @@ class StandIn:
             self._say(f"Answering at {self._place} (server.host, server.port)")
 
     def close(self) -> None:
-        """Leave the socket; connections that wait for their answer get it, within a second."""
+        """Leave the socket. Waiting connections get their answer within a second."""
         if self._loop is None or self._thread is None:
             return
         self._is_needed = False
@@ -74,7 +73,7 @@ class StandIn:
         self._loop = self._thread = None
 
     def _begin(self) -> None:
-        """The certificate may be another one than last time."""
+        """Load the certificate again: it may have changed."""
         assert self._loop is not None
         if self._certificate is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -141,7 +140,7 @@ class StandIn:
 
 
 def _answer(head: bytes) -> bytes:
-    """The whole response to a request with this head."""
+    """Return the whole response to a request with this head."""
     response = problem_response(NotReadyError(_WHY))
     headers = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
     body = b"" if head.startswith(b"HEAD ") else bytes(response.body)

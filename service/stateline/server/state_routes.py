@@ -17,8 +17,7 @@ from stateline.model.topology import Subtopology, Topology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.contract.problems import problem_response
-from stateline.server.guard.caller import is_known, may_read, reads_all
-from stateline.server.guard.told import concerns, feeds
+from stateline.server.guard.caller import concerns, feeds, is_known, may_read, reads_all
 from stateline.server.state.pipeline_states import PipelineStatus
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.state.workers import Workers
@@ -41,20 +40,18 @@ class StateRoutes:
     _reasons_not_ready: Callable[..., Awaitable[list[str]]]
 
     async def stores(self, request: Request) -> Response:
-        """GET /v1/stores: every store that who asks may read."""
+        """GET /v1/stores: every store that the caller may read."""
         refuse_parameters(request)
         view = self._states.look()
         return json_response({"stores": [self._states.describe(name, view) for name in self._readable(request)]})
 
     async def store(self, request: Request) -> Response:
-        """GET /v1/stores/{store}: one store."""
         refuse_parameters(request)
         store = self._stores.get(request.path_params["store"])
         return json_response(self._states.describe(store.name, self._states.look()))
 
     async def topology(self, request: Request) -> Response:
-        """GET /v1/topology: what the application consists of; of that what the stores are fed by that who asks may
-        read."""
+        """GET /v1/topology: the parts of the application that feed stores that the caller may read."""
         refuse_parameters(request)
         topology = self._topology
         subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
@@ -72,7 +69,7 @@ class StateRoutes:
         )
 
     def pipelines(self, request: Request) -> dict[str, Any]:
-        """Name → what it reads and writes and how it stands, of those that feed what who asks may read."""
+        """Return the pipelines that feed stores which the caller may read, with their topics and status."""
         topology = self._topology
         subtopologies = [s for s in topology.subtopologies if concerns(s, request)]
         shown = {name: p for name, p in topology.pipelines.items() if feeds(p, subtopologies, request)}
@@ -80,8 +77,8 @@ class StateRoutes:
         return {name: _pipeline(p) | {"status": _status(states[name], request)} for name, p in shown.items()}
 
     async def instances(self, request: Request) -> Response:
-        """GET /v1/instances: who runs what, as the workers have written it down; of the tasks those that have a store
-        which who asks may read. A worker that was killed runs nothing."""
+        """GET /v1/instances: the workers, with the tasks that have a store which the caller may read. A killed worker
+        has no tasks."""
         refuse_parameters(request)
         workers = self._workers
         await workers.refresh()
@@ -89,11 +86,10 @@ class StateRoutes:
         return json_response({"instances": [self._instance(i, hidden) for i in workers.instances.values()]})
 
     async def healthz(self, request: Request) -> Response:
-        """GET /healthz: this process is alive."""
         return json_response({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        """GET /readyz: 200 only when every store can be queried, else the reasons that who asks may know."""
+        """GET /readyz: 200 if every store can be queried, else the reasons that the caller may know."""
         if not await self._reasons_not_ready():
             why = self._stores.stopped if is_known(request) else ""
             return json_response({"status": "ready", **({"stopped": why} if why else {})})
@@ -104,7 +100,6 @@ class StateRoutes:
         return problem_response(error, reasons=reasons)
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics: Prometheus text."""
         return Response(await self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     def _instance(self, instance: Instance, hidden: Container[int]) -> dict[str, Any]:
@@ -156,7 +151,7 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _status(status: PipelineStatus | None, request: Request) -> PipelineStatus | None:
-    """Without the error for who may not read everything: it may show records of other stores."""
+    """Return the status. Only a caller who may read everything gets its error: it may show records."""
     return status if status is None or reads_all(request) else {**status, "last_error": None}
 
 

@@ -1,4 +1,4 @@
-"""`StoreStates`: a store as ``/v1/stores`` and the console describe it: what it is, and how its partitions stand."""
+"""`StoreStates`: a store and its partitions as ``/v1/stores`` and the console describe them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoreStates:
     look: Callable[[], ClusterView]
 
     def describe(self, name: str, view: ClusterView) -> dict[str, Any]:
-        """A store that can be asked, and its partitions as they are now, over one look at all nodes."""
+        """Return a store and its partitions as they are now, over one look at all nodes."""
         definition = self._topology.all_stores[name]
         described = {
             "store": name,
@@ -53,7 +53,7 @@ class StoreStates:
         return described | {"partitions": {str(p): each for p, each in found.items()}}
 
     def _partition(self, store: ServedStore, partition: int, view: ClusterView) -> dict[str, Any]:
-        """As its owner has it, wherever that is; without one that is known, as it is here."""
+        """Return the partition as its owner has it, on any node; without a known owner, as it is here."""
         task_id = store.placement.task_id(partition)
         node, url = view.owner(task_id)
         copies = view.copies(store, partition)
@@ -97,7 +97,6 @@ class StoreStates:
 
 
 def described_definition(definition: StoreDefinition) -> dict[str, Any]:
-    """What a store is."""
     return {
         "kind": definition.kind,
         "key_type": definition.key.name,

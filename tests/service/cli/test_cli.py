@@ -257,7 +257,10 @@ def test_help_teaches_every_command_with_an_example() -> None:
             "from stateline.cli import main; main(['worker', '--help'])",
             "pyspark confluent_kafka fastapi uvicorn pyarrow",
         ),
-        ("import stateline.server.main", "pyarrow numpy httpx rich pyspark stateline.log.embedded stateline.log.kafka"),
+        (
+            "import stateline.server.processes",
+            "pyarrow numpy httpx rich pyspark stateline.log.embedded stateline.log.kafka",
+        ),
         ("import stateline.worker.loop.run", "pyarrow numpy httpx fastapi rich pyspark"),
         ("import stateline.client.lean.snapshot_rows", "httpx pydantic orjson pyarrow rocksdict"),
         ("import stateline.spark.reading.snapshot_reader", "httpx pydantic pyarrow confluent_kafka rocksdict"),

@@ -347,7 +347,7 @@ def test_a_server_that_takes_over_begins_when_every_store_can_be_queried(
 
     async def reasons_as_it_begins() -> list[str]:
         async with api.router.lifespan_context(api):
-            return list(await api.state.serving.reasons_not_ready())
+            return list(await api.state.serving.readiness.reasons_not_ready())
 
     async def begin() -> list[str]:
         beginning = asyncio.create_task(reasons_as_it_begins())

@@ -113,7 +113,7 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
 
     async def ask() -> None:
         async with api.router.lifespan_context(api):
-            while await api.state.serving.reasons_not_ready():
+            while await api.state.serving.readiness.reasons_not_ready():
                 await asyncio.sleep(0.01)
             keys = "/v1/stores/aircraft/keys"
             assert at_once(f"{keys}/N1") == {"seen": 1}
@@ -132,7 +132,7 @@ def test_what_can_be_answered_at_once_is_and_nothing_else(
             for path in ("absent", "null", "elsewhere"):
                 assert await by_the_worker(f"{keys}/{path}", uncommitted) is None, path
             assert at_once(f"{keys}/N1", method="HEAD") is None
-            api.state.serving.stop()
+            api.state.serving.readiness.stop()
             assert at_once(f"{keys}/N1") is None
 
     asyncio.run(ask())

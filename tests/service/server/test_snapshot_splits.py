@@ -14,9 +14,8 @@ from service.server.snapshot_scene import KINDS, MINUTE, Entry, Scene
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.snapshots import rows as snapshot_rows
-from stateline.server.snapshots.filter import read_selection
+from stateline.server.snapshots.filter import read_selection, read_split, split_text
 from stateline.server.snapshots.ranges import wanted_splits
-from stateline.server.snapshots.split_text import read_split, split_text
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.reads.splits import Split
 from stateline_store.scan import EVERY_KEY, KeyRange

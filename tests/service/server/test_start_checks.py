@@ -14,8 +14,7 @@ from stateline.cli.main import cli
 from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.settings import Config
 from stateline.processes import supervisor
-from stateline.server.listeners import http_listener, listening
-from stateline.server.start_checks import check_files
+from stateline.server.listeners import check_files, http_listener, listening
 from stateline_store import ConfigurationError
 from support.processes.linked_nodes import node_config, with_secret
 

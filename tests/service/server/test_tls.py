@@ -17,7 +17,8 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.server import drain, serve
 from stateline.server.drain import DrainingServer
-from stateline.server.main import create_app, uvicorn_settings
+from stateline.server.main import create_app
+from stateline.server.processes import uvicorn_settings
 from stateline.server.wire.accepting import ConnectionCounts
 from stateline.server.wire.tls import check_tls
 from stateline_store import ConfigurationError
@@ -169,7 +170,10 @@ def test_a_client_that_does_not_begin_with_tls_is_hung_up_on(
     counts = ConnectionCounts(tmp_path / "counts", 0) if several else None
     api, listener = create_app(make_app(), config), socket.create_server(("127.0.0.1", 0))
     is_ready = threading.Event()
-    server = DrainingServer(uvicorn_settings(api, config), api.state.serving, 0, counts, ready=is_ready.set)
+    serving = api.state.serving
+    server = DrainingServer(
+        uvicorn_settings(api, config), serving.certificates, serving.readiness, 0, counts, ready=is_ready.set
+    )
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

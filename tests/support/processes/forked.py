@@ -32,7 +32,7 @@ from support.run.patience import HANGING_S
 _LOADED = {
     "worker": ("stateline.worker.loop.run", "stateline.cli.main"),
     "pipeline": ("stateline.spark.drivers.several_pipelines", "stateline.cli.main"),
-    "others": ("stateline.server.main", "stateline.cli.main", "uvicorn.protocols.http.httptools_impl"),
+    "others": ("stateline.server.processes", "stateline.cli.main", "uvicorn.protocols.http.httptools_impl"),
 }
 _REQUEST_BYTES = 1 << 17
 

@@ -15,7 +15,8 @@ from stateline.config.loading import load_config
 from stateline.dsl.app import App
 from stateline.server.guard.limits import Limits
 from stateline.server.listeners import peer_listener
-from stateline.server.main import create_app, uvicorn_settings
+from stateline.server.main import create_app
+from stateline.server.processes import uvicorn_settings
 from stateline.server.serving import Serving
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until

@@ -24,8 +24,7 @@ from stateline.model.registries import check_registries
 from stateline.model.topology import Topology
 from stateline.model.unnamed_stores import taken_over
 from stateline.processing.failures import FailureHandler
-from stateline.server.listeners import check_host, http_listener
-from stateline.server.start_checks import check_files
+from stateline.server.listeners import check_files, check_host, http_listener
 from stateline_store import CallerError, StatelineError, TopologyError
 
 

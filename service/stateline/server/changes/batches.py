@@ -1,13 +1,8 @@
-"""Changes as Arrow record batches: records of a store's changelog, or of a table's topic, in the store's types.
+"""Changes as Arrow record batches, from records of a store's changelog or of a table's topic.
 
-| kind                 | columns                                                        |
-|----------------------|----------------------------------------------------------------|
-| key-value, versioned | key, value, timestamp, partition, offset                       |
-| window, session      | key, start, end, value, timestamp, partition, offset           |
-
-`value` is null in a deletion, `timestamp` (int64, ms since the epoch) where the change feed shows none; `partition` is
-int32, `offset` int64: where in the topic the change stands. Types of key and value, `start`, `end` and the metadata of
-the schema are those of `stateline.server.rows.arrow_rows`; `stateline.topic` and `stateline.topic_id` stand beside.
+`columns.change_columns` lists the columns. `value` is null in a deletion. `timestamp` is null if the change feed shows
+none. `partition` and `offset` say where in the topic the change is. `rows.arrow_rows` defines the types and the
+metadata; `stateline.topic` and `stateline.topic_id` are added.
 
 Made by the column, and without `pyarrow.array`, as there. Pure, and thread-safe.
 """
@@ -48,12 +43,12 @@ _SUFFIXES = {"window": WINDOW_SUFFIX.size, "session": SESSION_SUFFIX.size}
 def change_schema(
     definition: StoreDefinition, columns: Iterable[str] | None = None, topic: str = "", topic_id: str = ""
 ) -> pa.Schema:
-    """The schema of this store's changes: all columns, or those named. Raises as `change_columns`."""
+    """Return the schema of this store's changes: all columns, or those named. Raises like `change_columns`."""
     return schema_of_columns(change_columns(definition, columns), definition, topic=topic, topic_id=topic_id)
 
 
 def change_batch(definition: StoreDefinition, records: Sequence[Record], schema: pa.Schema) -> pa.RecordBatch:
-    """These changes, none without a key, as a batch of this schema (`change_schema`).
+    """Return these changes, which all have keys, as a batch of this schema.
 
     Raises `DamagedDataError` for bytes that are not of the store's types.
     """
@@ -71,7 +66,7 @@ def change_batch(definition: StoreDefinition, records: Sequence[Record], schema:
 
 
 def pieces(records: Sequence[Record], most: Callable[[], int]) -> Iterator[list[Record]]:
-    """The records in lists of up to `most()`, of about `BATCH_BYTES`; one that is larger stands alone."""
+    """Cut the records into lists of up to `most()` and about `BATCH_BYTES`. A larger record is a list of its own."""
     piece: list[Record] = []
     piece_bytes = 0
     for record in records:
@@ -86,7 +81,6 @@ def pieces(records: Sequence[Record], most: Callable[[], int]) -> Iterator[list[
 
 
 def _key_columns(definition: StoreDefinition, records: Sequence[Record]) -> dict[str, pa.Array]:
-    """`key`, still as bytes, with `start` and `end` where they are part of what the log has as the key."""
     names = binary_array([record.key or b"" for record in records])
     suffix = _SUFFIXES.get(definition.plain_kind, 0)
     if not suffix:
@@ -108,7 +102,7 @@ def _key_columns(definition: StoreDefinition, records: Sequence[Record]) -> dict
 
 
 def _values(definition: StoreDefinition, records: Sequence[Record]) -> pa.Array:
-    """The stored values; instead of a deletion something that is of the type."""
+    """Return the stored values. A deletion gets a value of the type, which is replaced later."""
     kind = arrow_type(definition.value)
     filling = bytes(kind.bit_width // 8) if pa.types.is_primitive(kind) else b""
     return binary_array([filling if record.value is None else record.value for record in records])

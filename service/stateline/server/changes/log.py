@@ -1,7 +1,7 @@
-"""`ChangeLog`: a topic behind a change feed, read on a thread of its own for the event loop.
+"""`ChangeLog`: the topic of a change feed, read on its own thread for the event loop.
 
-Only that thread touches the consumer and the admin client (`CommittedRecords`). Closing is its last work: nobody waits
-for it, and the thread ends after it.
+Only that thread uses the consumer and the admin client (`CommittedRecords`). Closing is its last work, and nobody waits
+for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from stateline.deployment.configured_log import configured_log
 from stateline.log import Record
 from stateline.processes.seldom import seldom
 from stateline.server.changes.topic_reader import POLL_RECORDS, Begin, CommittedRecords, recreated
-from stateline_store import (
-    CursorExpiredError,
-    DoesNotExistError,
-    NotReadyError,
-    Position,
-    StatelineError,
-)
+from stateline_store import CursorExpiredError, DoesNotExistError, NotReadyError, Position, StatelineError
 
 T = TypeVar("T")
 
@@ -31,9 +25,9 @@ _log = seldom(__name__)
 
 
 class ChangeLog:
-    """A `CommittedRecords` on a thread of its own; every method is for the event loop's thread.
+    """A `CommittedRecords` on its own thread. Every method is for the event loop's thread.
 
-    Each may raise `NotReadyError` when the log cannot be read now; after `begin` `CursorExpiredError` also means that
+    Each may raise `NotReadyError` if the log cannot be read now. After `begin`, `CursorExpiredError` also means that
     the topic is gone.
     """
 
@@ -48,8 +42,7 @@ class ChangeLog:
         poll_records: int = POLL_RECORDS,
         is_changelog: bool,
     ) -> None:
-        """`is_changelog`: as `CommittedRecords`. With a `topic_id` only the topic that has it is read:
-        `CursorExpiredError` says that there is none."""
+        """With a `topic_id`, only the topic that has it is read; `CursorExpiredError` says that there is none."""
         self._config = config
         self._topic = topic
         self._partitions = tuple(partitions)
@@ -64,32 +57,29 @@ class ChangeLog:
         self.next_offsets: dict[int, int] = {}
 
     async def begin(self, begin: Begin) -> None:
-        """As `CommittedRecords.begin`; `NotReadyError` when there is no topic yet."""
+        """Begin to read. Raises `NotReadyError` if there is no topic yet."""
         self.next_offsets = await self._on_thread(lambda: self._opened().begin(begin))
 
     async def read(self, without: frozenset[int]) -> list[Record]:
-        """As `CommittedRecords.read`; `next_offsets` moves along."""
+        """Return some records, if any come at once, of all partitions but these. Moves `next_offsets`."""
         records, self.next_offsets = await self._on_thread(lambda: self._opened().read(without))
         return records
 
     async def ends(self) -> dict[int, int]:
-        """As `CommittedRecords.ends`."""
         return await self._on_thread(lambda: self._opened().ends())
 
     async def ends_of_commits(self, seen: Mapping[int, Position], known: Mapping[int, int]) -> dict[int, int]:
-        """As `CommittedRecords.ends_of_commits`."""
         return await self._on_thread(lambda: self._opened().ends_of_commits(seen, known))
 
     async def topic_id(self) -> str:
-        """The id of the topic that is read; `NotReadyError` when there is no topic yet."""
+        """Return the topic's id. Raises `NotReadyError` if there is no topic yet."""
         return await self._on_thread(lambda: self._opened().topic_id)
 
     async def check_topic(self) -> None:
-        """As `CommittedRecords.check_topic`."""
         await self._on_thread(lambda: self._opened().check_topic())
 
     def close(self) -> None:
-        """Let the thread release everything and end, as soon as it is done with what it does. Returns at once."""
+        """Let the thread release everything and end, after its current work. Returns at once."""
         if not self._stopped.is_set():
             self._stopped.set()
             if self._is_used:
@@ -104,12 +94,7 @@ class ChangeLog:
             config = self._config.model_copy(update={"consumer": {**small, **self._config.consumer}})
             log = configured_log(config)
             self._reader = CommittedRecords(
-                log,
-                self._topic,
-                self._partitions,
-                self._stopped,
-                self._poll_records,
-                is_changelog=self._is_changelog,
+                log, self._topic, self._partitions, self._stopped, self._poll_records, is_changelog=self._is_changelog
             )
         if self._topic_id not in (None, self._reader.topic_id):
             raise recreated(self._topic)

@@ -1,8 +1,8 @@
 """`GET /v1/stores/{store}/changes`: the change feed as Server-Sent Events.
 
-The id of an event is a position over the topic that the changes are read from: the offsets, by partition, of all that
-was given so far. So it says everything that a reader has seen, and the feed goes on behind it. Before the first event
-the stream says in an id of its own where it begins: a reader that is cut off before anything has changed goes on there.
+The id of an event is a position over the topic of the changes: the offsets of everything given so far, by partition. So
+the feed can continue after it. Before the first event, an id of its own says where the stream begins. A reader that is
+cut off before any change continues there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.feed import ChangeFeed, ChangeSource, read_position, timestamp_of
+from stateline.server.changes.feed import ChangeFeed, read_position, timestamp_of
+from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
 from stateline.server.changes.topic_reader import After, Begin
@@ -34,12 +35,7 @@ from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
 from stateline.server.wire.turns import ScanPace, let_others_in
-from stateline_store import (
-    DamagedDataError,
-    InvalidArgumentError,
-    IsolationLevel,
-    TooManyRequestsError,
-)
+from stateline_store import DamagedDataError, InvalidArgumentError, IsolationLevel, TooManyRequestsError
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 
 PATH = "/v1/stores/{store}/changes"
@@ -69,14 +65,14 @@ _RETRY_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ChangeFigures:
-    """How many change feeds are being read, and how far the one that is furthest behind lags."""
+    """How many change feeds are being read, and how far the slowest one lags."""
 
     open: int
     lag_s: float
 
 
 class ChangeRoutes:
-    """The endpoint, and the bounds on how many read at once, altogether and of one caller."""
+    """The endpoints, and the limits on readers: of all callers together and of each."""
 
     def __init__(self, stores: ServedStores, bodies: Bodies, limits: TimeLimits, source: ChangeSource) -> None:
         self._stores, self._bodies, self._limits, self._source = stores, bodies, limits, source
@@ -86,11 +82,9 @@ class ChangeRoutes:
 
     @property
     def figures(self) -> ChangeFigures:
-        """As it is now."""
         return ChangeFigures(len(self._feeds), max((feed.lag_s for feed in self._feeds), default=0.0))
 
     def routes(self) -> list[BaseRoute]:
-        """What to mount, before a route that takes any path below a store."""
         return [Route(PATH, self.changes, methods=["GET", "POST"]), *self._rows.routes()]
 
     async def changes(self, request: Request) -> Response:
@@ -116,7 +110,8 @@ class ChangeRoutes:
         return await self._stream(store, partitions, begin, caller)
 
     def _begin(self, store: ServedStore, topic: str, request: Request, given: Mapping[str, Argument]) -> Begin | None:
-        """A browser that comes back sends the URL that it was given, and beside it the id of the last event."""
+        """Return where to begin; None is latest. A browser that comes back sends its first URL and the id of the last
+        event."""
         inputs = self._source.inputs(store)
         if last := request.headers.get("last-event-id"):
             return read_position("Last-Event-ID", last, topic, inputs, len(store.partitions))
@@ -128,7 +123,7 @@ class ChangeRoutes:
         return read_position("from", begin, topic, inputs, len(store.partitions))
 
     def _check_room(self, caller: str) -> None:
-        """Raise `TooManyRequestsError` when there is none for one more feed of this caller."""
+        """Raise `TooManyRequestsError` if there is no room for another feed of this caller."""
         most = self._config.server_changes_max
         if len(self._feeds) >= most:
             raise TooManyRequestsError(
@@ -168,7 +163,6 @@ class ChangeRoutes:
 async def _events(
     definition: StoreDefinition, feed: ChangeFeed, next_offsets: Mapping[int, int]
 ) -> AsyncGenerator[bytes, None]:
-    """The stream, in pieces of whole events."""
     given = {str(p): at - 1 for p, at in sorted(next_offsets.items()) if at > 0}
     yield b"retry: %d\nid: %b\n\n" % (_RETRY_MS, orjson.dumps({feed.topic: given}))
     pace = ScanPace()
@@ -190,9 +184,9 @@ async def _events(
 
 
 def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any]:
-    """`key` (of a windowed store with `start` and `end`), `value`, `timestamp`, and where in the topic it stands.
+    """Return `key` (with `start` and `end` in a windowed store), `value`, `timestamp`, `partition` and `offset`.
 
-    A value of None is a deletion. Raises `DamagedDataError` for what is not of the store's types.
+    A value of None is a deletion. Raises `DamagedDataError` for bytes that are not of the store's types.
     """
     assert record.key is not None, "changes without a key are left out"
     try:

@@ -1,4 +1,4 @@
-"""The committed changes of a store between two offsets, for readers that plan what they read, as Spark does.
+"""The committed changes of a store between two offsets, for readers that plan what they read, like Spark.
 
     GET …/changes/offsets[?from=]     {"store", "topic", "topic_id", "partitions", "key_type", "value_type",
                                        "begin": {partition: offset}, "end": {partition: offset},
@@ -6,12 +6,11 @@
     GET …/changes/rows?partition=&begin=&end=&topic_id=[&columns=]
                                       these changes as an Arrow stream (`batches`), with its end mark
 
-Offsets are those of the next record to read. `end` is behind what is committed, and never goes back; a partition that
-cannot be looked at now and never was has none. So whoever reads from one `end` to a later one gets every committed
-change once, as often as it asks for the same offsets the same ones, but for those that a compaction has removed since.
+Offsets are those of the next record to read. `end` is after everything committed, and never goes back. A partition that
+could never be read has none. So a reader that goes from one `end` to a later one gets every committed change once. The
+same offsets return the same changes, except those that a compaction has removed since.
 
-The rows are read from the log through a consumer of their own, and only up to what the store has committed: the worker
-may have written more.
+The rows come from the log through their own consumer, and only up to what the store has committed.
 """
 
 from __future__ import annotations
@@ -27,14 +26,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.server.changes.feed import ChangeSource, changes_of, read_position
+from stateline.query.kinds import INTEGER, STRING
+from stateline.server.changes.feed import changes_of, read_position
 from stateline.server.changes.log import ChangeLog
+from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.formats import JSON, check_format
-from stateline.server.contract.observation import note_rows
-from stateline.server.contract.openapi import Operation
+from stateline.server.contract.observation import observed
+from stateline.server.contract.openapi import Operation, object_schema
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
@@ -51,26 +52,21 @@ if TYPE_CHECKING:
 OFFSETS = "/v1/stores/{store}/changes/offsets"
 ROWS = "/v1/stores/{store}/changes/rows"
 _BY_PARTITION = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-_COLUMN = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "type": {"type": "string"}, "nullable": {"type": "boolean"}},
-    "required": ["name", "type", "nullable"],
-}
-_ANSWER = {
-    "type": "object",
-    "properties": {
-        "store": {"type": "string"},
-        "topic": {"type": "string"},
-        "topic_id": {"type": "string"},
-        "partitions": {"type": "integer"},
-        "key_type": {"type": "string"},
-        "value_type": {"type": "string"},
+_COLUMN = object_schema({"name": STRING, "type": STRING, "nullable": {"type": "boolean"}})
+_ANSWER = object_schema(
+    {
+        "store": STRING,
+        "topic": STRING,
+        "topic_id": STRING,
+        "partitions": INTEGER,
+        "key_type": STRING,
+        "value_type": STRING,
         "begin": _BY_PARTITION,
         "end": _BY_PARTITION,
         "columns": {"type": "array", "items": _COLUMN},
     },
-    "required": ["store", "topic", "topic_id", "partitions", "key_type", "value_type", "end", "columns"],
-}
+    optional=("begin",),
+)
 _PROBLEMS = (400, 404, 410, 421, 422, 429, 500, 503)
 OPERATIONS = (
     Operation(
@@ -102,8 +98,6 @@ _ALL: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _RowsRequest:
-    """What a reader of rows asks for."""
-
     store: ServedStore
     topic: str
     topic_id: str
@@ -113,7 +107,7 @@ class _RowsRequest:
 
 
 class ChangeRowRoutes:
-    """The endpoints, and what is known of the stores' commits; one per server process, for the event loop's thread."""
+    """The endpoints, and the known commits of the stores. One per server process, for the event loop's thread."""
 
     def __init__(self, stores: ServedStores, source: ChangeSource) -> None:
         self._stores, self._source = stores, source
@@ -123,11 +117,10 @@ class ChangeRowRoutes:
         self._positions: dict[tuple[str, str, int], Position] = {}  # of stores in memory: what `_ends` follows from
 
     def routes(self) -> list[BaseRoute]:
-        """What to mount, before a route that takes any path below a store."""
         return [Route(OFFSETS, self.offsets), Route(ROWS, self.rows)]
 
     async def offsets(self, request: Request) -> Response:
-        """GET …/changes/offsets: where the committed changes end now, and where `from` begins."""
+        """GET …/changes/offsets: the end of the committed changes, and where `from` begins."""
         store = self._stores.get(request.path_params["store"])
         topic = self._source.topic(store)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
@@ -138,18 +131,14 @@ class ChangeRowRoutes:
         buffer_bytes = self._source.config.server_changes_buffer_bytes
         async with limits.scan(caller_of(request)), limits.query():
             changelog = ChangeLog(
-                self._source.config,
-                topic,
-                store.partitions,
-                buffer_bytes,
-                is_changelog=store.definition.source is None,
+                self._source.config, topic, store.partitions, buffer_bytes, is_changelog=store.definition.source is None
             )
             with closing(changelog) as log:
                 described = await self._described(store, topic, log, arguments.text("from"))
         return json_response(described)
 
     async def rows(self, request: Request) -> Response:
-        """GET …/changes/rows: the committed changes from one offset to another, as an Arrow stream."""
+        """GET …/changes/rows: the committed changes between two offsets, as an Arrow stream."""
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         asked = self._rows_request(request.path_params["store"], arguments)
         columns = arguments.text("columns")
@@ -192,7 +181,7 @@ class ChangeRowRoutes:
     async def _begin(
         self, store: ServedStore, topic: str, log: ChangeLog, text: str, ends: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """As change feeds begin, but that latest is exact: a partition of which nothing is known refuses it."""
+        """Begin as change feeds do. But latest is exact: a partition with an unknown end refuses it."""
         if text == "latest":
             if missing := [p for p in store.partitions if p not in ends]:
                 raise NotReadyError(
@@ -218,7 +207,8 @@ class ChangeRowRoutes:
     async def _committed_ends(
         self, store: ServedStore, topic: str, topic_id: str, log: ChangeLog, partitions: range | tuple[int, ...]
     ) -> dict[int, int]:
-        """The offset after the last committed change, by partition; without those that were never looked at."""
+        """Return the offset after the last committed change, by partition. Partitions that could never be read are left
+        out."""
         committed = self._source.committed(store)
         keys = {p: (topic_id, store.name, p) for p in partitions}
         if committed.by_position:
@@ -263,7 +253,7 @@ class ChangeRowRoutes:
         )
 
     async def _require_committed(self, asked: _RowsRequest, log: ChangeLog) -> None:
-        """Raise `NotReadyError` unless all that is asked for is known to be committed: the log may have more."""
+        """Raise `NotReadyError` unless everything asked for is known to be committed. The log may have more."""
         key = asked.topic_id, asked.store.name, asked.partition
         if asked.end <= self._ends.get(key, 0):
             return
@@ -276,7 +266,7 @@ class ChangeRowRoutes:
             )
 
     async def _pieces(self, asked: _RowsRequest, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[bytes, None]:
-        """The changes, as batches of a stream; then the topic is known to be the same one still."""
+        """Yield the changes, as batches of a stream. Then check that the topic is still the same."""
         from stateline.server.changes.batches import change_batch, pieces
         from stateline.server.rows.arrow_rows import stream_batch
 
@@ -287,7 +277,7 @@ class ChangeRowRoutes:
                     with pace.step(len(some)):
                         changes = changes_of(definition, some, self._source.config)
                         piece = stream_batch(change_batch(definition, changes, schema)) if changes else b""
-                    note_rows(len(changes))
+                    observed().rows += len(changes)
                     if piece:
                         yield piece
                     await let_others_in()  # a client that takes all at once must not keep the others waiting

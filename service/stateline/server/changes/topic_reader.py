@@ -1,7 +1,7 @@
-"""One topic's partitions, read for one reader of changes. Blocks.
+"""Some partitions of one topic, read for one reader of changes. Blocks.
 
-The log is never trusted to go on where it was left: it may have deleted what comes next, and a consumer then begins
-at the first record kept. So a missing offset is held against the log's start, and a topic's id against the one it had.
+The log may have deleted what comes next, and a consumer then begins at the first record kept. So a missing offset is
+compared with the log's start, and a topic's id with its id before.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Begin after these offsets of the topic, by partition; one that is not named begins at offset 0.
+    """Begin after these offsets of the topic, by partition. A partition that is not named begins at offset 0.
 
-    `exactly`: what comes next must still be there. Otherwise it begins at the first record kept.
+    `exactly`: what comes next must still be there. Otherwise reading begins at the first record kept.
     """
 
     offsets: Mapping[int, int]
@@ -52,8 +52,8 @@ class After:
 class AfterInput:
     """Begin after the last commit of a changelog that this Position of the store's input covers.
 
-    `exactly`: the input must have come so far, and no commit that comes next may be gone. Otherwise it begins at the
-    first record kept.
+    `exactly`: the input must reach that far, and the log must have every commit that comes next. Otherwise reading
+    begins at the first record kept.
     """
 
     position: Position
@@ -79,8 +79,8 @@ class CommittedRecords:
         *,
         is_changelog: bool = True,
     ) -> None:
-        """`is_changelog`: workers write it, and what an owner wrote after another had taken over is left out, as far as
-        records of the later one were read before. Raises `DoesNotExistError` when there is no such topic."""
+        """`is_changelog`: workers write it, so records that an owner wrote after a later owner are left out, as far as
+        records of the later one were read before. Raises `DoesNotExistError` if there is no such topic."""
         self._log = log
         self._topic = topic
         self._partitions = {p: TopicPartition(topic, p) for p in partitions}
@@ -96,7 +96,7 @@ class CommittedRecords:
         self._consumer: Consumer | None = None  # who asks where something is needs none
 
     def begin(self, begin: Begin) -> dict[int, int]:
-        """Take up reading; the next offset of each partition."""
+        """Begin to read. Return the next offset of each partition."""
         self._next = {p: self._start(p, begin) for p in self._partitions}
         self._epochs.clear()
         self._consumer = self._consumer or self._log.consumer()
@@ -104,8 +104,8 @@ class CommittedRecords:
         return dict(self._next)
 
     def ends_of_commits(self, seen: Mapping[int, Position], known: Mapping[int, int]) -> dict[int, int]:
-        """The offset after the last commit of a changelog that these Positions cover, by partition; it is at or after
-        the one that is `known`."""
+        """Return the offset after the last commit of a changelog that these Positions cover, by partition. It is at
+        least the one that is `known`."""
         found = {}
         for p, position in seen.items():
             first, visible = self._admin.watermarks(self._partitions[p])
@@ -113,7 +113,8 @@ class CommittedRecords:
         return found
 
     def read(self, without: frozenset[int]) -> tuple[list[Record], dict[int, int]]:
-        """Some records, if any come at once, of all partitions but these; and how far each was read. After `begin`."""
+        """Return some records, if any come at once, of all partitions but these, and how far each was read. After
+        `begin`."""
         assert self._consumer is not None, "begin says where to read"
         self._pause(self._consumer, without)
         records = self._consumer.poll(self._poll_records, _POLL_S)
@@ -133,16 +134,15 @@ class CommittedRecords:
         return owned
 
     def ends(self) -> dict[int, int]:
-        """The offset after the last record that can be read now, by partition."""
+        """Return the offset after the last record that can be read now, by partition."""
         return {p: self._admin.watermarks(partition)[1] for p, partition in self._partitions.items()}
 
     def check_topic(self) -> None:
-        """Raise `CursorExpiredError` when the topic is not the one that it was."""
+        """Raise `CursorExpiredError` if the topic was deleted or created again."""
         if self._current_id() != self.topic_id:
             raise recreated(self._topic)
 
     def close(self) -> None:
-        """Release everything."""
         with closing(self._admin):
             if self._consumer is not None:
                 self._consumer.close()
@@ -170,7 +170,7 @@ class CommittedRecords:
         return min(max(at, first), end)
 
     def _refuse_unwritten(self, partition: int, seen: Position) -> None:
-        """An answer can be ahead of all that is committed, never ahead of its input: that is another one since."""
+        """Raise if the input is shorter than this Position. An answer can be ahead of commits, never of its input."""
         for place, offset in seen:
             if place.partition == partition and offset >= (end := self._input_end(place)):
                 raise beyond(place, offset, end)
@@ -182,8 +182,8 @@ class CommittedRecords:
             raise LogUnavailableError(f"{place} is not to be seen now, where the position's offset is of.") from error
 
     def _after_input(self, partition: int, seen: Position, low: int, end: int) -> int:
-        """The offset after the last commit that `seen` covers. Positions only grow along a changelog, so it is searched
-        by halves. What stands after the last Position belongs to a commit that is not covered."""
+        """Return the offset after the last commit that `seen` covers. Positions only grow along a changelog, so it is
+        searched by halves. Records after the last Position belong to a commit that is not covered."""
         high = end
         while high - low > _FEW_OFFSETS:
             middle = (low + high) // 2
@@ -199,7 +199,7 @@ class CommittedRecords:
         return low
 
     def _commits(self, partition: int, begin: int, end: int) -> Iterator[Record]:
-        """The last records of commits, which carry their Position, between these offsets."""
+        """Yield the last records of commits between these offsets. They carry their Position."""
         place = self._partitions[partition]
         # A consumer of its own: that of `read` stays where it is.
         with closing(self._log.consumer()) as consumer:
@@ -221,8 +221,8 @@ class CommittedRecords:
             self._paused = without
 
     def _refuse_gaps(self, records: Sequence[Record]) -> None:
-        """Offsets are missing where transactions ended and where a compaction removed records; but also where the log
-        has deleted what was to be read next, and the consumer has begun anew."""
+        """Raise if the log has deleted what was to be read next. Offsets are also missing where transactions ended and
+        where a compaction removed records."""
         found: dict[int, list[int]] = {}
         for record in records:
             found.setdefault(record.partition, []).append(record.offset)
@@ -235,13 +235,13 @@ class CommittedRecords:
 
 
 def is_covered(record: Record, seen: Position) -> bool:
-    """Whether this changelog record ends a commit, and `seen` is at or past the Position that it carries."""
+    """Return whether this changelog record ends a commit, and `seen` covers the Position that it carries."""
     position = position_of_changelog([record])
     return bool(position) and PositionBound(position).is_met(seen, record.partition)
 
 
 def expired(partition: TopicPartition, first: int) -> CursorExpiredError:
-    """What to say when the log has deleted what comes next."""
+    """Say that the log has deleted what comes next."""
     return CursorExpiredError(
         f"{partition} begins at offset {first} now: what follows the position asked for was deleted. Start over: read "
         "the store (a snapshot, or range), then its changes from the position of that answer."
@@ -249,7 +249,7 @@ def expired(partition: TopicPartition, first: int) -> CursorExpiredError:
 
 
 def beyond(partition: TopicPartition, offset: int, end: int) -> CursorExpiredError:
-    """What to say to a position that the log has not reached: `end` is the offset after its last record."""
+    """Say that the log has not reached a position. `end` is the offset after its last record."""
     last = f"the last offset of {partition} is {end - 1}" if end else f"{partition} is empty"
     return CursorExpiredError(
         f"The position is at offset {offset}, and {last}. The topic was deleted, created again, or has lost its end. "
@@ -258,7 +258,7 @@ def beyond(partition: TopicPartition, offset: int, end: int) -> CursorExpiredErr
 
 
 def recreated(topic: str) -> CursorExpiredError:
-    """What to say when a position is of another topic of the same name."""
+    """Say that a position is of another topic of the same name."""
     return CursorExpiredError(
         f"{topic!r} is not the topic of this position any more: it was deleted, created again, or has lost its end. "
         "Start over: read the store (a snapshot, or range), then its changes from the position of that answer."

@@ -1,10 +1,10 @@
-"""`GET /v1/console/failures`: the newest dead letters, and the record that each was made of.
+"""`GET /v1/console/failures`: the newest dead letters, and the records that failed.
 
     {"topic": name | null,    null: the application has no dead-letter topic
      "records": [{"at_ms", "error", "reason", "trace", "topic", "partition", "offset",    of the record that failed
                   "key", "value" (`record_members`), "headers", "left_out": [member, …]}]}    the newest first
 
-At most one read of the log runs at once in a process: whoever asks meanwhile is told what it finds. What is too large
+A process reads the log once at a time, and requests that come meanwhile share the result. A member that is too large
 for a page is null, and named in `left_out`.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
 from stateline.model.topology import Topology
@@ -43,13 +42,12 @@ class ConsoleFailures:
         self._topology, self._config = topology, config
         self._reading: asyncio.Task[list[KeptRecord]] | None = None
 
-    def routes(self) -> list[BaseRoute]:
-        """What to mount."""
-        return [Route("/v1/console/failures", self.failures)]
-
     async def failures(self, request: Request) -> Response:
-        """GET /v1/console/failures: up to `limit` of them. Raises `ForbiddenError` for a token that may not read every
-        store, `NotReadyError` when the log does not answer in time."""
+        """Return up to `limit` dead letters.
+
+        Raises `ForbiddenError` for a token that may not read every store, `NotReadyError` if the log does not answer in
+        time.
+        """
         require_everything(request, "Records that failed are")
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("limit",))

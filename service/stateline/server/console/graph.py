@@ -14,15 +14,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from stateline.model.graph import Drawn, DrawnKind, GraphPart, graph_of
 from stateline.model.topology import Topology
 from stateline.server.console.history import History
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import refuse_parameters
-from stateline.server.guard.caller import may_read
-from stateline.server.guard.told import concerns, feeds
+from stateline.server.guard.caller import concerns, feeds, may_read
 
 _KINDS: Mapping[DrawnKind, str] = {
     "topic": "topic",
@@ -44,12 +42,7 @@ class ConsoleGraph:
         self._parts = graph_of(topology)
         self._internal = _internal_topics(topology)
 
-    def routes(self) -> list[BaseRoute]:
-        """What to mount."""
-        return [Route("/v1/console/graph", self.graph)]
-
     async def graph(self, request: Request) -> Response:
-        """GET /v1/console/graph: what who asks may know of."""
         refuse_parameters(request)
         parts, known = self._known(request)
         nodes = {
@@ -73,7 +66,7 @@ class ConsoleGraph:
         )
 
     def _known(self, request: Request) -> tuple[list[GraphPart], set[Drawn]]:
-        """The parts that who asks may know of, and what may be known of these."""
+        """Return the parts that the caller may know of, and their known nodes."""
         subtopologies = [s for s in self._topology.subtopologies if concerns(s, request)]
         ordinals = {None, *(subtopology.ordinal for subtopology in subtopologies)}
         pipelines = {name for name, p in self._topology.pipelines.items() if feeds(p, subtopologies, request)}

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from stateline.deployment.stores.topology_file import GLOBAL, GLOBAL_TABLES
 from stateline.deployment.workers.figures import Totals, WorkerFigures
@@ -30,8 +29,7 @@ from stateline.model.topology import Topology
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
-from stateline.server.guard.caller import may_read, reads_all
-from stateline.server.guard.told import concerns
+from stateline.server.guard.caller import concerns, may_read, reads_all
 from stateline.server.state.partitions import Partitions
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.store_metrics import noticed
@@ -56,8 +54,8 @@ _Input = tuple[int, str]
 
 
 class _Sample(NamedTuple):
-    """One look. `lag` is by input; `grown` topic → how far it has been committed since the first look; of
-    `committed_at_ms` and `restoring` each store has one, in the order of declaration."""
+    """One look. `lag` is by input. `grown` is by topic: how far it has been committed since the first look.
+    `committed_at_ms` and `restoring` have one number per store, in the order of declaration."""
 
     at_ms: int
     at_s: float
@@ -71,7 +69,7 @@ class _Sample(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What who asks may know of."""
+    """What the caller may know of."""
 
     everything: bool
     inputs: Set[_Input]
@@ -79,14 +77,14 @@ class _Told(NamedTuple):
 
 
 class TimedCounts(NamedTuple):
-    """What was counted at a time: how many took no longer than so many seconds; the last edge is None."""
+    """What was counted at a time: how many took no longer than so many seconds. The last edge is None."""
 
     at_s: float
     buckets: Sequence[tuple[float | None, float]]
 
 
 class QueryTimes(NamedTuple):
-    """`per_s` since the look before, the quantiles over all looks that were given; None for not known."""
+    """`per_s` since the look before, and the quantiles over all given looks; None for not known."""
 
     per_s: float | None
     p50_ms: float | None
@@ -94,7 +92,6 @@ class QueryTimes(NamedTuple):
 
     @classmethod
     def between(cls, looks: Sequence[TimedCounts]) -> QueryTimes:
-        """Of these looks, the newest last."""
         if len(looks) < 2:
             return cls(None, None, None)
         first, before, now = looks[0], looks[-2], looks[-1]
@@ -107,8 +104,7 @@ class QueryTimes(NamedTuple):
 
 
 def _quantile_ms(edges: Sequence[float], counts: Sequence[float], quantile: float) -> float | None:
-    """Interpolate within the bucket, as Prometheus does. Returns None if nothing was counted, or counting started
-    again."""
+    """Interpolate within the bucket, as Prometheus does. None if nothing was counted, or counting started again."""
     if counts[-1] <= 0 or min(counts) < 0:
         return None
     rank = quantile * counts[-1]
@@ -120,7 +116,7 @@ def _quantile_ms(edges: Sequence[float], counts: Sequence[float], quantile: floa
 
 
 class History:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(self, topology: Topology, partitions: Partitions, figures: FiguresReader, metrics: Metrics) -> None:
         self._topology, self._partitions, self._metrics = topology, partitions, metrics
@@ -134,12 +130,8 @@ class History:
         self._tasks: Set[str] = frozenset()
         self._grown: Counter[str] = Counter()
 
-    def routes(self) -> list[BaseRoute]:
-        """What to mount."""
-        return [Route("/v1/console/history", self.history)]
-
     async def history(self, request: Request) -> Response:
-        """GET /v1/console/history: what was seen, after `since_ms` if that is given."""
+        """Return what was seen, after `since_ms` if that is given."""
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("since_ms",))
         since_ms = arguments.time("since_ms")
@@ -149,7 +141,7 @@ class History:
         return json_response({"interval_ms": int(INTERVAL_S * 1000), "names": _NAMES, "points": points})
 
     def rates(self) -> dict[str, float | None]:
-        """Topic → records committed per second, of about the last 30 s; None while that is not known."""
+        """Return records committed per second, by topic, over about the last 30 s; None while that is not known."""
         if not self._samples:
             return {}
         newest = self._samples[-1]
@@ -157,11 +149,10 @@ class History:
         return {topic: _grown_per_s(before, newest, (topic,)) for topic in newest.grown}
 
     def workers(self) -> Iterable[WorkerFigures]:
-        """What this node's workers wrote last of themselves, some seconds old at most."""
+        """Return the last figures of this node's workers, at most some seconds old."""
         return self._workers.values()
 
     async def keep(self) -> None:
-        """Look again and again, until cancelled."""
         while True:
             try:
                 self._samples.append(await self._look())
@@ -222,7 +213,7 @@ class History:
 
 
 def _stores_to_follow(topology: Topology) -> Mapping[str, Sequence[str]]:
-    """Store on disk → the topics of which it says how far they have been committed: one for each topic that has any."""
+    """Return stores on disk, each with the topics whose commits it shows: one store per topic."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, table in topology.global_tables.items():
         if table.persistent and table.source is not None:
@@ -263,7 +254,7 @@ def _grown_per_s(before: _Sample, now: _Sample, topics: Set[str] | tuple[str]) -
 def _per_second(
     before: Mapping[str, WorkerFigures], now: Mapping[str, WorkerFigures], of: Callable[[Totals], int]
 ) -> float | None:
-    """How fast a total of all workers has grown; by their own clocks, as they write a second apart."""
+    """Return how fast a total of all workers has grown. Each has its own clock and writes once a second."""
     rates = []
     for name in before.keys() & now.keys():
         elapsed_ms = now[name].updated_at_ms - before[name].updated_at_ms

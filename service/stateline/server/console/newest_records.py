@@ -1,7 +1,7 @@
-"""The newest records of a topic, in bounded memory and time: as many as the console shows, without what is too large.
+"""The newest records of a topic, in bounded memory and time, without what is too large for a page.
 
-Offsets do not tell how many records there are: markers of transactions and aborted records have offsets, too. So the
-end of each partition is read, and more of it where that had too few.
+Offsets do not tell how many records there are, because transaction markers and aborted records have offsets too. So the
+end of each partition is read, and more of it if that had too few records.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _OFFSETS, _MORE = 2 * MOST, 16
 
 
 class KeptRecord(NamedTuple):
-    """A record, and which of its `key`, `value` and `headers` it is without, as they are too large. Headers that say
-    what a dead letter is of stay, cut off."""
+    """A record, and which of its `key`, `value` and `headers` are left out because they are too large. Headers that
+    describe a dead letter stay, cut off."""
 
     record: Record
     left_out: Sequence[str]
@@ -40,7 +40,6 @@ class KeptRecord(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> KeptRecord:
-        """What is kept of this one."""
         sizes = {
             "key": len(record.key or b""),
             "value": len(record.value or b""),
@@ -58,7 +57,7 @@ class KeptRecord(NamedTuple):
 
 
 class _Newest:
-    """The newest of those that were added, of each partition in order: `MOST` of each, `_KEPT_BYTES` of all."""
+    """The newest of the added records, of each partition in order: `MOST` of each, `_KEPT_BYTES` of all."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[int, deque[KeptRecord]] = defaultdict(deque)
@@ -79,15 +78,15 @@ class _Newest:
         self.has_enough = True
 
     def sorted(self) -> list[KeptRecord]:
-        """The newest first: of each partition by offset, between them by time."""
+        """Return the newest first: by offset in a partition, by time between partitions."""
         parts: Iterable[Iterable[KeptRecord]] = (reversed(part) for part in self._parts.values())
         return list(heapq.merge(*parts, key=lambda kept: -kept.record.timestamp_ms))[:MOST]
 
 
 def newest_records(config: Config, topic: str) -> list[KeptRecord]:
-    """The newest records of this topic, the newest first, none where it is not there. Blocks for some seconds at most.
+    """Return the newest records of this topic, newest first; none without the topic. Blocks for some seconds at most.
 
-    Raises `LogUnavailableError` when they do not come in that time, and what the log raises.
+    Raises `LogUnavailableError` if they do not come in that time, and what the log raises.
     """
     if not log_exists(config):
         return []
@@ -122,7 +121,7 @@ def _newest_of(
 
 
 def _between(log: Log, bounds: Mapping[TopicPartition, tuple[int, int]], until_s: float) -> _Newest | None:
-    """The newest records of these offsets; None where the time is over before they have come."""
+    """Return the newest records of these offsets; None if the time is over first."""
     newest = _Newest()
     records = records_between(log, bounds, "ask again", silence_s=_WITHIN_S, at_once=_POLL_RECORDS)
     with closing(records):

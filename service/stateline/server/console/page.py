@@ -1,9 +1,8 @@
-"""The console: one page of static files at each of its addresses, which asks this server's own API and nothing else.
+"""The console: one page of static files at each of its addresses. It asks only this server's own API.
 
-The files are in the folder `files`. What the page shows it reads from the API with the token of who looks, so the page
-itself needs none. Two things are filled in: where the server's root is from here, in dots and slashes, by which the
-page finds its files and the API, also behind a proxy that has put the server under a path of its own; and the version
-of the files, below which browsers may keep them.
+The page reads everything from the API with the user's token, so the page itself needs none. The server fills in two
+things. One is the relative URL of the server's root, by which the page finds its files and the API, also behind a proxy
+with its own path. The other is the version of the files: browsers may keep the files below it.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ _CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
 
 
 class ConsolePage:
-    """The endpoints of the console's files, which are read once. For one event loop, as all routes."""
+    """The endpoints of the console's files, which are read once. For one event loop."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
-        """`folder` is the package's own unless it is given. `version` is another one whenever a file is."""
+        """`folder` is the package's own by default. `version` changes whenever a file does."""
         found = dict(_below(folder or files("stateline.server.console") / "files")) | {"base/kinds.js": _kinds()}
         everything = b"".join(b"%b\0%d\0%b" % (p.encode(), len(c), c) for p, c in sorted(found.items()))
         self.version = f"@{hashlib.sha256(everything).hexdigest()[:16]}"
@@ -52,21 +51,20 @@ class ConsolePage:
         self._files = {path: _StaticFile(path, content) for path, content in found.items()}
 
     def routes(self) -> list[BaseRoute]:
-        """The page at all its addresses, its files below ``/console/``."""
+        """Return routes for the page at all its addresses, and for its files below ``/console/``."""
         return [*(Route(path, self.console) for path in PAGES), Route(FILES, self.console_file)]
 
     async def console(self, request: Request) -> Response:
-        """GET of any address of the page: the page."""
         return _StaticFile(_PAGE, self._page_at(request.scope)).answer(request)
 
     def lost(self, request: Request) -> Response | None:
-        """The page with status 404, for a browser at an address where nothing is; None for a program."""
+        """Return the page with status 404 for a browser at an address where nothing is; None for a program."""
         if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
             return None
         return Response(self._page_at(request.scope), 404, {**PAGE_HEADERS, "Content-Type": _MEDIA_TYPES["html"]})
 
     async def console_file(self, request: Request) -> Response:
-        """GET /console/{path}: a script, a style sheet, the icon, below a version or not. Raises 404 for others."""
+        """GET /console/{path}: a script, a style sheet or the icon, with or without version. Raises 404 for others."""
         path: str = request.path_params["path"]
         version, _, below = path.partition("/")
         found = self._files.get(below if version.startswith("@") else path)
@@ -79,26 +77,20 @@ class ConsolePage:
 
 
 def root_from(scope: Scope) -> str:
-    """The server's root as a relative URL at this request's address."""
+    """Return the server's root as a relative URL from this request's address."""
     raw_path: bytes = scope["raw_path"]
     # A slash of a key may be written as it is, or as %2F: browsers count the former alone.
     return "../" * (raw_path.count(b"/") - scope.get("root_path", "").count("/") - 1) or "./"
 
 
 class _StaticFile:
-    """The bytes of a file, and what is said with them."""
-
     def __init__(self, path: str, content: bytes) -> None:
         self._content = content
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        self._headers = {
-            **PAGE_HEADERS,
-            "ETag": self._etag,
-            "Content-Type": _MEDIA_TYPES[path.rpartition(".")[2]],
-        }
+        self._headers = {**PAGE_HEADERS, "ETag": self._etag, "Content-Type": _MEDIA_TYPES[path.rpartition(".")[2]]}
 
     def answer(self, request: Request, kept: str = _CHECKED) -> Response:
-        """The file, or 304 when the client has these very bytes; `kept` is what caches may do with it."""
+        """Return the file, or 304 if the client has it. `kept` is the Cache-Control."""
         headers = {**self._headers, "Cache-Control": kept}
         known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
         if self._etag in known or "*" in known:
@@ -107,7 +99,8 @@ class _StaticFile:
 
 
 def _kinds() -> bytes:
-    """The queries that the console asks, as a module: name → label, word, parameters, path and kinds of stores."""
+    """Return a JavaScript module with the queries of the console: name → label, word, parameters, path and kinds of
+    stores."""
     queries = {
         form.name: {
             "label": form.label,
@@ -124,7 +117,6 @@ def _kinds() -> bytes:
 
 
 def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, bytes]]:
-    """Path → content of every file in it."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _below(each, f"{path}{each.name}/")

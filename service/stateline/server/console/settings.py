@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from stateline.config.secrets import HIDDEN
 from stateline.config.settings import Config
@@ -21,31 +21,26 @@ from stateline.server.guard.caller import require_everything
 _LOGIN = ".sasl."
 
 
-class ConsoleSettings:
-    """The endpoint. For the event loop's thread."""
+def console_settings(config: Config) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint. It raises `ForbiddenError` for a token that may not read every store."""
+    listed = cache(partial(_listed, config))
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def routes(self) -> list[BaseRoute]:
-        """What to mount."""
-        return [Route("/v1/console/settings", self.settings)]
-
-    async def settings(self, request: Request) -> Response:
-        """GET /v1/console/settings. Raises `ForbiddenError` for a token that may not read every store."""
+    async def settings(request: Request) -> Response:
         require_everything(request, "The settings are")
         refuse_parameters(request)
-        return Response(self._listed, media_type="application/json")
+        return Response(listed(), media_type="application/json")
 
-    @cached_property
-    def _listed(self) -> bytes:
-        rows = [
-            {
-                "name": row.name,
-                "value": HIDDEN if _LOGIN in row.name else row.value,
-                "origin": row.origin,
-                "about": row.description,
-            }
-            for row in self._config.describe()
-        ]
-        return orjson.dumps({"settings": rows})
+    return settings
+
+
+def _listed(config: Config) -> bytes:
+    rows = [
+        {
+            "name": row.name,
+            "value": HIDDEN if _LOGIN in row.name else row.value,
+            "origin": row.origin,
+            "about": row.description,
+        }
+        for row in config.describe()
+    ]
+    return orjson.dumps({"settings": rows})

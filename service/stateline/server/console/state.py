@@ -31,7 +31,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from stateline.model.topology import Topology
 from stateline.server.console.history import History
@@ -47,7 +46,6 @@ from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.store_metrics import Noticed, noticed
 from stateline_store.task_id import TaskId
 
-PATH = "/v1/console"
 _FRESH_S = 1.0
 _SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
 
@@ -73,12 +71,8 @@ class ConsoleState:
         self._queries: list[tuple[float | None, float]] = []
         self._input_lag = InputLag(self._topology)
 
-    def routes(self) -> list[BaseRoute]:
-        """What to mount."""
-        return [Route(PATH, self.look)]
-
     async def look(self, request: Request) -> Response:
-        """GET /v1/console: every store that who asks may read, and the partitions of one of them."""
+        """Return every store that the caller may read, and the partitions of one of them."""
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(("store",))
         wanted = arguments.text("store")
@@ -144,7 +138,6 @@ class ConsoleState:
 
 
 def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A store as its card shows it."""
     partitions = described["partitions"].values()
     states = Counter("unreadable" if "unreadable" in p else p["state"] or "unknown" for p in partitions)
     lags = [lacks for p in partitions if (lacks := p.get("restore_remaining") or p.get("lag_records")) is not None]
@@ -164,7 +157,7 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _commits(seen: Iterable[Noticed], readable: set[str]) -> dict[str, list[int]]:
-    """Task → number and time of the newest commit, of the first of its stores that may be read."""
+    """Return number and time of each task's newest commit, from the first of its stores that may be read."""
     first: dict[str, Noticed] = {}
     for each in seen:
         known = first.get(each.task)
@@ -178,18 +171,18 @@ Lag = Mapping[str, int]
 
 
 class InputLag:
-    """The number of input records that stores lack, from the figures that this node's workers wrote last."""
+    """How many input records stores lack, from the last figures of this node's workers."""
 
     def __init__(self, topology: Topology) -> None:
         self._topics = _topics_by_store(topology)
         self._tasks: Mapping[str, Lag] = {}
 
     def see(self, lags: Iterable[Mapping[str, Lag]]) -> None:
-        """From now on it is that of `lags`: each worker's, by task."""
+        """Take each worker's `lags`, by task."""
         self._tasks = {task: topics for lag in lags for task, topics in lag.items()}
 
     def of(self, store: str, task: str) -> Lag | None:
-        """Of the topics that the store follows; None where no worker of this node reads them."""
+        """Return the lag of the topics that the store follows; None if no worker of this node reads them."""
         known, topics = self._tasks.get(task), self._topics.get(store, frozenset())
         if known is None or not topics & known.keys():
             return None

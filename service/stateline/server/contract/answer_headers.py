@@ -18,11 +18,9 @@ _RAW = tuple(f"{name}: {value}".encode() for name, value in ON_EVERY_ANSWER)
 
 
 def headers_of_every_answer(config: Config) -> list[tuple[str, str]]:
-    """For uvicorn."""
     by_origin = [("vary", "Origin")] if config.server_cors_origins is not None else []
     return [*ON_EVERY_ANSWER, *by_origin]
 
 
 def lines_of_every_answer() -> tuple[bytes, ...]:
-    """As HTTP has them."""
     return _RAW

@@ -1,7 +1,7 @@
-"""Successful answers as JSON: the members that every one carries, entries in the store's types.
+"""Successful answers as JSON: the members of every answer, and entries in the store's types.
 
-A `json` value goes out byte for byte as it is stored. What is stored and cannot be shown in its declared type
-is damage, not the caller's mistake: it raises `DamagedDataError`.
+A `json` value is sent byte for byte as it is stored. A stored value that cannot be shown in its declared type is
+damage: it raises `DamagedDataError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stateline.query.values import (
 from stateline.serde.key_text import key_text
 from stateline.serde.plain import Serde
 from stateline.server.contract.formats import WHOLE, Shape
-from stateline.server.contract.observation import note_rows
+from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
 
@@ -34,12 +34,11 @@ _TIMESTAMP_BYTES = 8
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """`content` as JSON."""
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> Response:
-    """What goes before the body of an answer that is not made, to a HEAD: how long it would be is not said."""
+    """Return the headers of an answer to a HEAD, without a length: the body is not made."""
     response = Response(headers=headers, media_type=media_type)
     del response.headers["content-length"]
     return response
@@ -48,9 +47,9 @@ def head_response(media_type: str, headers: Mapping[str, str] | None = None) -> 
 def answer_body(
     terms: Terms, outcomes: Mapping[int, Outcome], result: Mapping[str, Any], shape: Shape = WHOLE
 ) -> dict[str, Any]:
-    """`result` with the members that every answer carries; partitions that failed stand beside."""
+    """Return `result` with the members of every answer. Partitions that failed are in `failures`."""
     if result.get("found", False):
-        note_rows(1)
+        observed().rows += 1
     body = result_members(terms, shape.only(result))
     answers = answers_of(outcomes)
     if shape.details:
@@ -63,12 +62,12 @@ def answer_body(
 
 
 def result_members(terms: Terms, result: Mapping[str, Any]) -> dict[str, Any]:
-    """`result` behind what was asked: the first members of an answer."""
+    """Return the first members of an answer."""
     return {"store": terms.store, "isolation_level": terms.isolation_level.value, **result}
 
 
 def standing_members(answers: Mapping[int, PartitionAnswer]) -> dict[str, Any]:
-    """Where the partitions stand that answered."""
+    """Return where the partitions stand that answered."""
     partitions = {str(partition): _partition(answer) for partition, answer in answers.items()}
     if len(partitions) == 1:
         position = next(iter(partitions.values()))["position"]
@@ -78,14 +77,13 @@ def standing_members(answers: Mapping[int, PartitionAnswer]) -> dict[str, Any]:
 
 
 def stopped(answers: Iterable[PartitionAnswer]) -> str | None:
-    """Why no worker runs what has answered; None while one may."""
+    """Return why no worker runs the store any more; None while one may."""
     return next((answer.stopped for answer in answers if answer.stopped is not None), None)
 
 
 def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:
-    """`value`, `timestamp`, and of a versioned store `valid_to`; null for an absent value, an unknown timestamp, and
-    the end of a version that is still valid.
-    """
+    """Return `value`, `timestamp`, and `valid_to` of a versioned store. Null means an absent value, an unknown
+    timestamp, or a version that is still valid."""
     if definition.kind == "versioned":
         assert not isinstance(stored, bytes), "what a versioned store answers are versions"
         if stored is None:
@@ -102,9 +100,7 @@ def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str
 
 
 def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool = True) -> dict[str, Any]:
-    """What one entry shows: `key` unless all have the one that was asked for, `start` and `end` of a window or
-    session, and `value_members`.
-    """
+    """Return `key` if wanted, `start` and `end` of a window or session, and `value_members`."""
     name, value = entry
     if isinstance(name, Windowed):
         key = _key(definition, name.key) if with_key else {}
@@ -113,12 +109,12 @@ def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool =
 
 
 def found_members(definition: StoreDefinition, key: bytes, stored: Value | None) -> dict[str, Any]:
-    """`found`, `key` and `value_members` of a key that was looked up."""
+    """Return `found`, `key` and `value_members` of a key that was looked up."""
     return {"found": stored is not None, **key_members(definition.key, key), **value_members(definition, stored)}
 
 
 def key_members(serde: Serde, key: bytes) -> dict[str, Any]:
-    """`key`, and `key_text` where `key` alone does not find it again."""
+    """Return `key`, and `key_text` if `key` alone does not find it again."""
     text = key_text(serde, key)
     return {"key": serde.key_to_json(key)} if text is None else {"key": serde.key_to_json(key), "key_text": text}
 

@@ -1,11 +1,10 @@
-"""What a request asks for: parameters of the URL and members of a JSON body, read by one set of rules.
+"""Read parameters of the URL and members of a JSON body by one set of rules.
 
-`parameters` declares them for the OpenAPI document, `written_arguments` takes query strings and bodies apart. A value
-from a URL is text; one from a body is JSON. Whatever cannot be read raises `InvalidArgumentError`, naming the
-parameter.
+`parameters` declares them for the OpenAPI document. `written_arguments` parses query strings and bodies. A value from a
+URL is text; one from a body is JSON. An unreadable value raises `InvalidArgumentError`, which names the parameter.
 
-A key of type `json` is looked up as it is written, byte for byte, in a body too: `[1, 2]` is not `[1,2]`. With
-`keys_as=text` the keys of a body are texts as a URL has them.
+A key of type `json` is looked up byte for byte as it is written, in a body too: `[1, 2]` is not `[1,2]`. With
+`keys_as=text`, a body writes keys as a URL does.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _UNBOUNDED = PositionBound()
 
 
 class Arguments:
-    """The arguments of one request; each method reads one, or returns its default when it was not given."""
+    """The arguments of one request. Each method reads one, or returns its default if it was not given."""
 
     def __init__(self, given: Mapping[str, Argument]) -> None:
-        """A member of a body that is null counts as not given, but its name has to be one that may be."""
+        """A null member of a body counts as not given, but its name must be an allowed one."""
         self._names = given.keys()
         self._given = {name: argument for name, argument in given.items() if argument.value is not None}
         self.key_bytes = 0
@@ -51,11 +50,10 @@ class Arguments:
         return name in self._given
 
     def names(self) -> set[str]:
-        """What was given."""
         return set(self._given)
 
     def refuse_others(self, allowed: Iterable[str]) -> None:
-        """Raise for an argument that is not among the allowed ones."""
+        """Raise for an argument that is not allowed."""
         allowed = tuple(allowed)
         for name in self._names:
             if name not in allowed:
@@ -63,7 +61,7 @@ class Arguments:
                 raise InvalidArgumentError(f"Unknown parameter {shown(name)}: this query takes {known or 'none'}.")
 
     def integer(self, name: str, default: int, minimum: int, maximum: int, setting: str) -> int:
-        """An integer of this range; `setting` names what sets its upper end."""
+        """Return an integer of this range. `setting` names what sets its upper end."""
         argument = self._given.get(name)
         if argument is None:
             return default
@@ -80,7 +78,7 @@ class Arguments:
         )
 
     def time(self, name: str) -> int | None:
-        """A time in milliseconds since the epoch; None when it was not given."""
+        """Return a time in milliseconds since the epoch; None if it was not given."""
         argument = self._given.get(name)
         if argument is None:
             return None
@@ -102,7 +100,6 @@ class Arguments:
         )
 
     def text(self, name: str) -> str | None:
-        """A text; None when it was not given."""
         argument = self._given.get(name)
         if argument is None:
             return None
@@ -111,7 +108,7 @@ class Arguments:
         return argument.value
 
     def json(self, name: str) -> bytes:
-        """Any value of a body, as JSON. Raises `InvalidArgumentError` when it was not given."""
+        """Return any value of a body, as JSON. Raises `InvalidArgumentError` if it was not given."""
         argument = self._given.get(name)
         if argument is None or argument.textual:
             raise InvalidArgumentError(f"{name} is missing: any JSON value, in the body.")
@@ -123,7 +120,7 @@ class Arguments:
         return text
 
     def texts(self, name: str, maximum: int) -> tuple[str, ...]:
-        """The texts of an array in a body, each once, in the order given; it has 1 to `maximum`."""
+        """Return 1 to `maximum` texts of an array in a body, in the order given, each once."""
         argument = self._given.get(name)
         if argument is None:
             raise InvalidArgumentError(f"{name} is missing: an array of 1 to {maximum} texts is accepted.")
@@ -137,7 +134,7 @@ class Arguments:
         return tuple(dict.fromkeys(value))
 
     def boolean(self, name: str) -> bool:
-        """True or false; false by default."""
+        """Return true or false; false by default."""
         argument = self._given.get(name)
         if argument is None:
             return False
@@ -147,7 +144,6 @@ class Arguments:
         return value
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
-        """One of these texts."""
         argument = self._given.get(name)
         if argument is None:
             return default
@@ -157,7 +153,7 @@ class Arguments:
         raise InvalidArgumentError(f"{name}={argument.shown()} is not one of {', '.join(choices)}.")
 
     def partitions(self) -> tuple[int, ...] | None:
-        """The partitions asked for, ascending, or None for all that there are."""
+        """Return the partitions asked for, ascending; None for all."""
         argument = self._given.get("partition")
         if argument is None:
             return None
@@ -178,7 +174,7 @@ class Arguments:
         return tuple(sorted(set(numbers)))
 
     def bound(self, most: int) -> PositionBound:
-        """The position bound, of so many topics and partitions of them at most; none by default."""
+        """Return the position bound, which names at most so many topics and partitions; none by default."""
         argument = self._given.get("position_bound")
         if argument is None:
             return _UNBOUNDED
@@ -197,7 +193,7 @@ class Arguments:
             raise InvalidArgumentError(f"position_bound: {error}") from error
 
     def key(self, name: str, serde: Serde) -> bytes | None:
-        """A key in the store's key type, as bytes; None when it was not given."""
+        """Return a key of the store's key type, as bytes; None if it was not given."""
         argument = self._given.get(name)
         if argument is None:
             return None
@@ -206,7 +202,7 @@ class Arguments:
         return key
 
     def keys(self, serde: Serde, maximum: int) -> tuple[bytes, ...]:
-        """The keys of a body, each once, in the order given."""
+        """Return the keys of a body, in the order given, each once."""
         argument = self._given.get("keys")
         accepted = f"an array of 1 to {maximum} (server.limit.max) keys is accepted."
         if argument is None:
@@ -224,7 +220,8 @@ def _year_of(time_ms: int) -> int:
 
 
 def _iso_time(text: str) -> int | None:
-    """Milliseconds since the epoch, the rest of one cut off; None for what is no ISO 8601. Without a zone it is UTC."""
+    """Return milliseconds since the epoch, rounded down; None for anything else than ISO 8601. Without a zone it is
+    UTC."""
     if _NO_SEPARATOR.match(text):
         return None
     try:
@@ -247,22 +244,22 @@ def _key_of(name: str, argument: Argument, serde: Serde, *, as_text: bool) -> by
 
 
 def no_such_partition(number: str) -> DoesNotExistError:
-    """What to say to a number that no store's partition can have."""
+    """Say that no store can have a partition of this number."""
     return DoesNotExistError(f"There is no partition {shortened(number)}: partitions are numbers from 0 on.")
 
 
 def numbers_shown(count: int) -> str:
-    """The numbers of so many partitions, for a message that says which there are."""
+    """Return the numbers of so many partitions, for a message."""
     return "only 0" if count == 1 else f"0 to {count - 1}"
 
 
 def refuse_parameters(request: Request) -> None:
-    """Raise `InvalidArgumentError` for a request that has any."""
+    """Raise `InvalidArgumentError` if the request has any parameter."""
     Arguments(from_query_string(request.scope["query_string"])).refuse_others(())
 
 
 def read_key(name: str, value: Any, serde: Serde, *, textual: bool) -> bytes:
-    """The bytes of a key that was written as text or as JSON."""
+    """Return the bytes of a key that was written as text or as JSON."""
     try:
         key = key_of_text(serde, value) if textual else serde.from_json(value)
     except InvalidArgumentError as error:

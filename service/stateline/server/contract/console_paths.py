@@ -1,4 +1,4 @@
-"""The addresses of the console: all of them show one page, which looks at its own address for what to show."""
+"""The addresses of the console. All of them show one page, which reads its own address."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PAGE = re.compile(rf"/(?:{'|'.join(_PLACES)})?|/stores/[^/]+(?:/keys/[\s\S]*)?"
 
 
 def is_console_page(path: str) -> bool:
-    """Whether the console's page is at this path, be it decoded or not."""
+    """Return whether the console's page is at this path, decoded or not."""
     return _PAGE.fullmatch(path) is not None
 
 
 def is_of_console(path: str) -> bool:
-    """Whether this path is the page's, or may be one of its files."""
+    """Return whether this path is the page's, or may be one of its files."""
     return is_console_page(path) or (path.startswith("/console/") and path != "/console/")

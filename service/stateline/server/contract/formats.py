@@ -1,4 +1,4 @@
-"""How an answer is to look: its format, by `format=` or `Accept`, its columns, and whether it has details."""
+"""The format of an answer (by `format=` or `Accept`), its columns, and its details."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSED = re.compile(r"(?:^|;)\s*q=0(?:\.0{0,3})?\s*(?:;|$)", re.IGNORECASE)  #
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of an answer is wanted, and how."""
+    """The wanted format and parts of an answer."""
 
     media_type: str | None = None
     """That of `format`; None leaves it to `Accept`."""
@@ -33,7 +33,6 @@ class Shape:
 
     @classmethod
     def read(cls, arguments: Arguments) -> Shape:
-        """What the parameters ask for. Raises as `Arguments` does."""
         columns = arguments.text("columns")
         name = arguments.choice("format", "", FORMATS)
         details = arguments.choice("details", "all", ("all", "none")) == "all"
@@ -50,8 +49,8 @@ class Shape:
                 raise InvalidArgumentError(f"columns={shown(','.join(self.columns))} names {name!r} twice.")
 
     def only(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The columns of a result, or of an entry; `key_text` goes with `key`. A result with entries is returned as it
-        is: its entries have their columns already."""
+        """Return the columns of a result or of an entry. `key_text` comes with `key`. A result with entries is returned
+        unchanged, because its entries have only their columns."""
         if self.columns is None or "entries" in result:
             return result
         members = {name: result[name] for name in self.columns}
@@ -64,9 +63,10 @@ WHOLE = Shape()
 
 
 def wanted_format(request: Request, shape: Shape, *available: str, why: str = "") -> str:
-    """The media type of the answer: that of `format`, or the first that `Accept` names, of those available. Of weights
-    only 0 counts, which refuses a type. `why` begins what a refusal says of them. Raises `NotAcceptableError` when none
-    of them will do.
+    """Return the media type of the answer: that of `format`, or the first available type that `Accept` names.
+
+    Of weights only 0 counts: it refuses a type. `why` begins the message. Raises `NotAcceptableError` if none is
+    accepted.
     """
     accept = request.headers.get("accept", "")
     if shape.media_type is not None:
@@ -88,19 +88,18 @@ def wanted_format(request: Request, shape: Shape, *available: str, why: str = ""
 
 
 def check_format(request: Request, media_type: str) -> None:
-    """Raise `NotAcceptableError` unless the client takes this type, the only one."""
+    """Raise `NotAcceptableError` unless the client accepts this type, the only one."""
     wanted_format(request, WHOLE, media_type)
 
 
 def accepted(header: str, *, refused: bool = False) -> list[str]:
-    """What a header such as `Accept` or `Accept-Encoding` names and does not refuse, in order and in lower case; or
-    what it refuses."""
+    """Return what a header such as `Accept` names and does not refuse, or what it refuses: in order and lower case."""
     parts = [(name.strip().lower(), parameters) for name, _, parameters in _parts(header)]
     return [name for name, parameters in parts if name and (_REFUSED.search(parameters) is not None) == refused]
 
 
 def take_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the headers of a request take JSON for certain; cheap, and False for what has to be looked at."""
+    """Return whether the headers of a request accept JSON for certain. Cheap; False if a closer look is needed."""
     for name, value in headers:
         if name == b"accept" and (b"q=0" in value or not (b"*/*" in value or b"application/json" in value)):
             return False

@@ -37,14 +37,14 @@ _hidden: dict[str, str] = {}
 
 
 def hide_directory(directory: Path, name: str) -> None:
-    """From now on `without_paths` writes `name` where a message has this directory, however it is written."""
+    """Replace this directory with `name` in all later messages of `without_paths`, however it is written."""
     for form in (directory, directory.absolute(), directory.resolve()):
         if form.name:  # neither the root nor the working directory as such, which would be half of any text
             _hidden[str(form)] = name
 
 
 def without_paths(error: BaseException | str) -> str:
-    """The error's message, or this text, as an answer may show it."""
+    """Return the error's message, or this text, as an answer may show it."""
     text = str(error)
     for path in sorted(_hidden, key=len, reverse=True):  # the longest first: one may lie in another
         if path in text:
@@ -53,8 +53,8 @@ def without_paths(error: BaseException | str) -> str:
 
 
 def trace_without_paths(trace: str) -> str:
-    """A Python traceback as an answer may show it. Files are named relative to the directory that Python imports them
-    from, as `flights.py`; of other files the name alone is left."""
+    """Return a Python traceback as an answer may show it. A file's name is relative to the directory that Python
+    imports it from, such as `flights.py`. Of other files, only the name is left."""
     roots = [root for root in map(os.path.abspath, {*sys.path, os.getcwd()}) if root != os.sep]
     roots.sort(key=len, reverse=True)
 

@@ -34,7 +34,7 @@ _ENVELOPE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route as the document shows it. `result` is the word of a query; None describes no query."""
+    """One route of the document. `result` is the word of a query; None is no query."""
 
     path: str
     method: str
@@ -52,7 +52,7 @@ class Operation:
 
 
 def document(title: str, operations: tuple[Operation, ...], largest: Mapping[str, int]) -> dict[str, Any]:
-    """The whole OpenAPI document; `largest` are the parameters whose greatest value a setting sets."""
+    """Return the whole OpenAPI document. `largest` are parameters whose maximum is a setting."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _limited(_operation(operation), largest)
@@ -65,7 +65,7 @@ def document(title: str, operations: tuple[Operation, ...], largest: Mapping[str
 
 
 def _limited(part: Any, largest: Mapping[str, int], name: str = "") -> Any:
-    """This part of the document with a `maximum` in the integers of these parameters."""
+    """Return this part of the document with a `maximum` in the integers of these parameters."""
     if isinstance(part, list):
         return [_limited(each, largest, name) for each in part]
     if not isinstance(part, dict):
@@ -117,7 +117,7 @@ def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
 
 def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """A member of null counts as left out, but for those that must be there."""
+    """A null member counts as left out, unless it is required."""
     required = BY_WORD[kind].required
     properties: dict[str, Any] = {"type": {"const": kind}}
     for name in names:
@@ -134,7 +134,6 @@ def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _members(members: Mapping[str, bool]) -> dict[str, Any]:
-    """The body of a request that is no query."""
     properties = {name.rpartition(".")[2]: dict(PARAMETERS[name].schema) for name in members}
     required = [name for name, is_required in members.items() if is_required]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
@@ -171,7 +170,7 @@ def _reasons(status: int) -> str:
 def _schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {
         # What `columns` and `details` may leave out is not required.
-        f"{kind.word.capitalize()}Answer": _object(
+        f"{kind.word.capitalize()}Answer": object_schema(
             {**kind.result, **_ENVELOPE}, (*kind.result, "position", "partitions", "failures", "stopped")
         )
         for kind in KINDS
@@ -182,7 +181,7 @@ def _schemas() -> dict[str, Any]:
         "additionalProperties": offsets,
         "description": "Topic → partition → offset of the input that the answer includes.",
     }
-    schemas["Partition"] = _object(
+    schemas["Partition"] = object_schema(
         {
             "position": POSITION_SCHEMA,
             "served_by": {"enum": ["active", "standby", "restoring"]},
@@ -200,13 +199,7 @@ def _schemas() -> dict[str, Any]:
 
 def _problem_schema(problems: tuple[ProblemKind, ...]) -> dict[str, Any]:
     reasons = list(dict.fromkeys(problem.reason for problem in problems))
-    required = {
-        "type": STRING,
-        "title": STRING,
-        "status": INTEGER,
-        "reason": {"enum": reasons},
-        "detail": STRING,
-    }
+    required = {"type": STRING, "title": STRING, "status": INTEGER, "reason": {"enum": reasons}, "detail": STRING}
     where = {
         "store": STRING,
         "partition": INTEGER,
@@ -216,10 +209,11 @@ def _problem_schema(problems: tuple[ProblemKind, ...]) -> dict[str, Any]:
         "failures": _FAILURES,
         "reasons": {"type": "array", "items": STRING},
     }
-    return _object(required | where, optional=tuple(where))
+    return object_schema(required | where, optional=tuple(where))
 
 
-def _object(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the schema of an object. The members that are not `optional` are required."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), "required": required}
 
@@ -255,8 +249,8 @@ _KEYS = {
 def with_examples(
     document: Mapping[str, Any], stores: Sequence[StoreDefinition], keys: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The document with an example of each query that one of these stores answers: the first that does. `keys` has
-    those of some stores, as they are written in a URL."""
+    """Return the document with an example of each query, of the first store that answers it. `keys` are keys of some
+    stores, written as in a URL."""
     paths = {
         path: methods
         if (store := _first(stores, path)) is None

@@ -1,7 +1,6 @@
-"""The API's documentation as a page. Plain HTML, so that it needs no Internet.
+"""The documentation of the API as a page of plain HTML, which needs no Internet.
 
-FastAPI's own documentation page loads its scripts from a CDN; this one is made from the same OpenAPI
-document.
+FastAPI's own page loads its scripts from a CDN. This one is made from the same OpenAPI document.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DOCS_HEADERS = {**PAGE_HEADERS, "Content-Security-Policy": f"{OWN_FILES_ALONE}; 
 
 
 def docs_page(document: Mapping[str, Any], root: str) -> str:
-    """The OpenAPI document as a page to read; `root` is the server's as a relative URL from the page's address."""
+    """Return the OpenAPI document as a page. `root` is the server's root, as a relative URL from the page's address."""
     parts = [
         _operation(path, method, operation)
         for path, methods in document["paths"].items()

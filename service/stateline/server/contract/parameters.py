@@ -10,8 +10,6 @@ from stateline_store import IsolationLevel
 
 
 class Parameter(NamedTuple):
-    """A parameter as the OpenAPI document shows it."""
-
     schema: Mapping[str, Any]
     description: str
 
@@ -53,8 +51,7 @@ PARAMETERS: dict[str, Parameter] = {
         "Ask only these partitions. Repeat the parameter, or separate numbers with commas.",
     ),
     "allow_partial": Parameter(
-        {"type": "boolean", "default": False},
-        "Answer 200 if some partitions fail. The answer then has `failures`.",
+        {"type": "boolean", "default": False}, "Answer 200 if some partitions fail. The answer then has `failures`."
     ),
     "limit": Parameter(
         {"type": "integer", "minimum": 1},
@@ -84,8 +81,7 @@ PARAMETERS: dict[str, Parameter] = {
     "as_of": Parameter(TIME, "The versions that were valid at this time. Versioned stores only."),
     "exact": Parameter({"type": "boolean", "default": False}, "Read and count all entries, instead of an estimate."),
     "cursor": Parameter(
-        {"type": "string"},
-        "The next page of the same state: the `cursor` of an answer, alone or with a limit.",
+        {"type": "string"}, "The next page of the same state: the `cursor` of an answer, alone or with a limit."
     ),
     "format": Parameter(
         {"type": "string", "enum": list(FORMATS)},
@@ -103,8 +99,7 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "string", "enum": [IsolationLevel.READ_COMMITTED.value]}, "A change feed has committed changes only."
     ),
     "offsets.from": Parameter(
-        {"type": "string"},
-        "The beginning: earliest, latest, an event's id, or the position of an answer.",
+        {"type": "string"}, "The beginning: earliest, latest, an event's id, or the position of an answer."
     ),
     "rows.partition": Parameter({"type": "integer", "minimum": 0}, "The partition. Required."),
     "begin": Parameter({"type": "integer", "minimum": 0}, "The first offset. Required."),

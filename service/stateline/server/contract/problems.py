@@ -15,7 +15,7 @@ from stateline.problem_kinds import RETRIED_STATUSES, problem_of
 from stateline.query.values import Failure, Terms
 from stateline.serde.plain import shortened, shown
 from stateline.server.contract.hidden_paths import without_paths
-from stateline.server.contract.observation import note_reason
+from stateline.server.contract.observation import observed
 from stateline_store import StatelineError
 
 MEDIA_TYPE = "application/problem+json"
@@ -27,10 +27,9 @@ _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a seco
 
 
 def problem_response(error: Exception, **where: Any) -> Response:
-    """The answer to a request that failed with this error; `where` are further members, those of None left
-    out.
+    """Return the answer to a request that failed with this error. `where` are more members; None is left out.
 
-    Only a deliberate error shows its message: any other may hold what is none of the client's business.
+    Only a `StatelineError` shows its message. Another error may hold secrets.
     """
     deliberate = isinstance(error, StatelineError)
     detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
@@ -39,14 +38,12 @@ def problem_response(error: Exception, **where: Any) -> Response:
 
 
 def unreadable_response(detail: str, status: int) -> Response:
-    """The answer to a request that breaks a rule of HTTP's own, with the status that HTTP has for it."""
+    """Return the answer to a request that breaks a rule of HTTP, with HTTP's status for that."""
     return _response(status, "INVALID_ARGUMENT", detail, {})
 
 
 def failure_response(terms: Terms, failures: Mapping[int, Failure]) -> Response:
-    """The answer to a query of which these partitions failed: the first one's reason, and all of them
-    beside.
-    """
+    """Return the answer to a query whose partitions failed: the reason of the first, and all failures."""
     partition, first = next(iter(failures.items()))
     return problem_response(
         first.error,
@@ -60,17 +57,15 @@ def failure_response(terms: Terms, failures: Mapping[int, Failure]) -> Response:
 
 
 def failures_json(failures: Mapping[int, Failure]) -> dict[str, Any]:
-    """Partition → why it failed."""
     return {str(partition): _failure_json(failure) for partition, failure in failures.items()}
 
 
 async def on_stateline_error(request: Request, error: Exception) -> Response:
-    """A deliberate error that a handler raised."""
     return problem_response(error, store=request.path_params.get("store"))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """What the framework refuses: a path that leads nowhere, or a method that this path does not take."""
+    """Answer what the framework refuses: an unknown path, or a method that this path does not take."""
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
         detail = f"Nothing is at {shown(request.url.path)}: see /docs for what there is."
@@ -84,13 +79,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """A client that hung up while it sent its request: nobody reads an answer, metrics count it as nginx does."""
+    """Count a client that hung up while it sent its request. Nobody reads this answer."""
     assert isinstance(error, ClientDisconnect)
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def on_unexpected_error(request: Request, error: Exception) -> Response:
-    """A defect. The server logs it with its traceback; the client learns only that there was one."""
+    """Answer a defect. The server logs it with its traceback; the client learns only that there was one."""
     return problem_response(error, store=request.path_params.get("store"))
 
 
@@ -107,7 +102,7 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
 
 
 def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
-    note_reason(reason)
+    observed().reason = reason
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
     body["detail"] = without_paths(detail)
     body |= {name: _shown(value) for name, value in where.items() if value is not None}
@@ -118,8 +113,7 @@ def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -
 
 
 def _shown(value: Any) -> Any:
-    """A further member: a list of texts is of messages, and in what clients have named no name is longer than one that
-    there can be."""
+    """Return a further member. A list of texts has messages. Names from clients are cut to a name's limit."""
     match value:
         case list():
             return [without_paths(each) for each in value]

@@ -25,9 +25,11 @@ _NUMBERS = itertools.count(1)
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The id that the client sent (`x-request-id`, else the trace id of `traceparent`), or a new one. `headers` have
-    names in lower case. An id with other characters than letters, digits and ``._:/+=@~-``, or over 128 of them, is
-    replaced."""
+    """Return the id that the client sent (`x-request-id`, else the trace id of `traceparent`), or a new one.
+
+    `headers` have names in lower case. An id is replaced if it has over 128 characters, or others than letters, digits
+    and ``._:/+=@~-``.
+    """
     trace = None
     for name, value in headers:
         if name == HEADER and _TAKEN.fullmatch(value):
@@ -38,19 +40,19 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 class AskedBy(NamedTuple):
-    """Another node that asks for a client. `request_id` is empty if that node has not told one."""
+    """Another node that asks for a client. `request_id` is empty if that node has not sent one."""
 
     node: str
     request_id: str
 
 
 def passed_on(number: str | None) -> dict[str, str]:
-    """The member of a message to another node that has the id of the client's request; empty without one."""
+    """Return the member of a message to another node with the id of the client's request; empty without one."""
     return {} if number is None else {_MEMBER: number}
 
 
 def asked_by(node: str, message: Mapping[str, object]) -> AskedBy:
-    """Reads what `passed_on` wrote. Another text than an id can be counts as none."""
+    """Read what `passed_on` wrote. A text that cannot be an id counts as none."""
     number = message.get(_MEMBER)
     is_one = isinstance(number, str) and _TAKEN.fullmatch(number.encode(errors="replace"))
     return AskedBy(node, str(number) if is_one else "")

@@ -1,4 +1,4 @@
-"""What is said of bytes that are no request this server can read: in plain words where the cause is a usual one."""
+"""Messages about bytes that are not a readable request, in plain words for the usual causes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = {
 
 
 class UnreadableRequestError(Exception):
-    """A request that is not read any further; str() says why, and what to do."""
+    """A request that is not read any further. str() says why, and what to do."""
 
     def __init__(self, detail: str, status: int = HTTPStatus.UNPROCESSABLE_ENTITY) -> None:
         super().__init__(detail)
@@ -42,7 +42,6 @@ class UnreadableRequestError(Exception):
 
 
 def headers_too_large() -> UnreadableRequestError:
-    """There are too many headers, or too long ones."""
     return UnreadableRequestError(
         f"A request has at most {MAX_HEADERS} headers, of {MAX_HEADER_BYTES} bytes (64 KiB) in all: send fewer, or "
         "shorter ones.",
@@ -51,37 +50,36 @@ def headers_too_large() -> UnreadableRequestError:
 
 
 def hash_in_url() -> UnreadableRequestError:
-    """A fragment, which no client may send: parsers disagree on where the path ends. Source: RFC 9112, 3.2.1."""
+    """Refuse a fragment, which no client may send: parsers disagree on where the path ends. Source: RFC 9112, 3.2.1."""
     return UnreadableRequestError("The URL has a raw #, which belongs to no request: write # as %23, or leave it out.")
 
 
 def wrong_hosts(count: int) -> UnreadableRequestError:
-    """`Host` is there so often. Source: RFC 9112, 3.2."""
+    """Refuse so many `Host` headers. Source: RFC 9112, 3.2."""
     return UnreadableRequestError(
         f"A request has one Host header, and this one has {count or 'none'}: send one.", HTTPStatus.BAD_REQUEST
     )
 
 
 def wrong_coding() -> UnreadableRequestError:
-    """A body in a transfer coding that is not known here, or that may be framed in two ways. Source: RFC 9112, 6.1."""
+    """Refuse a body in an unknown transfer coding, or with two framings. Source: RFC 9112, 6.1."""
     return UnreadableRequestError(_CODING, HTTPStatus.BAD_REQUEST)
 
 
 def wrong_version() -> UnreadableRequestError:
-    """An HTTP that is not spoken here."""
     return UnreadableRequestError(_VERSION)
 
 
 def upgrade_with_body() -> UnreadableRequestError:
-    """The parser takes what is behind the headers for the other protocol: the body would be lost."""
+    """Refuse Upgrade with a body. The parser takes the body for the other protocol, so it would be lost."""
     return UnreadableRequestError(
         "A request that asks for another protocol (Upgrade) has no body here: leave out Upgrade (curl --http1.1)."
     )
 
 
 def in_plain_words(error: BaseException | None, arrived: bytes) -> str:
-    """What is wrong with a message that began with `arrived`, as far as that is known, and failed with this error of
-    the parser, or of a URL that was taken apart. Nothing of the request is in it."""
+    """Say what is wrong with a message that began with `arrived` and failed with this error of the parser or of the
+    URL. Nothing of the request is in it."""
     if arrived.startswith(_TLS):
         return "This port speaks no TLS: use http://, or set server.tls.certificate.file at the server."
     if arrived.startswith(_HTTP_2):

@@ -1,6 +1,6 @@
-"""What a request has written, name by name: in its query string, where a value is text, and in a JSON body.
+"""Parse what a request has written, name by name: a query string, where a value is text, and a JSON body.
 
-Whatever cannot be read raises `InvalidArgumentError`; `arguments` says what the values are.
+An unreadable request raises `InvalidArgumentError`. `arguments` reads the values.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ class Argument:
     """Of a member of a body its JSON text, where that was asked for."""
 
     def shown(self) -> str:
-        """The value for a message."""
         return shown(self.value) if self.textual else json_text(self.value)
 
     def items(self) -> list[Argument]:
-        """The items of an array in a body."""
         if self.written is None:
             return [Argument(item, textual=False) for item in self.value]
         texts = _array_items(self.written)
@@ -45,7 +43,7 @@ class Argument:
 
 
 def json_text(value: Any, limit: int = 60) -> str:
-    """A value of a body as JSON, cut short for a message."""
+    """Return a value of a body as JSON, cut short for a message."""
     text = ""
     for piece in _ENCODER.iterencode(value[: limit + 1] if isinstance(value, str) else value):
         text += piece
@@ -55,21 +53,20 @@ def json_text(value: Any, limit: int = 60) -> str:
 
 
 def url_too_long() -> InvalidArgumentError:
-    """What to say to a URL of more than `MAX_URL_BYTES`."""
     return InvalidArgumentError(
         f"The URL is longer than {MAX_URL_BYTES} bytes (64 KiB): send the query as a body (POST …/query)."
     )
 
 
 def refuse_bad_percent(what: str, encoded: bytes) -> None:
-    """Raise for a `%` without two hexadecimal digits, which decoders leave as it is."""
+    """Raise for a `%` without two hexadecimal digits. Decoders leave it unchanged."""
     if (bad := _BAD_PERCENT.search(encoded)) is not None:
         sample = encoded[bad.start() : bad.start() + 3].decode("latin-1")
         raise InvalidArgumentError(f"{what} is not percent-encoded: {sample!r}. Write % itself as %25.")
 
 
 def from_query_string(query_string: bytes) -> dict[str, Argument]:
-    """The parameters of a URL. Only `partition` may be repeated."""
+    """Return the parameters of a URL. Only `partition` may be repeated."""
     refuse_bad_percent("The query string", query_string)
     try:
         pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
@@ -89,7 +86,7 @@ def from_query_string(query_string: bytes) -> dict[str, Argument]:
 
 
 def from_body(body: bytes, *, keep_text: bool = False) -> dict[str, Argument]:
-    """The members of a JSON object, with the text of each if it is to be kept."""
+    """Return the members of a JSON object, each with its text if `keep_text`."""
     value = parsed_json("The body", body)
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"The body is a JSON object, not {json_text(value)}.")
@@ -107,7 +104,7 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def _object_members(text: str) -> dict[str, str]:
-    """Name → JSON text of each member of an object that is known to be sound."""
+    """Return the JSON text of each member of a valid object."""
     members = {}
     at = _skip(text, _skip(text, 0) + 1)
     while text[at] != "}":
@@ -120,7 +117,7 @@ def _object_members(text: str) -> dict[str, str]:
 
 
 def _array_items(text: str) -> list[str]:
-    """The JSON text of each item of an array that is known to be sound."""
+    """Return the JSON text of each item of a valid array."""
     items = []
     at = _skip(text, 1)
     while text[at] != "]":
@@ -131,22 +128,22 @@ def _array_items(text: str) -> list[str]:
 
 
 def _next_item(text: str, end: int) -> int:
-    """Where the next item begins, or the closing bracket is, behind an item that ended here."""
+    """Return where the next item or the closing bracket begins, after an item that ended here."""
     at = _skip(text, end)
     return _skip(text, at + 1) if text[at] == "," else at
 
 
 def _skip(text: str, at: int) -> int:
-    """Where the white space that may be here has ended."""
     found = _SPACE.match(text, at)
     assert found is not None, "it matches nothing, too"
     return found.end()
 
 
 def parsed_json(what: str, text: str | bytes) -> Any:
-    """A JSON text's value; `what` names it in messages. Raises `InvalidArgumentError`.
+    """Return a JSON text's value. `what` names it in messages. Raises `InvalidArgumentError`.
 
-    Read twice: orjson is strict, the standard library exact, and notices a name that stands twice."""
+    It is read twice: orjson is strict; the standard library is exact and notices a repeated name.
+    """
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     try:
         orjson.loads(data)

@@ -1,9 +1,9 @@
-"""`CopyReceiver`: fetches the stores that workers of this node want to have from another one (`worker/copied_tasks`).
+"""`CopyReceiver`: fetches the stores that workers of this node want from another one (`worker/copied_tasks`).
 
-One task at a time, from the node that owns it, or else from one that follows it; who waits for another one hears
-meanwhile that its turn comes. What has arrived is kept when a node or this process dies, and gone on with
-(`stateline_store.snapshots.store_copies`). What is there is looked through, and the worker is told; where it cannot be
-had within `_PATIENCE_S` of the last byte it is told that, and reads the changelogs.
+It fetches one task at a time, from the owner of the task, or else from a node that follows it. Workers that wait for
+another task hear meanwhile that their turn comes. Received bytes survive the death of a node or of this process
+(`stateline_store.snapshots.store_copies`). A complete copy is checked before the worker is told. If nothing arrives for
+`_PATIENCE_S`, the worker is told that, and reads the changelogs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _NotSentError(Exception):
-    """The other node is gone, or does not send it; str() says why. `for_good`: asking again is of no use."""
+    """The other node is gone or refuses; str() says why. `for_good`: retrying is useless."""
 
     def __init__(self, why: str, *, for_good: bool = False) -> None:
         super().__init__(why)
@@ -47,7 +47,7 @@ class _NotSentError(Exception):
 
 
 class CopyReceiver:
-    """Of the one server process of a node that does this; for the event loop's thread."""
+    """For the one server process of a node that does this, and its event loop's thread."""
 
     def __init__(self, config: Config, topology: Topology, workers: Workers, nodes: Nodes) -> None:
         self._topology, self._workers, self._nodes = topology, workers, nodes
@@ -58,7 +58,6 @@ class CopyReceiver:
         self._sweeps_s = 0.0
 
     async def keep(self) -> None:
-        """Fetch what is wanted, until cancelled."""
         while True:
             try:
                 await self._look()
@@ -82,7 +81,7 @@ class CopyReceiver:
         return found is not None and found[0] is worker
 
     async def _serve(self, task_id: str, worker: WorkerConnection, stores: Sequence[str]) -> None:
-        """Fetch it, as long as this worker wants it, and tell all who wait now and then."""
+        """Fetch this task while this worker wants it, and tell all waiting workers now and then."""
         fetching = asyncio.create_task(self._fetched(task_id, stores))
         try:
             while not fetching.done() and self._wants(worker, task_id):
@@ -99,13 +98,13 @@ class CopyReceiver:
         self._ended[task_id] = worker
 
     def _say_it_goes_on(self) -> None:
-        """To those whose turn comes, too: unless they hear of it they read the changelogs alone."""
+        """Tell the workers that still wait, too. Without a sign they read the changelogs."""
         for task_id, (worker, _) in self._workers.wanted_copies().items():
             if self._ended.get(task_id) is not worker:
                 worker.say_copying(task_id)
 
     async def _fetched(self, task_id: str, stores: Sequence[str]) -> str:
-        """Empty when all of it is there and whole; else why it is not."""
+        """Return why the copy is not complete; empty if it is."""
         if self._is_off:
             return "node.copy.max.bytes.per.second = 0"
         arriving = CopyDirectory(self._application, task_id)
@@ -137,14 +136,14 @@ class CopyReceiver:
             await asyncio.sleep(_AGAIN_S)
 
     def _holders(self, task_id: str, stores: Sequence[str]) -> list[str]:
-        """The nodes that have a whole copy of this task, its owner first, and a worker in the group: what is fetched
-        may become the owner's."""
+        """Return the nodes with a whole copy of this task, its owner first, and with a worker in the group: a fetched
+        copy may become the owner's."""
         links = self._nodes.holders(task_id, stores[0], TaskId.parse(task_id).partition)
         whole = [link.hello.node for link in links if link.map.tasks[task_id].role != "restoring"]
         return list(filter(self._nodes.has_worker, whole))
 
     async def _fetch(self, task_id: str, stores: Sequence[str], arriving: CopyDirectory, node: str) -> None:
-        """All of it, from this node. Raises `_NotSentError`, and `StatelineError` when it cannot be used here."""
+        """Fetch all files from this node. Raises `_NotSentError`, and `StatelineError` if they cannot be used here."""
         began_s = time.monotonic()
         link, writer = self._nodes.link(node), None
         if link is not None and link.hello.topology != self._nodes.own.topology:
@@ -195,7 +194,7 @@ class CopyReceiver:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """One file. What of it was here and is not as it is there is fetched again."""
+        """Fetch one file. If the bytes that were here before differ from the other node's, fetch it again."""
         for is_last in (False, True):
             file = await asyncio.to_thread(ArrivingFile, arriving.path / name, size)
             with file:
@@ -221,7 +220,7 @@ class CopyReceiver:
 
 
 def _answered(message: dict[str, Any], member: str) -> Any:
-    """What was asked for. Raises `_NotSentError` when it was refused."""
+    """Return this member. Raises `_NotSentError` if the request was refused."""
     if member in message:
         return message[member]
     why = message.get("refused", "its answer is not understood")

@@ -1,9 +1,9 @@
-"""`CopySender`: sends the files of a task's stores to a node that has dialed for them.
+"""`CopySender`: sends the files of a task's stores to a node that dialed for them.
 
-A worker links the files of one commit into a snapshot that is never finished (`worker/snapshots`), which costs it
-milliseconds; from there they are read, as fast as ``node.copy.max.bytes.per.second`` allows. The snapshot goes when the
-connection ends, and when this process does: then it is rubbish for whoever sweeps next. It counts as one of
-``server.snapshots.max``, and what it keeps in ``server.snapshots.max.bytes``.
+A worker links the files of one commit into a snapshot that is never finished (`worker/snapshots`), which takes it
+milliseconds. They are read from there, as fast as ``node.copy.max.bytes.per.second`` allows. The snapshot goes when the
+connection ends. If this process dies, the next sweep deletes it. It counts in ``server.snapshots.max``, and its bytes
+in ``server.snapshots.max.bytes``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ _log = seldom(__name__)
 
 
 class Throttle:
-    """Limits the bytes per second of all that share it, for the event loop's thread. -1 is no limit."""
+    """Limits the bytes per second of all that share it. For the event loop's thread. -1 is no limit."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._free_s = 0.0  # when what was taken so far is paid for, by the loop's clock
 
     async def take(self, size: int) -> None:
-        """Return when so many bytes may go out."""
         if self._per_second < 0:
             return
         now_s = asyncio.get_running_loop().time()
@@ -55,7 +54,7 @@ class Throttle:
 
 
 class CopySender:
-    """Of one server process, which has its share of the limit; for the event loop's thread."""
+    """One per server process, which has its share of the limit. For the event loop's thread."""
 
     def __init__(self, config: Config, topology: Topology, workers: Workers, nodes: Nodes) -> None:
         self._topology, self._workers, self._nodes = topology, workers, nodes
@@ -67,7 +66,7 @@ class CopySender:
         self._limits = config.server_snapshots_max, config.server_snapshots_max_bytes
 
     async def send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
-        """What this node, which has greeted, asks for, until it hangs up or has been silent for long."""
+        """Answer what this node asks for, until it hangs up or is silent for too long."""
         try:
             asked = await heard(reader)
             if why := self._refusal(hello):
@@ -90,7 +89,7 @@ class CopySender:
             say(writer, {"refused": without_paths(why), "for_good": False})
 
     def _refusal(self, hello: Hello) -> str:
-        """Why this node is sent nothing, whatever it asks for; empty when it is."""
+        """Return why this node gets nothing, whatever it asks for; empty if it does."""
         if hello.topology != self._topology.digest():
             return "it runs another topology"
         return "node.copy.max.bytes.per.second = 0 there" if self._limit == 0 else ""

@@ -23,13 +23,12 @@ SILENT_S = 15.0
 
 
 def say(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
-    """One frame."""
     writer.write(frame(message))
 
 
 async def heard(reader: asyncio.StreamReader, silent_s: float = SILENT_S) -> dict[str, Any]:
-    """The next frame. Raises `OSError` or `IncompleteReadError` when the other end is gone, or says nothing for so
-    long, `InvalidArgumentError` when it says something else."""
+    """Return the next frame. Raises `OSError` or `IncompleteReadError` if the other end is gone or silent for so long,
+    `InvalidArgumentError` for anything else than a frame."""
     async with asyncio.timeout(silent_s):
         size = frame_size(await reader.readexactly(LENGTH.size))
         return decode_message(await reader.readexactly(size))

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stateline.config.settings import Config
 from stateline.server.contract.console_paths import is_of_console
-from stateline.server.contract.observation import note_token
+from stateline.server.contract.observation import observed
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.problems import CHALLENGE, problem_response
 from stateline.server.guard.caller import CALLER, caller_named, forbidden
@@ -65,8 +65,8 @@ def install_guard(
     """Put the guard in front of `api`, if the settings need one. Without `tokens`, refuse web pages of other sites.
 
     Returns a function that guards a GET before the application sees it. It takes the scope and the store's name. It
-    returns the name of the token, which is empty without tokens, or raises what refuses the request. Returns None if
-    no request may be answered there.
+    returns the token's name, which is empty without tokens, or raises what refuses the request. Returns None if no
+    request may be answered there.
     """
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits, of_node=of_node)
@@ -116,7 +116,7 @@ def _of_this_site(sites: Sites, scope: Scope, store: str) -> str:
 
 
 def guarded(operations: Iterable[Operation], config: Config) -> tuple[Operation, ...]:
-    """The operations with the answers that the guard may give instead of theirs."""
+    """Return the operations with the answers that the guard may give instead of theirs."""
     return tuple(replace(o, problems=tuple(sorted({*o.problems, *_refusals(o.path, config)}))) for o in operations)
 
 
@@ -132,8 +132,8 @@ def _refusals(path: str, config: Config) -> set[int]:
 
 
 class AccessMiddleware:
-    """Lets a request pass, or answers it. `tokens` of None lets everybody in, up to the limits. `of_node` is what
-    other processes of this node have proofs for."""
+    """Lets a request pass, or answers it. Without `tokens` everybody may ask, up to the limits. `of_node` checks proofs
+    of other processes of this node."""
 
     def __init__(
         self, app: ASGIApp, tokens: Tokens | None, limits: Limits, of_node: ProvenConnection | None = None
@@ -141,7 +141,7 @@ class AccessMiddleware:
         self._app, self._tokens, self._limits, self._of_node = app, tokens, limits, of_node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. What is not HTTP is closed: nothing here speaks WebSocket, and what once does has no guard yet."""
+        """Close everything that is not HTTP, because it has no guard."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -165,14 +165,14 @@ class AccessMiddleware:
             await self._watched(self._tokens, holder, scope, receive, send)
 
     def _admitted(self, scope: Scope) -> Token | None:
-        """Whose token was sent; None where none is needed. Raises what refuses the request."""
+        """Return the token's holder; None if no token is needed. Raises what refuses the request."""
         path = _route_path(scope)
         holder, refused = None, None
         if self._tokens is not None:
             try:
                 credential = self._credential(scope)
                 holder = self._tokens.holder(credential)
-                note_token(holder.name)
+                observed().token = holder.name
                 note_shown(Shown(holder.digest, credential if isinstance(credential, str) else None))
             except UnauthenticatedError as error:
                 refused = error
@@ -188,7 +188,7 @@ class AccessMiddleware:
         return holder
 
     def _credential(self, scope: Scope) -> Credential:
-        """What was shown: a token by a client, a proof by another node or another process of this one."""
+        """Return a client's token, or the proof of another node or of another process of this one."""
         if (proof := scope.get(PROOF)) is not None:
             return cast(Proof, proof)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -228,15 +228,14 @@ class AccessMiddleware:
 
 
 def is_open(path: str) -> bool:
-    """Whether this path needs no token."""
     return path in _PROBES or is_of_console(path)
 
 
 def stores_of(path: str, raw_path: bytes) -> tuple[str, ...]:
-    """The stores that a handler may take this path to name; none for a path that names none.
+    """Return the stores that a handler may read from this path.
 
-    Some handlers read the decoded path and some the encoded one, where a `%2F` is no slash: who asks has to have a
-    right to both.
+    Some handlers read the decoded path and some the encoded one, where a `%2F` is no slash. The caller needs a right to
+    both.
     """
     segments, raw_segments = path.split("/"), raw_path.split(b"/")
     match segments:
@@ -251,7 +250,7 @@ def stores_of(path: str, raw_path: bytes) -> tuple[str, ...]:
 
 
 def _route_path(scope: Scope) -> str:
-    """The path as routes see it: without that of an application that this one is mounted in."""
+    """Return the path as routes see it: without the path that this application is mounted at."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

@@ -1,4 +1,4 @@
-"""Who asks, and what that may read: asked by handlers, once the guard has let the request in (`access`)."""
+"""The caller of a request and its rights. Handlers ask once the guard has let the request in (`access`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
+from stateline.model.pipeline import Pipeline
+from stateline.model.topology import Subtopology
 from stateline.serde.plain import shown
 from stateline.server.guard.tokens import Token
 from stateline_store import ForbiddenError
@@ -19,51 +21,52 @@ _MAX_ADDRESS = 64
 
 
 def may_read(request: Request, store: str) -> bool:
-    """Whether who asks may read this store: what listings leave out."""
+    """Return whether the caller may read this store."""
     caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
     return caller is not None and caller.may_read(store)
 
 
 def is_known(request: Request) -> bool:
-    """Whether who asks has a token, where there are tokens."""
+    """Return whether the caller has a token, if there are tokens."""
     return request.scope.get(CALLER, _EVERYBODY) is not None
 
 
 def reads_all(request: Request) -> bool:
-    """Whether who asks may read every store, those to come included."""
+    """Return whether the caller may read every store, future ones included."""
     caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
     return caller is not None and caller.stores is None
 
 
 def name_of(request: Request) -> str | None:
-    """Whose token was sent; None where there are no tokens."""
+    """Return the name of the caller's token; None without tokens."""
     caller: Token | None = request.scope.get(CALLER)
     return None if caller is None else caller.name
 
 
 def caller_of(request: Request) -> str:
-    """Who asks, for what is counted by caller: a token by its name, without one the address (`client_of`)."""
+    """Return whom limits count this request for: the token by its name, or the address (`client_of`)."""
     return caller_named(request.scope.get(CALLER), request.scope["client"])
 
 
 def caller_named(holder: Token | None, client: tuple[str, int] | None) -> str:
-    """As `caller_of`, of the holder of a token, if there is one, and a connection's address and port."""
+    """Return the same for a token's holder, if there is one, and a connection's address and port."""
     if holder is not None:
         return f"token {holder.name}"
     return "" if client is None else client_of(client[0])  # None: another process of this server
 
 
 def require_owner(request: Request, owner: str | None) -> None:
-    """Raise `ForbiddenError` unless who asks has made what belongs to the token of this name (None: of nobody), or is
-    an admin. Where there are no tokens everybody is."""
+    """Raise `ForbiddenError` unless the caller's token has this name or is an admin's. None is nobody's name. Without
+    tokens, everybody may."""
     caller: Token | None = request.scope.get(CALLER, _EVERYBODY)
     if caller is None or (caller.role != "admin" and (owner is None or caller.name != owner)):
         raise ForbiddenError("Another token has made this: it can be changed with that one, or with an admin's.")
 
 
 def require_read(request: Request, stores: Iterable[str]) -> None:
-    """Raise `ForbiddenError` unless who asks may read all of these stores: for a handler whose path does not name
-    them. Call it before saying whether they exist.
+    """Raise `ForbiddenError` unless the caller may read all of these stores.
+
+    For handlers whose path does not name them. Call it before saying whether they exist.
     """
     for store in stores:
         if not may_read(request, store):
@@ -71,7 +74,7 @@ def require_read(request: Request, stores: Iterable[str]) -> None:
 
 
 def require_everything(request: Request, what: str) -> None:
-    """Raise `ForbiddenError` unless who asks may read every store, those to come included; `what` begins the message
+    """Raise `ForbiddenError` unless the caller may read every store, future ones included. `what` begins the message
     with its subject and verb."""
     if not reads_all(request):
         raise ForbiddenError(
@@ -80,7 +83,7 @@ def require_everything(request: Request, what: str) -> None:
 
 
 def client_of(address: str) -> str:
-    """What requests without a token are counted by: the address, of IPv6 the network it is in."""
+    """Return the address that requests without a token are counted by; for IPv6 its network."""
     host = address[:_MAX_ADDRESS]
     if ":" not in host:
         return host
@@ -91,5 +94,15 @@ def client_of(address: str) -> str:
 
 
 def forbidden(store: str) -> ForbiddenError:
-    """What refuses a token that may not read this store."""
     return ForbiddenError(f"The token may not read the store {shown(store)}: ask the operator for one that may.")
+
+
+def concerns(subtopology: Subtopology, request: Request) -> bool:
+    """Return whether the caller may know of this subtopology: it may read one of its stores, or everything."""
+    return reads_all(request) or any(may_read(request, store.name) for store in subtopology.stores)
+
+
+def feeds(pipeline: Pipeline, subtopologies: Iterable[Subtopology], request: Request) -> bool:
+    """Return whether the caller may know of this pipeline. `subtopologies` are those that it may know of."""
+    sources = {topic.name for subtopology in subtopologies for topic in subtopology.sources}
+    return reads_all(request) or any(t.name in sources for t in (pipeline.writes, *pipeline.branches))

@@ -32,8 +32,7 @@ _SHOWN = (
 
 
 class CorsMiddleware:
-    """In front of every guard. `admit` counts what a browser asks first, which no guard sees; it returns the answer to
-    one that asks too often."""
+    """In front of every guard. `admit` counts preflights, which no guard sees, and answers one too many."""
 
     def __init__(self, app: ASGIApp, origins: frozenset[bytes], admit: Callable[[Scope], ASGIApp | None]) -> None:
         self._app, self._origins, self._admit = app, origins, admit
@@ -47,7 +46,6 @@ class CorsMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
         if scope["type"] != "http" or origin_of(scope) not in self._origins:
             await self._app(scope, receive, send)
         elif _asks_first(scope) and (refusal := self._admit(scope)) is not None:
@@ -61,7 +59,7 @@ def _asks_first(scope: Scope) -> bool:
 
 
 async def _send_once(send: Send, message: Message) -> None:
-    """Without the `Vary: Origin` that Starlette adds: every answer has one (`answer_headers`)."""
+    """Send without Starlette's `Vary: Origin`, because every answer has one (`answer_headers`)."""
     if message["type"] == "http.response.start":
         headers = MutableHeaders(scope=message)
         given = [name.strip() for line in headers.getlist("vary") for name in line.split(",")]
@@ -72,12 +70,12 @@ async def _send_once(send: Send, message: Message) -> None:
 
 
 def cors_origins(config: Config) -> frozenset[bytes]:
-    """The origins that are let in, as browsers write them."""
+    """Return the allowed origins, as browsers write them."""
     named = config.server_cors_origins or ""
     return frozenset(each.strip().lower().encode() for each in named.split(",")) - {b""}
 
 
 def origin_of(scope: Scope) -> bytes | None:
-    """The origin of the page that sent this; None where none is told, or more than one."""
+    """Return the origin of the page that sent this; None without one, or with more than one."""
     found = [value for name, value in scope["headers"] if name == b"origin"]
     return found[0] if len(found) == 1 else None

@@ -1,8 +1,7 @@
-"""Limits of one server process: requests per second, scans at once, and the time that a query may work.
+"""Limits of one server process: requests per second, scans at once, and the working time of a query.
 
-Each refuses with `TooManyRequestsError`, which is status 429 with `Retry-After` of a second: no
-rate is below one per second, and of scans nobody knows when one ends. What bounds a single answer stands
-elsewhere: rows by `server.limit.max`, bytes by `stateline.query.values.MAX_RESULT_BYTES`.
+Each refuses with `TooManyRequestsError`: status 429 with a `Retry-After` of one second. Other limits bound a single
+answer: rows by `server.limit.max`, bytes by `stateline.query.values.MAX_RESULT_BYTES`.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ class Limits:
 
     @property
     def scans(self) -> int:
-        """Scans that run now."""
+        """Return how many scans run now."""
         return self._scans.total()
 
     @property
     def limits_rate(self) -> bool:
-        """Whether `admit` can refuse."""
+        """Return whether `admit` can refuse."""
         return self._rate is not None
 
     def admit(self, client: str) -> None:
-        """Count a request of this client. Raises `TooManyRequestsError` when it sends more than server.rate.limit."""
+        """Count a request of this client. Raises `TooManyRequestsError` if it sends more than server.rate.limit."""
         if self._rate is not None:
             self._rate.take(client)
 
     @asynccontextmanager
     async def scan(self, caller: str) -> AsyncIterator[None]:
-        """Run the block as one of server.scans.max, a stream to its end. A block must not wait for a commit.
+        """Run the block as one of server.scans.max, a stream to its end. The block must not wait for a commit.
 
-        Raises `TooManyRequestsError` at once when all places are taken, or all of this caller's share.
+        Raises `TooManyRequestsError` at once if all places are taken, or all of this caller's share.
         """
         if self._scans_max != _UNLIMITED:
             self._check_room(caller)
@@ -77,10 +76,10 @@ class Limits:
 
     @asynccontextmanager
     async def query(self, wait_ms: int = 0) -> AsyncIterator[None]:
-        """Run the block for `wait_ms` and server.query.timeout.ms at most, then raise `TooManyRequestsError`.
+        """Run the block for at most `wait_ms` and server.query.timeout.ms, then raise `TooManyRequestsError`.
 
-        The time is looked at where the block awaits: a single read of RocksDB is not interrupted. A `TimeoutError` of
-        the block's own passes.
+        The time is checked where the block awaits: a single read of RocksDB is not interrupted. The block's own
+        `TimeoutError` passes.
         """
         timeout = asyncio.timeout(self.timeout_s + wait_ms / 1000)
         try:
@@ -103,7 +102,7 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}  # client → (requests left, since when); oldest first
 
     def take(self, client: str) -> None:
-        """Count one request; raises `TooManyRequestsError` when there is none left, and counts nothing then."""
+        """Count one request. Raises `TooManyRequestsError` without counting if the client has none left."""
         now_s = self._now_s()
         left, since_s = self._buckets.pop(client, (float(self._per_s), now_s))
         left = min(self._per_s, left + (now_s - since_s) * self._per_s)

@@ -1,5 +1,6 @@
-"""Who asks, where a node asks another one for it: a proof of the token goes along (`proofs`), and the node that answers
-checks it by its own tokens. So nobody reads of a node what that node would refuse, whichever is asked.
+"""Pass the caller's token on to other nodes: as a proof (`proofs`) that the answering node checks by its own tokens.
+
+So a node never gives through another what it would refuse.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ shown_token: ContextVar[Shown | None] = ContextVar("stateline_shown_token", defa
 
 
 def note_shown(shown: Shown) -> None:
-    """The request that this task answers came with this token; tasks that it starts know as well."""
+    """Note that the request of this task, and of tasks that it starts, came with this token."""
     shown_token.set(shown)  # never reset: the server runs every request in a context of its own
 
 
 def token_to_pass_on() -> Shown | None:
-    """The token that the request of this task came with; None without one, and where this node has no tokens."""
+    """Return the token of this task's request; None without one, and if this node has no tokens."""
     return shown_token.get()
 
 
 def of_node(key: bytes) -> ProvenConnection:
-    """What proofs between the processes of one node are made for; `key` is known to these alone."""
+    """Return the identity for proofs between the processes of one node. `key` is known to them alone."""
     return ProvenConnection(b"processes of one node\0" + key)
 
 
 def token_header(connection: ProvenConnection, asked: bytes) -> dict[str, str]:
-    """The header by which another process of this node knows who asks; `asked` is the path with its query."""
+    """Return the header that tells another process of this node who asks. `asked` is the path with its query."""
     shown = token_to_pass_on()
     if shown is None:
         return {}
@@ -42,8 +43,10 @@ def token_header(connection: ProvenConnection, asked: bytes) -> dict[str, str]:
 
 
 def check_passed_on(tokens: Tokens | None, proof: Proof | None, store: str) -> None:
-    """Whether this node lets the holder of a token that another node passes on read this store; `tokens` are those of
-    this node, None where everybody may. Raises `UnauthenticatedError` or `ForbiddenError`."""
+    """Raise `UnauthenticatedError` or `ForbiddenError` unless the holder of a passed-on token may read this store.
+
+    `tokens` are those of this node, None if everybody may.
+    """
     if tokens is None:
         return
     if proof is None:

@@ -23,14 +23,14 @@ _MOST_KEPT = 1000  # tokens of a connection
 
 
 class Shown(NamedTuple):
-    """The token that a request came with: its hash, and the token itself unless another node has proven it."""
+    """The token of a request: its hash, and its text unless another node has proven it."""
 
     digest: bytes
     token: str | None
 
 
 class Proof(NamedTuple):
-    """What a node has shown, on which connection, and the bytes that it is of."""
+    """A node's proof, its connection, and the bytes that it signs."""
 
     key_id: str
     mac: bytes
@@ -38,12 +38,12 @@ class Proof(NamedTuple):
     asked: bytes
 
     def holds(self, digest: bytes) -> bool:
-        """Whether it was made by somebody who knows the token of this hash, or the hash."""
+        """Return whether its maker knows the token of this hash, or the hash."""
         return hmac.compare_digest(self.connection.mac(digest, self.asked), self.mac)
 
 
 def key_id(digest: bytes) -> str:
-    """By which a token is found that a proof is of."""
+    """Return the id by which a proof's token is found."""
     return blake2b(key=digest, digest_size=_ID_BYTES, person=b"token id").hexdigest()
 
 
@@ -55,11 +55,10 @@ class ProvenConnection:
         self._keys: dict[bytes, tuple[str, bytes]] = {}  # by the token's hash: the key's id, and the connection's key
 
     def prove(self, digest: bytes, asked: bytes) -> str:
-        """A proof of the token of this hash."""
         return f"{self._key(digest)[0]}:{self.mac(digest, asked).hex()}"
 
     def read(self, text: str, asked: bytes) -> Proof:
-        """The proof that this text is. Raises `UnauthenticatedError` for another text."""
+        """Return the proof in this text. Raises `UnauthenticatedError` for another text."""
         name, _, mac = text.partition(":")
         try:
             return Proof(name, bytes.fromhex(mac), self, asked)
@@ -67,7 +66,6 @@ class ProvenConnection:
             raise UnauthenticatedError("The node that was asked has passed on no proof of a token.") from error
 
     def mac(self, digest: bytes, asked: bytes) -> bytes:
-        """Of what is asked."""
         return blake2b(asked, key=self._key(digest)[1], digest_size=_MAC_BYTES, person=b"asked").digest()
 
     def _key(self, digest: bytes) -> tuple[str, bytes]:

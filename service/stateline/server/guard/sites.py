@@ -47,7 +47,7 @@ class Sites:
         self._let_in = cors_origins(config)
 
     def check(self, scope: Scope) -> None:
-        """Raise `ForbiddenError` when a page of another site has sent this request, as far as can be told."""
+        """Raise `ForbiddenError` if a page of another site has sent this request, as far as can be told."""
         if not self._any_name and scope["client"] is not None:  # None: another process of this server asks
             self._check_host(scope)
         _check_origin(scope, self._let_in)
@@ -77,8 +77,6 @@ class Sites:
 
 
 class SitesMiddleware:
-    """Lets a request pass, or refuses it."""
-
     def __init__(self, app: ASGIApp, sites: Sites) -> None:
         self._app, self._sites = app, sites
 
@@ -117,7 +115,7 @@ def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
 
 
 def _leads_to_a_page(scope: Scope, said: Mapping[bytes, bytes]) -> bool:
-    """Whether a window shows what is answered, and no page has any of it."""
+    """Return whether a window shows the answer, and no page can read it."""
     is_link = said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
     path = scope["raw_path"].decode("latin-1")
     return is_link and scope["method"] == "GET" and (path in _DOCS or is_console_page(path))

@@ -1,6 +1,6 @@
-"""What is wrong with a tokens file, in plain words: the place, the kind of what stands there, and what should.
+"""Say what is wrong with a tokens file: the place, the kind of the value there, and the right kind.
 
-Never what stands there: it may be a token, or the hash of one, in the wrong place.
+A message never shows a value. It may be a token, or the hash of one, in the wrong place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_NAME = 30
 
 
 def described_error(error: ValidationError) -> str:
-    """The first thing that is wrong, as the end of a sentence; nothing of the file's values is in it."""
+    """Return the first fault, as the end of a sentence, without values of the file."""
     found = _deepest(error.errors(include_url=False))
     place, field = _place(found["loc"])
     match found["type"]:
@@ -45,13 +45,13 @@ def described_error(error: ValidationError) -> str:
 
 
 def _deepest(errors: Sequence[ErrorDetails]) -> ErrorDetails:
-    """The first error; of a choice, where each of its kinds has an error, the one that has looked furthest."""
+    """Return the first error; of a choice, where each kind has an error, the one that got furthest."""
     first = errors[0]["loc"][:3]  # tokens, number, field
     return max((error for error in errors if error["loc"][:3] == first), key=lambda error: len(error["loc"]))
 
 
 def _place(location: Sequence[str | int]) -> tuple[str, str]:
-    """Where that is in the file, and the field that it belongs to; pydantic has the kinds of a choice between them."""
+    """Return the error's place in the file, and its field. pydantic puts the kinds of a choice between them."""
     parts = [part for part in location if isinstance(part, int) or part in _SHOULD_BE]
     fields = [part for part in parts if isinstance(part, str)]
     return ".".join(map(str, parts)), fields[-1] if fields else ""

@@ -83,7 +83,7 @@ class TokensFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the holder of a token may do. `stores` of None is all; `expires_at_s` is on the clock of `time.time`."""
+    """What the holder of a token may do. `stores` of None is all. `expires_at_s` is Unix time."""
 
     name: str
     digest: bytes
@@ -92,20 +92,19 @@ class Token:
     expires_at_s: float | None
 
     def may_read(self, store: str) -> bool:
-        """Whether the holder may read this store, which need not exist."""
         return self.stores is None or store in self.stores
 
 
 class Tokens:
     """The tokens of a file, read again when it has changed: with the next request, without a restart.
 
-    For the event loop's thread: `holder` asks the file system for the file's times, a microsecond on a local disk.
-    A file that is gone or cannot be read leaves the last tokens valid and is logged once, because whoever edits it
-    must not lock everybody out.
+    For the event loop's thread: `holder` asks the file system for the file's times, a microsecond on a local disk. If
+    the file is gone or unreadable, the last tokens stay valid and one line is logged: an editor must not lock everybody
+    out.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
-        """Raises `ConfigurationError` when the file cannot be read now."""
+        """Raises `ConfigurationError` if the file cannot be read now."""
         self._path, self._now_s = path, now_s
         # Before the file is read: what is written meanwhile is read again.
         self._seen = _signature(path)
@@ -113,7 +112,7 @@ class Tokens:
         self._by_key_id: tuple[tuple[Token, ...], dict[str, Token]] = (), {}
 
     def holder(self, credential: Credential) -> Token:
-        """Whose token this is, or is proven. Raises `UnauthenticatedError` when it is nobody's, or has expired.
+        """Return whose token this is, or is proven. Raises `UnauthenticatedError` for an unknown or expired one.
 
         Every known hash is compared, each in constant time, so the time taken tells nothing about a token.
         """
@@ -139,7 +138,7 @@ class Tokens:
         return found if found is not None and proof.holds(found.digest) else None
 
     def is_valid(self, token: Token) -> bool:
-        """Whether this token is still in the file, unchanged, and has not expired."""
+        """Return whether this token is still in the file, unchanged, and has not expired."""
         return token in self._current() and not self._has_expired(token)
 
     def _has_expired(self, token: Token) -> bool:
@@ -160,7 +159,7 @@ class Tokens:
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of a request. Raises `UnauthenticatedError` when there is none, or more than one."""
+    """Return the token of a request. Raises `UnauthenticatedError` for none, or more than one."""
     given = [value for name, value in headers if name == b"authorization"]
     if not given:
         raise UnauthenticatedError("This needs a token: send it as the header `Authorization: Bearer …`.")
@@ -171,25 +170,25 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def new_token() -> str:
-    """A token that was never given to anybody: 256 random bits as text that a header takes as it is."""
+    """Return a new token: 256 random bits as text that a header accepts."""
     return TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def hash_of(token: str) -> bytes:
-    """SHA-256 of the token's text: 32 bytes."""
+    """Return SHA-256 of the token's text: 32 bytes."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file, expired ones included. Raises what `read_tokens_file` raises."""
+    """Return the tokens of a file, expired ones included. Raises what `read_tokens_file` raises."""
     return tuple(_token(entry) for entry in read_tokens_file(path).tokens)
 
 
 def read_tokens_file(path: Path) -> TokensFile:
-    """The file as it stands.
+    """Return the file's content.
 
-    Raises `ConfigurationError` naming the file when it is not there or not readable, when its group or others may
-    write to it, and when it is not what the module's docstring shows.
+    Raises `ConfigurationError` naming the file if it is missing or unreadable, if its group or others may write to it,
+    and if it does not have the form in the module's docstring.
     """
     try:
         with path.open("rb") as file:
@@ -223,7 +222,7 @@ def _token(entry: TokenEntry) -> Token:
 
 
 def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes with the file: inode, size, times of content and of mode. None when there is none to be had."""
+    """Return what changes with the file: inode, size, times of content and of mode. None if it cannot be read."""
     try:
         found = path.stat()
     except OSError:

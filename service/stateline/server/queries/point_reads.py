@@ -1,11 +1,10 @@
 """`PointReads`: ``GET /v1/stores/{store}/keys/{key}``, answered before any routing.
 
-Most requests are of this kind, and what a framework does between socket and store takes ten times as long as the read.
-So an answer that can be given at once is given here: the store is on disk and read as committed, the key is in its home
-partition, and the bound is met. What a worker here has to answer, uncommitted or in memory, is asked of it. A key that
-another node owns is asked of that one, if its server answers at once, by the client's own URL, and its answer handed on
-as it is. Whatever else a request may be is declined, errors included, and takes the way of all
-others (`routes`), which reads it anew: nothing behaves in a way that it does not there.
+Most requests are of this kind, and a framework takes ten times as long as the read. So this module answers what it can
+at once: a committed read of a store on disk, if the key is in its home partition and the bound is met. It asks a worker
+here for uncommitted rows and stores in memory. It asks the node that owns the key by the client's own URL, if that node
+answers at once, and returns its answer unchanged. It declines everything else, errors included: `routes` then reads the
+request again. So no request behaves differently here.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import orjson
 from starlette.types import Scope
@@ -32,11 +32,14 @@ from stateline.server.contract.written_arguments import MAX_URL_BYTES, from_quer
 from stateline.server.guard.proofs import Proof, Shown
 from stateline.server.guard.tokens import bearer_token, hash_of
 from stateline.server.nodes.link import Link
+from stateline.server.nodes.nodes import Nodes
 from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of
-from stateline.server.routing.cluster_copies import takes_standbys
-from stateline.server.serving import Serving
-from stateline.server.state.partitions import Still
-from stateline.server.state.served_stores import ServedStore
+from stateline.server.routing.cluster_copies import ClusterCopies, takes_standbys
+from stateline.server.routing.for_nodes import AnswersForNodes
+from stateline.server.state.commit_signal import CommitSignal
+from stateline.server.state.partitions import Partitions, Still
+from stateline.server.state.served_stores import ServedStore, ServedStores
+from stateline.server.state.workers import Workers
 from stateline.server.telemetry.measuring import Measuring
 from stateline.server.telemetry.request_counts import Answered
 from stateline_store import KeyQuery, Position, StatelineError
@@ -56,28 +59,38 @@ LATER = b""
 Admit = Callable[[Scope, str], str]
 
 
+@dataclass(eq=False, repr=False)
 class PointReads:
-    """Of one server process; for the event loop's thread. `requests` reads what one demands, as for every
-    query; `admit(scope, store)` who asks, by the name of a token, empty where there are none, or raises;
-    without it `answer` is not to be called."""
+    """One per server process, for the event loop's thread.
 
-    def __init__(self, serving: Serving, requests: RequestReader, measuring: Measuring, admit: Admit | None) -> None:
-        self._stores, self._partitions, self._workers = serving.stores, serving.partitions, serving.workers
-        self._for_nodes, self._commits = serving.for_nodes, serving.commits
-        self._has_tokens = serving.tokens is not None
-        self._requests = requests
-        self._measuring = measuring
-        self._admit = admit
-        self._nodes, self._cluster = serving.nodes, serving.cluster
+    `_admit(scope, store)` returns the name of the client's token, empty if there are no tokens, or raises. `answer`
+    needs it.
+    """
+
+    _stores: ServedStores
+    _partitions: Partitions
+    _workers: Workers
+    _commits: CommitSignal
+    _nodes: Nodes | None
+    _cluster: ClusterCopies | None
+    _for_nodes: AnswersForNodes
+    _requests: RequestReader
+    _measuring: Measuring
+    _admit: Admit | None
+    _has_tokens: bool
+
+    def __post_init__(self) -> None:
         self._remembered: dict[tuple[str, bytes], tuple[ServedStore, ReadRequest | None]] = {}
         # Where a store's partition stood last, and how that is shown.
         self._standings: dict[tuple[str, int], tuple[Position, CopyStatus, str | None, bytes]] = {}
         self._stills: dict[tuple[str, int], tuple[ServedStore, Still, str | None, bytes]] = {}
 
     def answer(self, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
-        """The body of the answer, which is JSON with status 200; None to have the request take the way of all others.
-        `LATER` when a worker or another node is asked: then `later` is called once, with the body or None. Raises
-        nothing that is the client's doing."""
+        """Return the body of the answer, which is JSON with status 200, or None to have `routes` answer.
+
+        Returns `LATER` if a worker or another node is asked: then `later` is called once, with the body or None. Raises
+        nothing for a client's mistake.
+        """
         assert self._admit is not None
         raw: bytes = scope["raw_path"]
         found = _PATH.fullmatch(raw)
@@ -111,7 +124,7 @@ class PointReads:
             return None
 
     def answer_for_node(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
-        """As `answer`, for another node, of a copy here."""
+        """Return the body for another node, from a copy here, or None."""
         began_s = time.perf_counter()
         found = _PATH.fullmatch(raw := path.encode())
         if found is None or len(raw) > _LONGEST:
@@ -133,7 +146,7 @@ class PointReads:
     def _ask_worker(
         self, read: ReadRequest, key: bytes, partition: int, later: Callable[[bytes | None], None]
     ) -> bytes | None:
-        """`LATER` when a worker here is asked; None when none has the partition."""
+        """Return `LATER` if a worker here is asked; None if none has the partition."""
         store = read.store
         worker = self._workers.live_owner(store.placement.task_id(partition))
         if worker is None:
@@ -152,7 +165,7 @@ class PointReads:
         return LATER
 
     def _ask_node(self, owner: Link, scope: Scope, later: Callable[[bytes | None], None]) -> bytes | None:
-        """`LATER` when this node is asked; None when it has the store as something else."""
+        """Return `LATER` if this node is asked; None if it declares the store differently."""
         if not owner.declares_the_same:
             return None
         path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
@@ -191,7 +204,7 @@ class PointReads:
         return _body(read, key, value, standing)
 
     def _standing(self, store: str, partition: int, answer: PartitionAnswer) -> bytes:
-        """As `_standing_text`, written once per commit and staged record."""
+        """Return `_standing_text`, made once per commit and staged record."""
         known = self._standings.get((store, partition))
         if known is not None and known[0] is answer.position and known[1] == answer.copy and known[2] == answer.node:
             return known[3]
@@ -200,7 +213,7 @@ class PointReads:
         return text
 
     def _request(self, name: str, query_string: bytes) -> ReadRequest | None:
-        """What is demanded; None when it cannot be answered here. Raises as the reading of parameters does."""
+        """Return the request, or None if it cannot be answered here. Raises like the parameters' parser."""
         if self._commits.closed:
             return None
         store = self._stores.get(name)
@@ -235,7 +248,7 @@ def _is_read_here(read: ReadRequest) -> bool:
 
 
 def _standing_text(partition: int, answer: PartitionAnswer) -> bytes:
-    """Where the partition stands, as JSON without its first brace."""
+    """Return where the partition stands, as JSON without its first brace."""
     return orjson.dumps(standing_members({partition: answer}))[1:]
 
 
@@ -253,6 +266,6 @@ def _answered(read: ReadRequest) -> Answered:
 
 
 def _of_key(store: ServedStore, written: str) -> tuple[bytes, int]:
-    """A key as its store has it, and the partition that it is in. Raises as `read_key`."""
+    """Return a key as its store has it, and its partition. Raises like `read_key`."""
     key = read_key("The key", written, store.definition.key, textual=True)
     return key, home_partition(key, store.placement.partitions)

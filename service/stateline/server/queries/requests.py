@@ -1,6 +1,5 @@
-"""`RequestReader`: what a request demands, whatever its query (`ReadRequest`). And the store's query that it is
-translated onto, which `stateline_store.reads.queries` runs: what a client writes becomes bytes and milliseconds here.
-"""
+"""`RequestReader` reads what all queries have in common. The functions below make the store's query, which
+`stateline_store.reads.queries` runs."""
 
 from __future__ import annotations
 
@@ -15,23 +14,18 @@ from stateline.query.query_kind import QueryKind
 from stateline.query.values import MAX_KEYS_BYTES, ScanQuery, Terms
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.formats import WHOLE, Shape
-from stateline.server.contract.observation import note_level
+from stateline.server.contract.observation import observed
 from stateline.server.contract.parameters import KEY, PARAMETERS, TIME
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import (
-    IsolationLevel,
-    KeysQuery,
-    Order,
-    VersionedKeysQuery,
-)
+from stateline_store import IsolationLevel, KeysQuery, Order, VersionedKeysQuery
 
 _LEVELS = tuple(level.value for level in IsolationLevel)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """One request, read: the store, the terms, and where and for how long to look."""
+    """One request: the store, the terms, and where and for how long to look."""
 
     store: ServedStore
     terms: Terms
@@ -43,7 +37,7 @@ class ReadRequest:
     """Until when, on the loop's clock; None for a single look, and until it begins."""
 
     def from_now(self) -> ReadRequest:
-        """The same, begun: on the event loop's thread."""
+        """Return the request with its deadline. On the event loop's thread."""
         if not self.wait_ms:
             return self
         return replace(self, deadline_s=asyncio.get_running_loop().time() + self.wait_ms / 1000)
@@ -61,10 +55,10 @@ class RequestReader:
         """The most entries that may be asked for at once."""
 
     def read(self, store: ServedStore, arguments: Arguments) -> ReadRequest:
-        """What these parameters demand of this store. Raises as `Arguments` does, and `DoesNotExistError` for a
-        partition that there is not."""
+        """Return what these parameters ask of this store. Raises like `Arguments`, and `DoesNotExistError` for an
+        unknown partition."""
         level = IsolationLevel(arguments.choice("isolation_level", self._default_level.value, _LEVELS))
-        note_level(level.value)
+        observed().level = level.value
         wait_ms = arguments.integer("wait_ms", 0, 0, self._wait_max_ms, "server.wait.max.ms")
         bound = arguments.bound(self._bounds.most_named(store))
         self._bounds.check(store, bound)
@@ -77,7 +71,7 @@ class RequestReader:
         return ReadRequest(store, terms, partitions, wait_ms, arguments.boolean("allow_partial"), Shape.read(arguments))
 
     def limit(self, arguments: Arguments) -> int:
-        """How many entries a page may have."""
+        """Return how many entries a page may have."""
         return arguments.integer("limit", self._limit_default, 1, self.limit_max, "server.limit.max")
 
 
@@ -85,14 +79,13 @@ _ORDERS = {"asc": Order.ASCENDING, "desc": Order.DESCENDING}
 
 
 def columns_of(kind: QueryKind, definition: StoreDefinition) -> tuple[str, ...]:
-    """The columns that the answer to this query may have: its members, or those of its entries."""
+    """Return the columns that the answer to this query may have: its members, or those of its entries."""
     if kind.is_scan:
         return entry_columns(definition)
     return ("found", *entry_columns(definition)) if kind.word in ("key", "keys") else tuple(kind.answer)
 
 
 def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tuple[str, ...]:
-    """The members of an entry."""
     key = ("key",) if with_key else ()
     times = ("start", "end") if definition.plain_kind in ("window", "session") else ()
     ends = ("valid_to",) if definition.kind == "versioned" else ()
@@ -100,7 +93,7 @@ def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tupl
 
 
 def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -> KeysQuery | VersionedKeysQuery:
-    """The query of these keys. With `as_of` it is one that only stores with a history answer."""
+    """Return the query of these keys. With `as_of`, only stores with a history answer it."""
     given = {"keys": keys, "as_of": as_of}
     query = query_of(BY_WORD["keys"], store.name, store.definition.kind, given, most_bytes=MAX_KEYS_BYTES)
     assert isinstance(query, KeysQuery | VersionedKeysQuery)
@@ -110,8 +103,8 @@ def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -
 def scan_query(
     kind: QueryKind, key: bytes | None, store: ServedStore, arguments: Arguments, *, pages: bool
 ) -> ScanQuery:
-    """The query of this kind, with the arguments that it takes; `pages`, or a stream. Raises as `Arguments` and
-    `query_of` do."""
+    """Return the query of this kind with its arguments, for `pages` or a stream. Raises like `Arguments` and
+    `query_of`."""
     usual = kind.usual_order(of_key=key is not None, pages=pages)
     order = _ORDERS.get(arguments.choice("order", "", _ORDERS), usual)
     definition, given = store.definition, dict[str, Any](key=key)

@@ -28,7 +28,7 @@ from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import answer_body, found_members, json_response
 from stateline.server.contract.arguments import Arguments, read_key
 from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON, Shape, wanted_format
-from stateline.server.contract.observation import note_route
+from stateline.server.contract.observation import observed
 from stateline.server.contract.parameters import COMMON
 from stateline.server.contract.problems import failure_response
 from stateline.server.contract.written_arguments import (
@@ -40,31 +40,17 @@ from stateline.server.contract.written_arguments import (
     refuse_bad_percent,
     url_too_long,
 )
-from stateline.server.queries.requests import (
-    ReadRequest,
-    RequestReader,
-    columns_of,
-    keys_query,
-    scan_query,
-)
+from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of, keys_query, scan_query
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows import csv_rows
 from stateline.server.rows.columns import row_columns
-from stateline.server.rows.json_entries import entries_json, in_steps
 from stateline.server.rows.ndjson_rows import json_line
-from stateline.server.rows.streams import headers_of
+from stateline.server.rows.streams import entries_json, headers_of, in_steps
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import while_there
-from stateline_store import (
-    CountQuery,
-    DoesNotExistError,
-    InvalidArgumentError,
-    IsolationLevel,
-    PositionQuery,
-    Query,
-)
+from stateline_store import CountQuery, DoesNotExistError, InvalidArgumentError, IsolationLevel, PositionQuery, Query
 
 _BEFORE_A_KEY = 4  # v1, stores, the store's name, keys
 _OF_A_KEY = {kind.word: kind for kind in KINDS if kind.is_scan and kind.of_key}
@@ -93,7 +79,6 @@ class QueryRoutes:
         }
 
     def routes(self) -> list[BaseRoute]:
-        """Where they are."""
         below = "/v1/stores/{store}"
         return [
             Route(f"{below}/keys/{{key:stateline_key}}", _while_there(self.key)),
@@ -107,7 +92,7 @@ class QueryRoutes:
         store = self._stores.get(_text(segments[2]))
         kind = _OF_A_KEY.get(segments[-1]) if len(segments) > 5 else None
         if kind is not None:
-            note_route(f"/v1/stores/{{store}}/keys/{{key}}/{kind.word}")
+            observed().route = f"/v1/stores/{{store}}/keys/{{key}}/{kind.word}"
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others((*BY_WORD["key"].url_parameters, *COMMON) if kind is None else _allowed(kind))
         written = "/".join(segments[4 : None if kind is None else -1])
@@ -118,7 +103,7 @@ class QueryRoutes:
         return await self._scan_answer(request, store, arguments, kind, key)()
 
     async def below_store(self, kind: QueryKind, request: Request) -> Response:
-        """GET …/range, /windows, /sessions, /count, /position: a query that is of no key."""
+        """GET …/range, /windows, /sessions, /count, /position: a query without a key in its path."""
         store = self._stores.get(_text(raw_segments(request)[2]))
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         arguments.refuse_others(_allowed(kind))
@@ -137,7 +122,7 @@ class QueryRoutes:
     def _from_body(
         self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
     ) -> tuple[Answer, int]:
-        """What answers the query of a body, and how many bytes its keys have; for any thread."""
+        """Return what answers the query of a body, and how many bytes its keys have. For any thread."""
         body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")
@@ -184,7 +169,7 @@ class QueryRoutes:
     def _plain(
         self, request: Request, columns: Collection[str], store: ServedStore, arguments: Arguments
     ) -> ReadRequest:
-        """What is demanded of an answer without entries, which is JSON."""
+        """Return the request of an answer without entries, which is always JSON."""
         read = self._requests.read(store, arguments)
         read.shape.check_columns(columns)
         wanted_format(request, read.shape, JSON)
@@ -230,7 +215,7 @@ class QueryRoutes:
     def _scan_answer(
         self, request: Request, store: ServedStore, arguments: Arguments, kind: QueryKind, key: bytes | None
     ) -> Answer:
-        """What answers this scan, or goes on with one."""
+        """Return what answers this scan, or its next page."""
         if (cursor := arguments.text("cursor")) is not None:
             token = self._scans.token(cursor)  # first: with one that does not exist the rest does not matter
             if more := arguments.names() - {"type", "format", *PAGING}:
@@ -279,14 +264,14 @@ class QueryRoutes:
         return json_response(answer_body(read.terms, outcomes, {"results": results}, read.shape))
 
     async def _asked(self, read: ReadRequest, query: Query[Any]) -> dict[int, Outcome]:
-        """The answers of all partitions to one query. The wait begins now, unless it has begun."""
+        """Return the answers of all partitions to one query. The wait begins now, unless it has begun."""
         read = read.from_now() if read.deadline_s is None else read
         return await self._routing.ask(read.store, read.terms, dict.fromkeys(read.partitions, query), read.deadline_s)
 
     async def _find(
         self, read: ReadRequest, keys: tuple[bytes, ...], as_of: int | None
     ) -> tuple[list[tuple[bytes, Value | None]], dict[int, Outcome]]:
-        """Each key, as it is stored where it is there, and its value."""
+        """Return each key, in its stored spelling if it is there, and its value."""
         definition = read.store.definition
         others = other_spellings(definition.key, keys)
         query = keys_query(read.store, tuple(dict.fromkeys((*keys, *others.values()))), as_of)
@@ -296,14 +281,12 @@ class QueryRoutes:
 
 
 async def _read(store: ServedStore, read: Callable[[], T]) -> T:
-    """What this makes of the keys in a request, in another thread where a registry is asked for their schema."""
+    """Read the keys of a request, in another thread if a registry is asked for their schema."""
     return await asyncio.to_thread(read) if awaits_registry(store.definition.key) else read()
 
 
-def _while_there(
-    handler: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
-    """The same, ended when the client leaves, if it may wait: for others it costs more than it saves."""
+def _while_there(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """End the handler when the client leaves, if it may wait. For other requests that costs more than it saves."""
 
     async def answer(request: Request) -> Response:
         if b"wait_ms=" not in request.scope["query_string"]:
@@ -315,9 +298,9 @@ def _while_there(
 
 
 def raw_segments(request: Request) -> list[str]:
-    """The path's segments, still percent-encoded: ``["v1", "stores", …]``.
+    """Return the path's segments, still percent-encoded: ``["v1", "stores", …]``.
 
-    From the raw path, because the decoded one cannot tell ``%2F`` from ``/`` and replaces what is not UTF-8.
+    They come from the raw path. The decoded one cannot tell ``%2F`` from ``/``, and replaces bytes that are not UTF-8.
     """
     raw: bytes = request.scope["raw_path"]
     if len(raw) + len(request.scope["query_string"]) > MAX_URL_BYTES:

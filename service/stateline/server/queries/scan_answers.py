@@ -17,7 +17,7 @@ from stateline.query.kinds import check_answered, every_entry, key_of, path_of
 from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
 from stateline.server.contract.formats import JSON
-from stateline.server.contract.observation import note_route
+from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failure_response
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
@@ -27,8 +27,7 @@ from stateline.server.nodes.link import Link
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.queries.requests import ReadRequest, entry_columns
 from stateline.server.routing.query_routing import QueryRouting
-from stateline.server.rows.json_entries import entries_json
-from stateline.server.rows.streams import OwningStream, chunks_of, headers_of
+from stateline.server.rows.streams import OwningStream, chunks_of, entries_json, headers_of
 from stateline.server.state.cursor_text import CursorToken, mark_of, never_given, node_mark
 from stateline.server.state.cursors import Cursor, Cursors, Page, pinned
 from stateline.server.state.epochs import close_rests
@@ -49,7 +48,7 @@ from stateline_store import (
 
 
 class Elsewhere(NamedTuple):
-    """A cursor of another node, which alone can tell whether it is genuine."""
+    """A cursor of another node. Only that node can tell whether it is genuine."""
 
     node: str
     cursor: str
@@ -57,7 +56,7 @@ class Elsewhere(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class ScanAnswers:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     _routing: QueryRouting
     _cursors: Cursors
@@ -102,8 +101,8 @@ class ScanAnswers:
         at_once: int,
         answered: Callable[[Mapping[int, Outcome], AsyncExitStack], Awaitable[Response]],
     ) -> Response:
-        """The answer to a scan that reads so many entries of a partition at once. It waits for the bound as long as the
-        request says."""
+        """Return the answer to a scan that reads so many entries of a partition at once. It waits for the bound as long
+        as the request says."""
         routing, store = self._routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
         terms = replace(read.terms, limit=at_once)
@@ -127,7 +126,7 @@ class ScanAnswers:
         outcomes: Mapping[int, Outcome],
         running: AsyncExitStack,
     ) -> Response:
-        """The answer of these outcomes; a stream takes over what is `running`."""
+        """Return the answer of these outcomes. A stream takes over what is `running`."""
         scan = MergedScan(query, answers_of(outcomes), min(limit, READ_AT_ONCE))
         if refused := refusal(read, outcomes):
             scan.close()
@@ -156,8 +155,11 @@ class ScanAnswers:
         return head_response(media_type, headers_of(read.terms, outcomes, details=read.shape.details))
 
     def token(self, cursor: str) -> CursorToken | Elsewhere:
-        """What a cursor says. Raises `DoesNotExistError` for one that no server has given, as far as can be told here:
-        of another node's that node tells; and `NotReadyError` while other nodes are not known."""
+        """Return what a cursor says.
+
+        Raises `DoesNotExistError` for a cursor that no server has given, as far as this node can tell, and
+        `NotReadyError` while other nodes are not known.
+        """
         mark, nodes = mark_of(cursor), self._nodes
         try:
             return self._cursors.token(cursor)  # of this directory, whatever its node is called
@@ -176,7 +178,7 @@ class ScanAnswers:
     async def follow(
         self, request: Request, store: ServedStore, token: CursorToken | Elsewhere, limit: int | None
     ) -> Response:
-        """The page that a cursor stands for, from the process that has it. Raises as `Cursors.follow`."""
+        """Return the page of a cursor, from the process that has it. Raises like `Cursors.follow`."""
         if isinstance(token, Elsewhere):
             return await self._from_node(request, token.node, _page_url(store, token.cursor, limit))
         if token.process == self._cursors.process:
@@ -194,7 +196,7 @@ class ScanAnswers:
         return await self._siblings.hand_on(request, token.process, url)
 
     async def _stand_now(self, cursor: Cursor) -> None:
-        """Take back `served_by: active` of what its owner's copy said before it had ceased to be that."""
+        """Take back `served_by: active` of copies that are no longer their owner's."""
         nodes = self._nodes
         now: dict[int, ServedBy] = {}
         away: dict[int, str] = {}
@@ -229,11 +231,11 @@ class ScanAnswers:
 def _note_path(request: Request, cursor: Cursor) -> None:
     """Count a page under the path of its query, because every path of a scan takes every cursor."""
     if request.method != "POST":
-        note_route(f"/v1/stores/{{store}}{cursor.path}")
+        observed().route = f"/v1/stores/{{store}}{cursor.path}"
 
 
 async def _stands_there(link: Link | None, cursor: Cursor, partition: int) -> ServedBy:
-    """As that node says now: what it said last may be older than its lease."""
+    """Ask that node for its role now. Its last map may be older than its lease."""
     if link is None:
         return "standby"
     terms = replace(cursor.terms, bound=PositionBound(), require_active=True)
@@ -250,7 +252,7 @@ def _page_url(store: ServedStore, cursor: str, limit: int | None) -> str:
 
 
 def refusal(read: ReadRequest, outcomes: Mapping[int, Outcome]) -> Response | None:
-    """The failure of the whole query, if partitions failed and the rest may not, or cannot, stand for it."""
+    """Return the failure of the whole query, if partitions failed and a partial answer is not allowed or empty."""
     failures = failures_of(outcomes)
     if not failures or (read.allow_partial and len(failures) < len(outcomes)):
         return None

@@ -70,12 +70,12 @@ _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
 
 
 def arrow_schema(definition: StoreDefinition, columns: Iterable[str] | None = None) -> pa.Schema:
-    """The schema of this store's rows: all columns, or those named. Raises as `row_columns`."""
+    """Return the schema of this store's rows: all columns, or those named. Raises like `row_columns`."""
     return schema_of_columns(row_columns(definition, columns), definition)
 
 
 def schema_of_columns(columns: Iterable[Column], definition: StoreDefinition, **more: str) -> pa.Schema:
-    """The schema of these columns; its metadata says whose they are, and `more`, each behind `stateline.`."""
+    """Return the schema of these columns. Its metadata describes the store, and adds `more` under `stateline.`."""
     said = {
         "store": definition.name,
         "kind": definition.kind,
@@ -88,7 +88,7 @@ def schema_of_columns(columns: Iterable[Column], definition: StoreDefinition, **
 
 
 def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema) -> pa.RecordBatch:
-    """A chunk of rows, as the library's scans give them (the first table), as a batch of this schema (`arrow_schema`).
+    """Return a chunk of rows (the first table) as a batch of this schema (`arrow_schema`).
 
     Raises `DamagedDataError` for bytes that are not of the declared type.
     """
@@ -107,7 +107,7 @@ def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.
 
 
 def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of this schema from columns of stored bytes (`key`, `value`) and of times. Raises as `record_batch`."""
+    """Return a batch of this schema from stored `key` and `value`, and times. Raises like `record_batch`."""
     serdes = {"key": definition.key, "value": definition.value}
     arrays = [
         _typed(definition, name, serdes[name], stored[name]) if name in serdes else stored[name]
@@ -119,8 +119,7 @@ def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema
 def value_columns(
     definition: StoreDefinition, stored: pa.Array, names: Container[str] = ("value", "timestamp")
 ) -> dict[str, pa.Array]:
-    """`value`, still as bytes, and `timestamp`, of stored values, or those of the two that are named: binary array →
-    columns."""
+    """Return `value`, still as bytes, and `timestamp` of stored values; or the named ones of the two."""
     if not definition.timestamped:
         return {"value": stored}
     if _shortest(stored, _TIMESTAMP_BYTES) < _TIMESTAMP_BYTES:
@@ -136,7 +135,7 @@ def value_columns(
 
 
 def binary_array(items: Sequence[bytes], lengths: Sequence[int] | None = None) -> pa.Array:
-    """Byte strings as one binary array; less than 2 GiB together. `lengths` are theirs, if they are known already."""
+    """Return byte strings of less than 2 GiB together as one binary array. `lengths` are theirs, if known."""
     known = list(map(len, items)) if lengths is None else lengths
     # `struct` and Arrow's sum: a third of what `accumulate` and an `array` of its numbers take.
     zero_first = pa.py_buffer(struct.pack(f"{len(items) + 1}i", 0, *known))
@@ -145,32 +144,29 @@ def binary_array(items: Sequence[bytes], lengths: Sequence[int] | None = None) -
 
 
 def int64_array(numbers: Iterable[int]) -> pa.Array:
-    """Integers as one int64 array."""
     packed = array("q", numbers)
     return pa.Array.from_buffers(_INT64, len(packed), [None, pa.py_buffer(packed)])
 
 
 def int64_scalar(number: int) -> pa.Scalar:
-    """An int64. A number in its place would be made one by `pa.scalar`, which imports pandas."""
+    """Return an int64. `pa.scalar` would import pandas."""
     return int64_array([number])[0]
 
 
 def binary_scalar(data: bytes) -> pa.Scalar:
-    """A byte string, as `int64_scalar`."""
     return binary_array([data])[0]
 
 
 def sliced(items: pa.Array, start: int, stop: int = 2**30) -> pa.Array:
-    """Of each byte string the bytes from `start` to `stop`, which may count from the end. (Without a stop pyarrow's own
-    function fails.)
-    """
+    """Return the bytes from `start` to `stop` of each byte string. `stop` may count from the end. Without one,
+    pyarrow's function fails."""
     return pc.binary_slice(items, start, stop)
 
 
 def big_endian(items: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Big-endian numbers of int32, int64 or double, a byte string each, as an array of that type.
+    """Return big-endian numbers, one byte string each, as an array of int32, int64 or double.
 
-    Raises `InvalidArgumentError` when one has another length.
+    Raises `InvalidArgumentError` if one has another length.
     """
     packed = array(_CODES[kind])
     lengths = pc.min_max(pc.binary_length(items))
@@ -184,17 +180,17 @@ def big_endian(items: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def stream_start(schema: pa.Schema) -> bytes:
-    """What a stream of this schema begins with (Arrow's IPC streaming format)."""
+    """Return the start of a stream of this schema (Arrow's IPC streaming format)."""
     return bytes(schema.serialize())
 
 
 def stream_batch(batch: pa.RecordBatch) -> bytes:
-    """One batch of the stream; `columns.STREAM_END` follows the last."""
+    """Return one batch of the stream. `columns.STREAM_END` follows the last."""
     return bytes(batch.serialize())
 
 
 def arrow_type(serde: Serde) -> pa.DataType:
-    """The Arrow type of this serde's values (the second table)."""
+    """Return the Arrow type of this serde's values (the second table)."""
     return _TYPES[type_name(serde)]
 
 
@@ -225,7 +221,7 @@ def _typed(definition: StoreDefinition, what: str, serde: Serde, stored: pa.Arra
 
 
 def _json_of(serde: Serde, data: bytes) -> bytes:
-    """Without bytes, where a change has no value, whatever is JSON."""
+    """Return JSON text, null for a change without a value."""
     return orjson.dumps(serde.to_json(data)) if data else b"null"
 
 
@@ -235,7 +231,7 @@ def _shortest(items: pa.Array, when_empty: int) -> int:
 
 
 def _joined(items: pa.Array) -> memoryview | bytes:
-    """The bytes of all items, without a copy."""
+    """Return the bytes of all items, without a copy."""
     if not len(items):
         return b""
     _, offsets, data = items.buffers()

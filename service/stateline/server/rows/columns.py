@@ -43,7 +43,7 @@ class Column:
 
 
 def row_columns(definition: StoreDefinition, chosen: Iterable[str] | None = None) -> list[Column]:
-    """The columns of this store's rows: all, or those named, in the order named.
+    """Return the columns of this store's rows: all, or those named, in the order named.
 
     Raises `InvalidArgumentError` for a column that the store does not have, and for one that is named twice.
     """
@@ -57,7 +57,7 @@ def row_columns(definition: StoreDefinition, chosen: Iterable[str] | None = None
 
 
 def change_columns(definition: StoreDefinition, chosen: Iterable[str] | None = None) -> list[Column]:
-    """The columns of this store's changes, as `row_columns`; `value` is null in a deletion."""
+    """Return the columns of this store's changes, like `row_columns`. `value` is null in a deletion."""
     known = [
         Column("key", type_name(definition.key)),
         *_window(definition),
@@ -70,7 +70,7 @@ def change_columns(definition: StoreDefinition, chosen: Iterable[str] | None = N
 
 
 def type_name(serde: Serde) -> str:
-    """The Arrow type of this serde's values, by name."""
+    """Return the name of the Arrow type of this serde's values."""
     kind = type(serde)  # not isinstance: who derives one gives the bytes another meaning
     if kind in (StringSerde, JsonSerde, UuidSerde, ModelSerde, *SHOWN_AS_JSON):
         return "string"
@@ -84,7 +84,7 @@ def type_name(serde: Serde) -> str:
 
 
 def is_shown_as_json(serde: Serde) -> bool:
-    """Whether a column has the JSON of its values, which are other bytes."""
+    """Return whether a column has the JSON of its values instead of their stored bytes."""
     return type(serde) in SHOWN_AS_JSON
 
 

@@ -34,13 +34,12 @@ Row = tuple[Any, Any]
 
 
 def header(columns: Sequence[str]) -> bytes:
-    """The first line."""
     return ",".join(columns).encode() + b"\r\n"
 
 
 def lines(definition: StoreDefinition, entries: Sequence[Row], columns: Sequence[str]) -> bytes:
-    """One line per entry; the value of a key that was not found is None. Raises `DamagedDataError` for what cannot be
-    shown."""
+    """Return one line per entry. The value of a key that was not found is None. Raises `DamagedDataError` for what
+    cannot be shown."""
     text = io.StringIO(newline="")
     try:
         cells = [list(_cells(definition, name, entries)) for name in columns]

@@ -40,19 +40,19 @@ _log = seldom(__name__)
 
 
 def event_bytes(data: Any, *, name: str, position: bytes | None = None) -> bytes:
-    """One event: `data` as JSON, which may hold line breaks of its own; `position` is its id, in one line."""
+    """Return one event with `data` as JSON, which may have line breaks. `position` is its id, in one line."""
     lines = b"\ndata: ".join(orjson.dumps(data).splitlines())
     where = b"" if position is None else b"id: %b\n" % position
     return b"event: %b\n%bdata: %b\n\n" % (name.encode(), where, lines)
 
 
 def goodbye(reason: str, detail: str) -> bytes:
-    """The last event of a stream: why it ends."""
+    """Return the last event of a stream: why it ends."""
     return event_bytes({"reason": reason, "detail": without_paths(detail)}, name="end")
 
 
 class Outbox:
-    """What waits to be sent to one client, up to `max_bytes`, or one piece that is larger. One loop's."""
+    """Bytes that wait to be sent to one client: up to `max_bytes`, or one larger piece. For one loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -62,7 +62,7 @@ class Outbox:
         self._last: bytes | None = None
 
     async def put(self, events: bytes) -> None:
-        """Add whole events, as soon as there is room for them."""
+        """Add whole events, as soon as there is room."""
         async with self._moved:
             await self._moved.wait_for(lambda: not self._size or self._size + len(events) <= self._max_bytes)
             self._waiting.append(events)
@@ -70,13 +70,13 @@ class Outbox:
             self._moved.notify_all()
 
     async def finish(self, last: bytes) -> None:
-        """There is nothing more to come but this, without waiting for room."""
+        """Add the last event, without waiting for room."""
         async with self._moved:
             self._last = last
             self._moved.notify_all()
 
     async def take(self, patience_s: float) -> bytes | None:
-        """What was put first, a heartbeat when nothing came for so long, None when everything was taken."""
+        """Return the first events, a heartbeat if nothing comes for so long, None if everything was taken."""
         async with self._moved:
             try:
                 async with asyncio.timeout(patience_s):
@@ -91,15 +91,14 @@ class Outbox:
             return events
 
     def last(self) -> bytes:
-        """What `finish` was given."""
         return self._last or b""
 
 
 class EventStream(Response):
-    """Sends the events of `source` until it ends, the client leaves, or does not take what it is sent for `slow_s`.
+    """Sends the events of `source` until it ends, the client leaves, or takes nothing for `slow_s`.
 
-    What ends the source is told in a last event: a `StatelineError` by its reason. `release` is called once, as soon as
-    the source is not needed any more; `limits` ends a wait for the client when the server stops.
+    A last event says what ended the source: a `StatelineError` by its reason. `release` is called once, as soon as the
+    source is not needed. `limits` ends a wait for the client when the server stops.
     """
 
     media_type = MEDIA_TYPE

@@ -1,7 +1,7 @@
-"""Entries as lines of JSON, the members of each as in an answer (`answers.entry_members`).
+"""Entries as lines of JSON, with the members of `answers.entry_members`.
 
-Written piece by piece: a call of orjson for each whole entry takes four times as long. A `json` value goes out as it is
-stored, but for line breaks, which stand between its tokens alone: each becomes a space.
+Written piece by piece: a call of orjson for each whole entry takes four times as long. A `json` value is sent as it is
+stored, but its line breaks, which are between its tokens, become spaces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMESTAMP_BYTES = 8
 
 
 def lines(definition: StoreDefinition, entries: Sequence[Entry], *, with_key: bool) -> bytes:
-    """One line per entry, each with its line break. Raises `DamagedDataError` for what cannot be shown."""
+    """Return one line per entry. Raises `DamagedDataError` for what cannot be shown."""
     rows: Any = entries  # of one store, so all of one shape
     try:
         return b"".join(_lines(definition, rows, with_key))
@@ -34,14 +34,13 @@ def lines(definition: StoreDefinition, entries: Sequence[Entry], *, with_key: bo
 
 
 def chosen_lines(definition: StoreDefinition, entries: Sequence[Entry], columns: Sequence[str]) -> bytes:
-    """One line per entry with these members alone. Raises as `lines`."""
+    """Return one line per entry with these members alone. Raises like `lines`."""
     shape = Shape(columns=tuple(columns))
     members = (shape.only(entry_members(definition, entry)) for entry in entries)
     return b"".join(json_line(each) for each in members)
 
 
 def json_line(members: Mapping[str, Any]) -> bytes:
-    """One entry."""
     return one_line(orjson.dumps(members)) + b"\n"
 
 
@@ -72,7 +71,7 @@ def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[b
 
 
 def _key_json(serde: Serde) -> Callable[[bytes], bytes]:
-    """What makes the members of a key, without the braces around them."""
+    """Return what makes the members of a key, without the braces around them."""
     if may_have_text(serde):
         return lambda data: one_line(orjson.dumps(key_members(serde, data))[1:-1])
     return lambda data: b'"key":' + orjson.dumps(serde.key_to_json(data))

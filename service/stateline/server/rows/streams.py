@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from starlette.responses import StreamingResponse
@@ -23,7 +23,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
 from stateline.server.contract.answers import stopped
 from stateline.server.contract.formats import ARROW, CSV
-from stateline.server.contract.observation import note_rows
+from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json
 from stateline.server.rows import csv_rows, ndjson_rows
 from stateline.server.rows.columns import STREAM_END
@@ -31,10 +31,12 @@ from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import STEP_BYTES, ScanPace, let_others_in
 
+T = TypeVar("T")
+
 
 class OwningStream(StreamingResponse):
-    """A stream that owns `resources`: what is to be let go of at its end. A client that takes nothing for `patience_s`
-    is cut off: it would keep them, one of server.scans.max with it."""
+    """A stream that owns `resources` until its end. A client that takes nothing for `patience_s` is cut off, because it
+    would keep them, and a place of server.scans.max."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class OwningStream(StreamingResponse):
 def chunks_of(
     media_type: str, definition: StoreDefinition, scan: MergedScan, columns: Sequence[str], *, chosen: bool
 ) -> AsyncGenerator[bytes, None]:
-    """All entries of this scan in this format. `columns` are those of JSON, and of Arrow if they were chosen."""
+    """Return all entries of this scan in this format. `columns` are those of JSON, and of Arrow if they were chosen."""
     if media_type == ARROW:
         return _arrow(definition, scan, columns if chosen else None)
     if media_type == CSV:
@@ -74,7 +76,7 @@ def chunks_of(
 
 
 def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool = True) -> dict[str, str]:
-    """What an answer carries beside its entries; its position is one of the details."""
+    """Return the headers with what a JSON answer has beside its entries. The position is one of the details."""
     headers = {"Stateline-Isolation-Level": terms.isolation_level.value}
     answers = answers_of(outcomes).values()
     if (why := stopped(answers)) is not None:
@@ -117,11 +119,30 @@ async def _arrow(
 
 
 async def _pieces(scan: MergedScan, made: Callable[[list[Entry]], bytes]) -> AsyncGenerator[bytes, None]:
-    """What is `made` of all entries, some at a time."""
     pace = ScanPace()
     while entries := await scan.page(pace.rows, STEP_BYTES):
         with pace.step(len(entries)):
             piece = made(entries)
-        note_rows(len(entries))
+        observed().rows += len(entries)
         yield piece
         await let_others_in()  # a client that takes all at once must not keep the others waiting
+
+
+async def entries_json(items: Sequence[T], shown: Callable[[T], Mapping[str, Any]]) -> orjson.Fragment:
+    """Return the JSON array of these entries."""
+    pieces = await in_steps(items, lambda some: orjson.dumps([shown(each) for each in some])[1:-1])
+    return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
+
+
+async def in_steps(items: Sequence[T], made: Callable[[Sequence[T]], bytes]) -> list[bytes]:
+    """Make bytes of these entries, some at a time."""
+    observed().rows += len(items)
+    pace, pieces, at = ScanPace(), list[bytes](), 0
+    while at < len(items):
+        some = items[at : at + pace.rows]
+        with pace.step(len(some)):
+            pieces.append(made(some))
+        at += len(some)
+        if len(pieces) > 1 or at < len(items):
+            await let_others_in()
+    return pieces

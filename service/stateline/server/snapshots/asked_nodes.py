@@ -1,7 +1,7 @@
-"""`AskedNodes`: which node keeps the account of a snapshot, and asking other nodes for their parts of it.
+"""`AskedNodes`: finds the keeper of a snapshot, and asks other nodes for their parts.
 
-The id of a snapshot begins with digits of the id of that node's directory, so that every node finds it. What is asked
-of another node goes over the link to it, with a proof of the token that the request has. `part_routes` answers it.
+A snapshot's id begins with digits of the id of its keeper's directory, so every node finds the keeper. Requests to
+another node go over the link, with a proof of the caller's token. `part_routes` answers them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _DIRECTORY_DIGITS, _OWN_DIGITS = 8, 16
 
 @dataclass
 class NodeRefusedError(Exception):
-    """A node does not do its part, because of `error`. `owner` is its URL, if that is known, `store` and `partition`
-    one of those that it has, if there is one."""
+    """A node does not do its part, because of `error`. `owner` is its URL, if known. `store` and `partition` are one of
+    its places, if any."""
 
     error: StatelineError
     owner: str | None = None
@@ -40,7 +40,7 @@ class NodeRefusedError(Exception):
 
 
 class AskedNodes:
-    """Of one server process; for the event loop's thread. On an embedded log there is none but this."""
+    """One per server process, for the event loop's thread. An embedded log has no other node."""
 
     def __init__(self, config: Config, nodes: Nodes | None) -> None:
         self._nodes = nodes
@@ -50,33 +50,33 @@ class AskedNodes:
 
     @property
     def shown(self) -> str | None:
-        """How answers call this node; None while there is no other."""
+        """Return this node's name for answers; None while there is no other node."""
         return None if self._nodes is None else self._nodes.shown
 
     @property
     def linked(self) -> list[str]:
-        """The names of those that can be asked."""
+        """Return the names of the nodes that can be asked."""
         return [] if self._nodes is None else [name for name, _ in self._nodes.links()]
 
     @property
     def unreached(self) -> list[str]:
-        """The names of those that there are, and that cannot be asked."""
+        """Return the names of known nodes that cannot be asked."""
         return [] if self._nodes is None else sorted(self._nodes.out_of_reach())
 
     def owner(self, task_id: str) -> str | None:
-        """The other node that owns this task; None when none is known to."""
+        """Return the other node that owns this task; None if none is known."""
         link = None if self._nodes is None else self._nodes.owner(task_id)
         return None if link is None else link.hello.node
 
     def url(self, node: str) -> str | None:
-        """Where clients reach it, as far as is known."""
+        """Return the URL at which clients reach this node, if known."""
         if node == self.own:
             return self._own_url or None
         other = None if self._nodes is None else self._nodes.others.get(node)
         return None if other is None else other.url
 
     def new_id(self, node: str) -> str:
-        """The id of a snapshot of which this node keeps the account."""
+        """Return an id for a snapshot with this keeper."""
         digits = secrets.token_hex(_OWN_DIGITS // 2)
         if self._nodes is None:
             return secrets.token_hex(_DIRECTORY_DIGITS // 2) + digits
@@ -84,8 +84,7 @@ class AskedNodes:
         return directory[:_DIRECTORY_DIGITS] + digits
 
     def keeper(self, snapshot_id: str) -> str | None:
-        """The node that keeps the account of this snapshot; None when none that there is does, or when it is no id of
-        a snapshot."""
+        """Return the keeper of this snapshot; None if no known node is, or if it is no id of a snapshot."""
         if self._nodes is None:
             return self.own
         if not is_snapshot_id(snapshot_id):
@@ -97,7 +96,7 @@ class AskedNodes:
         return next((name for name, directory in nodes.items() if directory.startswith(digits)), None)
 
     def may_have_left(self, snapshot_id: str) -> bool:
-        """Whether the node that keeps the account of a snapshot may be one that has left, or was not heard of yet."""
+        """Return whether the keeper of a snapshot may have left, or was not heard of yet."""
         if self._nodes is None or not is_snapshot_id(snapshot_id):
             return False
         digits = snapshot_id[:_DIRECTORY_DIGITS]
@@ -112,8 +111,10 @@ class AskedNodes:
         members: Mapping[str, Any] | None = None,
         place: tuple[str, int] | None = None,
     ) -> Any:
-        """The JSON that this node answers, None of an empty answer and of `OTHER_EPOCHS`. `place` is a store and a
-        partition that it is asked for. Raises `NodeRefusedError`."""
+        """Return the JSON that this node answers; None for an empty answer and for `OTHER_EPOCHS`.
+
+        `place` is a store and a partition that it is asked for. Raises `NodeRefusedError`.
+        """
         link = None if self._nodes is None else self._nodes.link(node)
         try:
             if link is None:

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from stateline.server.snapshots.asked_nodes import PART, TIMEOUT_S, AskedNodes, NodeRefusedError
 from stateline.server.snapshots.making import Making, all_of
+from stateline.server.snapshots.operations import PATH
 from stateline.server.snapshots.own_parts import OwnParts, Places, SnapshotRequest
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, StatelineError
+from stateline_store import DoesNotExistError, NotActiveError, NotPresentError, NotReadyError, Position, StatelineError
 from stateline_store.clock import now_ms
+from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.snapshot import PartsElsewhere, Snapshot
 
 # Workers commit an epoch when each of them has come to its end.
@@ -25,26 +28,28 @@ _MADE_WITHIN_MS = int(3 * TIMEOUT_S * 1000)
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshot:
-    """A snapshot as its keeper has it; `node` is that one's name."""
+    """A snapshot as its keeper has it; `node` is the keeper's name."""
 
     node: str
     snapshot: Snapshot
 
     @property
     def nodes(self) -> list[PartsElsewhere]:
-        """Every node that has a directory of it, the keeper first, with what it keeps there."""
+        """Return every node with a directory of it, the keeper first, with the parts there."""
         return [PartsElsewhere(self.node, self.snapshot.parts), *self.snapshot.elsewhere]
 
 
 class ClusterSnapshots:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(self, ownership: Ownership, own: OwnParts, nodes: AskedNodes) -> None:
         self._ownership, self.own, self.nodes = ownership, own, nodes
 
     async def create(self, stores: Sequence[ServedStore], wanted: SnapshotRequest) -> tuple[KeptSnapshot, bool]:
-        """The snapshot, and whether it was made now; else it was made under this pin before. Raises as `OwnParts.make`,
-        and `NodeRefusedError`."""
+        """Return the snapshot, and whether it was made now. Otherwise it was made under this pin before.
+
+        Raises like `OwnParts.make`, and `NodeRefusedError`.
+        """
         known = await self.own.pinned(wanted.pin)
         if known is not None and (found := await self._finished(known)) is not None:
             return found, False
@@ -69,8 +74,8 @@ class ClusterSnapshots:
             await asyncio.sleep(_PAUSE_S)
 
     async def find(self, snapshot_id: str) -> KeptSnapshot:
-        """Raises `DoesNotExistError` or `CursorExpiredError`, and `NotPresentError` or `NodeRefusedError` when its
-        keeper cannot be asked."""
+        """Raises `DoesNotExistError` or `CursorExpiredError`, and `NotPresentError` or `NodeRefusedError` if its keeper
+        cannot be asked."""
         keeper = self.nodes.keeper(snapshot_id)
         if keeper is None:
             if not self.nodes.may_have_left(snapshot_id):
@@ -84,7 +89,7 @@ class ClusterSnapshots:
         return KeptSnapshot(keeper, Snapshot.from_json(told["snapshot"]))
 
     async def renew(self, found: KeptSnapshot, ttl_ms: int) -> KeptSnapshot:
-        """Let all nodes keep it so long from now. When one cannot that has a part, that is raised after all others
+        """Let all nodes keep it so long from now. If a node with a part cannot, its error is raised after all others
         have; its part goes when its lease ends."""
 
         async def at(each: PartsElsewhere) -> Snapshot:
@@ -103,8 +108,7 @@ class ClusterSnapshots:
         return KeptSnapshot(found.node, renewed[0])
 
     async def release(self, found: KeptSnapshot) -> None:
-        """Release it at all nodes, its keeper last. What another one keeps that cannot be reached goes when its lease
-        ends."""
+        """Release it at all nodes, its keeper last. Parts of unreachable nodes go when their lease ends."""
 
         async def at(node: str) -> None:
             if node == self.nodes.own:
@@ -116,18 +120,18 @@ class ClusterSnapshots:
         await at(found.node)
 
     async def kept_here(self) -> list[KeptSnapshot]:
-        """Those of which this node is the keeper."""
+        """Return the snapshots that this node is the keeper of."""
         own = self.nodes.own
         return [KeptSnapshot(own, each) for each in await self.own.all() if self.nodes.keeper(each.id) == own]
 
     async def kept_elsewhere(self) -> list[Any]:
-        """Those that the other nodes list, of all that can be reached."""
+        """Return the snapshots that reachable nodes list."""
         asked = (self.nodes.ask(node, "GET", "/v1/snapshots") for node in self.nodes.linked)
         told = await asyncio.gather(*asked, return_exceptions=True)
         return [each for some in told if isinstance(some, dict) for each in some["snapshots"]]
 
     async def _finished(self, snapshot: Snapshot) -> KeptSnapshot | None:
-        """What the keeper has; None when it is not made, or not yet."""
+        """Return what the keeper has; None if it is not made, or not yet."""
         try:
             return await self.find(snapshot.id)
         except DoesNotExistError:
@@ -149,7 +153,7 @@ class ClusterSnapshots:
             raise NodeRefusedError(away, owner) from error
 
     def _places(self, stores: Sequence[ServedStore]) -> dict[str, Places]:
-        """What each node is asked for. What nobody is known to own is this node's to refuse."""
+        """Return what each node is asked for. Partitions without a known owner are this node's to refuse."""
         found: dict[str, dict[str, list[int]]] = {}
         for store in stores:
             for partition in store.partitions:
@@ -162,3 +166,37 @@ class ClusterSnapshots:
 
 def _a_place(parts: PartsElsewhere) -> tuple[str, int] | None:
     return (parts.parts[0].store, parts.parts[0].partition) if parts.parts else None
+
+
+def described(found: KeptSnapshot, nodes: AskedNodes) -> dict[str, Any]:
+    """Return the JSON of a snapshot. With several nodes, each part has its node and, if known, its URL. With one node
+    the path is enough, at whatever address it was asked."""
+    snapshot = found.snapshot
+    stores: dict[str, dict[int, Any]] = {}
+    position = Position()
+    for each in found.nodes:
+        for part in each.parts:
+            position = position.merge(part.position)
+            stores.setdefault(part.store, {})[part.partition] = _part(found, each.node, part, nodes)
+    return {
+        "id": snapshot.id,
+        "created_at": snapshot.created_at_ms,
+        "expires_at": snapshot.expires_at_ms,
+        "position": position.to_json(),
+        "stores": {store: {str(p): parts[p] for p in sorted(parts)} for store, parts in stores.items()},
+    }
+
+
+def _part(found: KeptSnapshot, node: str, part: CheckpointPart, nodes: AskedNodes) -> dict[str, Any]:
+    path = f"{PATH}/{found.snapshot.id}/stores/{quote(part.store, safe='')}/partitions/{part.partition}"
+    several: dict[str, str] = {}
+    if nodes.shown is not None or found.snapshot.elsewhere:
+        url = nodes.url(node)
+        several = {"node": node} if url is None else {"node": node, "url": url + path}
+    return {
+        "path": path,
+        **several,
+        "position": part.position.to_json(),
+        "commit": part.commit,
+        "committed_at_ms": part.committed_at_ms,
+    }

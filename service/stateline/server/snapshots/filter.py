@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, replace
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.key_text import other_spellings
+from stateline.serde.plain import BytesSerde, shown
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.parameters import SPLIT_BYTES
 from stateline.server.rows.columns import row_columns
-from stateline.server.snapshots.split_text import read_split
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
 PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "split", "skip")
 SPLIT_PARAMETERS = ("size_bytes", *(name for name in PARAMETERS if name not in ("columns", "split", "skip")))
 _LARGEST = 2**63 - 1
+_bytes = BytesSerde()
 
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Which rows and columns a reader wants; times are milliseconds since the epoch, both ends included."""
+    """Wanted rows and columns. Times are milliseconds since the epoch, both ends included."""
 
     columns: tuple[str, ...] | None = None
     keys: KeyRange = EVERY_KEY
@@ -36,7 +38,7 @@ class RowSelection:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no row can be wanted."""
+        """Return whether no row can be wanted."""
         backwards = self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms
         return self.keys.is_empty or backwards or self.only == () or self.split.is_empty
 
@@ -44,8 +46,10 @@ class RowSelection:
 def read_selection(
     arguments: Arguments, definition: StoreDefinition, allowed: tuple[str, ...] = PARAMETERS
 ) -> RowSelection:
-    """What the parameters ask for. Raises `InvalidArgumentError` for what cannot be read or does not go together, and
-    `UnknownQueryTypeError` for times in a store that has none, or `as_of` in one without versions.
+    """Return what the parameters ask for.
+
+    Raises `InvalidArgumentError` for unreadable or contradictory parameters, and `UnknownQueryTypeError` for times in a
+    store without them, or `as_of` in one without versions.
     """
     arguments.refuse_others(allowed)
     columns = arguments.text("columns")
@@ -60,13 +64,13 @@ def read_selection(
 
 
 def read_split_size(arguments: Arguments, definition: StoreDefinition) -> tuple[RowSelection, int]:
-    """Which rows are to be split, and into parts of how many bytes. Raises as `read_selection`."""
+    """Return the rows to split, and the bytes per part. Raises like `read_selection`."""
     wanted = read_selection(arguments, definition, SPLIT_PARAMETERS)
     return wanted, arguments.integer("size_bytes", SPLIT_BYTES, 1, _LARGEST, "a signed number of 64 bits")
 
 
 def read_selected_keys(arguments: Arguments, definition: StoreDefinition, most_keys: int) -> RowSelection:
-    """As `read_selection`, of a body, which may name the keys, too."""
+    """Return the same for a body, which may name the keys too."""
     wanted = read_selection(arguments, definition, ("keys", "keys_as", *PARAMETERS))
     if "keys" not in arguments:
         return wanted
@@ -102,3 +106,23 @@ def _check_times(definition: StoreDefinition, *, has_times: bool, as_of: int | N
         raise InvalidArgumentError("as_of stands alone: leave out from and to, or as_of.")
     if has_times and definition.kind == "key_value":
         raise UnknownQueryTypeError(f"{definition.name!r} keeps no timestamps: leave out from and to.")
+
+
+def split_text(keys: KeyRange) -> str:
+    """Return ``start.end`` of a split's stored keys, base64url without padding. An empty end is open."""
+    return f"{_text(keys.start)}.{_text(keys.end or b'')}"
+
+
+def read_split(text: str) -> KeyRange:
+    """Return the range of stored keys of a split. Raises `InvalidArgumentError`."""
+    start, dot, end = text.partition(".")
+    try:
+        if dot:
+            return KeyRange(_bytes.parse_text(start), _bytes.parse_text(end) or None)
+    except InvalidArgumentError:
+        pass
+    raise InvalidArgumentError(f"split={shown(text)} is none: name one that …/splits gives.")
+
+
+def _text(boundary: bytes) -> str:
+    return base64.urlsafe_b64encode(boundary).rstrip(b"=").decode()

@@ -1,9 +1,9 @@
 """`Making`: one attempt to make a snapshot of what several nodes own.
 
-All others make their parts first, at the same time; then the **keeper** does, of the owners the one whose name comes
-first, and writes down what the others have: from that moment on there is a snapshot. Two that ask for the same pin meet
-at the keeper, or at one of the others. What was made of a snapshot that does not come to be is given up everywhere, at
-the keeper first: as long as that may have finished, the others keep their parts, for whoever asks by the pin.
+All other nodes make their parts first, at the same time. The **keeper** is the owner whose name comes first. It makes
+its part last, and writes down what the others have: from then on there is a snapshot. Two requests with the same pin
+meet at the keeper, or at one of the others. A failed snapshot is given up everywhere, at the keeper first. While the
+keeper may have finished it, the others keep their parts, for requests with the pin.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Making:
         self._may_be_kept = False
 
     async def make(self) -> Snapshot | None:
-        """What the keeper has then: one of another id where the pin was taken. None when the parts are of different
-        epochs. Raises as `OwnParts.make`, and `NodeRefusedError`."""
+        """Return what the keeper has then. It has another id if the pin was taken. None if the parts are of different
+        epochs.
+
+        Raises like `OwnParts.make`, and `NodeRefusedError`.
+        """
         others = [node for node in self._places if node != self.keeper]
         try:
             made = dict(zip(others, await all_of(self._of_other(node) for node in others), strict=True))
@@ -60,7 +63,7 @@ class Making:
         return taken
 
     async def give_up_left(self, snapshot_id: str) -> None:
-        """Give up what was left of a snapshot of this pin that was never finished."""
+        """Give up the rest of a snapshot of this pin that was never finished."""
         await self._give_up(snapshot_id, self._nodes.keeper(snapshot_id))
 
     async def _finished(self, made: Mapping[str, Made | None]) -> Snapshot | None:
@@ -75,7 +78,7 @@ class Making:
         return None if last is None else last.snapshot
 
     async def _of_other(self, node: str) -> Made | None:
-        """None where it was only to remember the pin, and does not."""
+        """Return None if the node was only to remember the pin, and does not."""
         try:
             return await self._at(node)
         except (StatelineError, NodeRefusedError) as error:
@@ -103,7 +106,7 @@ class Making:
         return Made(Snapshot.from_json(told["snapshot"]), read_epochs(told["epochs"]))
 
     async def _give_up(self, snapshot_id: str, keeper: str | None) -> None:
-        """`keeper` is the one that may have finished it, None when none may."""
+        """`keeper` is the node that may have finished it; None if no node may have."""
 
         async def at(node: str) -> None:
             if node == self._nodes.own:
@@ -129,7 +132,7 @@ class Making:
 
 
 async def all_of(asked: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them come to, when the last one has: raises the first failure only then."""
+    """Return all results. Raises the first failure, after the last one has ended."""
     found = await asyncio.gather(*asked, return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stateline.server.contract.openapi import Operation
+from stateline.query.kinds import INTEGER, STRING
+from stateline.server.contract.openapi import Operation, object_schema
 from stateline.server.rows.columns import MEDIA_TYPE
 from stateline.server.snapshots.filter import PARAMETERS, SPLIT_PARAMETERS
 
@@ -11,51 +12,36 @@ ONE = f"{PATH}/{{id}}"
 ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
 SPLITS = f"{ROWS}/splits"
 
-_PART = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string"},
+_POSITION = {"$ref": "#/components/schemas/Position"}
+_TIME = {"type": "integer", "description": "Milliseconds since the epoch."}
+_PART = object_schema(
+    {
+        "path": STRING,
         "node": {"type": "string", "description": "The node that keeps it, with several nodes."},
         "url": {"type": "string", "description": "The whole address at that node, if known."},
-        "position": {"$ref": "#/components/schemas/Position"},
-        "commit": {"type": "integer"},
-        "committed_at_ms": {"type": "integer"},
+        "position": _POSITION,
+        "commit": INTEGER,
+        "committed_at_ms": INTEGER,
     },
-    "required": ["path", "position", "commit", "committed_at_ms"],
-}
-_SNAPSHOT = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "created_at": {"type": "integer", "description": "Milliseconds since the epoch."},
-        "expires_at": {"type": "integer", "description": "Milliseconds since the epoch."},
-        "position": {"$ref": "#/components/schemas/Position"},
+    optional=("node", "url"),
+)
+_SNAPSHOT = object_schema(
+    {
+        "id": STRING,
+        "created_at": _TIME,
+        "expires_at": _TIME,
+        "position": _POSITION,
         "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
-    },
-    "required": ["id", "created_at", "expires_at", "position", "stores"],
-}
-_LIST = {
-    "type": "object",
-    "properties": {"snapshots": {"type": "array", "items": _SNAPSHOT}},
-    "required": ["snapshots"],
-}
-_SPLITS = {
-    "type": "object",
-    "properties": {
-        "splits": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "split": {"type": "string", "description": "The value of the parameter `split` of the rows."},
-                    "bytes": {"type": "integer", "description": "About how many bytes its rows have on disk."},
-                },
-                "required": ["split", "bytes"],
-            },
-        }
-    },
-    "required": ["splits"],
-}
+    }
+)
+_LIST = object_schema({"snapshots": {"type": "array", "items": _SNAPSHOT}})
+_SPLIT = object_schema(
+    {
+        "split": {"type": "string", "description": "The value of the parameter `split` of the rows."},
+        "bytes": {"type": "integer", "description": "About how many bytes its rows have on disk."},
+    }
+)
+_SPLITS = object_schema({"splits": {"type": "array", "items": _SPLIT}})
 OPERATIONS = (
     Operation(
         PATH,
@@ -69,11 +55,7 @@ OPERATIONS = (
     ),
     Operation(PATH, "get", "List the snapshots of all nodes.", problems=(422, 500, 503), answer=_LIST),
     Operation(
-        ONE,
-        "get",
-        "One snapshot and the end of its lease.",
-        problems=(404, 410, 421, 422, 500, 503),
-        answer=_SNAPSHOT,
+        ONE, "get", "One snapshot and the end of its lease.", problems=(404, 410, 421, 422, 500, 503), answer=_SNAPSHOT
     ),
     Operation(
         ONE,

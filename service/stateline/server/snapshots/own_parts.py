@@ -1,8 +1,8 @@
-"""`OwnParts`: what this node keeps of snapshots.
+"""`OwnParts`: this node's parts of snapshots.
 
 The workers link their stores' files into the state directory (`worker.queries.snapshots`), each between two of its
-commits; the server asks them, and writes the manifest with the lease when all have answered. So every server process of
-the node knows every snapshot of it, and a restart loses none.
+commits. The server asks them, and writes the manifest with the lease when all have answered. So every server process of
+the node knows each of its snapshots, and a restart loses none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Epoch = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """What a snapshot is asked for with. `stores` are all of it, wherever they are; `owner` is whose it is, `caller` by
-    whom it is counted, None where it was counted at another node."""
+    """A request for a snapshot. `stores` are all of it, on all nodes. `owner` is the name of the token. `caller` is
+    counted for it; None if another node has counted it."""
 
     stores: tuple[str, ...]
     ttl_ms: int
@@ -40,14 +40,14 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one node has made of a snapshot: one of another id where the pin was taken already."""
+    """One node's part of a snapshot. It has another id if the pin was taken already."""
 
     snapshot: Snapshot
     epochs: tuple[Epoch, ...] = ()
 
 
 class OwnParts:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(
         self, config: Config, stores: ServedStores, workers: Workers, ownership: Ownership, directory: SnapshotDirectory
@@ -57,7 +57,7 @@ class OwnParts:
         self._share = config.caller_share(self._most)
 
     async def look(self) -> None:
-        """Find the workers, and who has which task."""
+        """Find the workers, and the owner of each task."""
         await self._workers.refresh()
         await self._ownership.settle()
 
@@ -69,11 +69,11 @@ class OwnParts:
         elsewhere: Sequence[PartsElsewhere] = (),
         epochs: Iterable[Epoch] = (),
     ) -> Made | None:
-        """Make these parts; `look` comes before. None where they are not of `epochs`, those of the parts elsewhere.
+        """Make these parts; `look` comes before. Return None if they are not of `epochs`, those of the parts elsewhere.
 
         Raises `NotPresentError` for a partition that no worker here has, `NotActiveError` for one that another machine
-        may have, `NotReadyError` while it cannot be made, `TooManyRequestsError`, and `CursorExpiredError` when what
-        the pin named is gone.
+        may have, `NotReadyError` while it cannot be made, `TooManyRequestsError`, and `CursorExpiredError` if the pin's
+        snapshot is gone.
         """
         by_worker = self._by_worker(places)
         share = None if wanted.caller is None else CallerShare(wanted.caller, self._share)
@@ -96,28 +96,22 @@ class OwnParts:
             unfinished.close()  # one that was not finished is swept
 
     async def give_up(self, snapshot_id: str, pin: Pin | None) -> None:
-        """As `SnapshotDirectory.give_up`."""
         await asyncio.to_thread(self._directory.give_up, snapshot_id, pin)
 
     async def pinned(self, pin: Pin | None) -> Snapshot | None:
-        """As `SnapshotDirectory.pinned`; None without a pin."""
         return None if pin is None else await asyncio.to_thread(self._directory.pinned, pin, now_ms())
 
     def find(self, snapshot_id: str) -> Snapshot:
-        """As `SnapshotDirectory.find`."""
         return self._directory.find(snapshot_id, now_ms())
 
     async def all(self) -> list[Snapshot]:
-        """As `SnapshotDirectory.all`."""
         return await asyncio.to_thread(self._directory.all, now_ms())
 
     async def renew(self, snapshot_id: str, ttl_ms: int) -> Snapshot:
-        """As `SnapshotDirectory.renew`, from now on."""
         now = now_ms()
         return await asyncio.to_thread(self._directory.renew, snapshot_id, now, now + ttl_ms, self._most_bytes)
 
     async def release(self, snapshot_id: str) -> None:
-        """As `SnapshotDirectory.release`."""
         await asyncio.to_thread(self._directory.release, snapshot_id, now_ms())
 
     def _by_worker(self, places: Places) -> dict[str | None, list[tuple[str, int]]]:
@@ -132,11 +126,11 @@ class OwnParts:
 
 
 def read_epochs(told: Iterable[Any]) -> tuple[Epoch, ...]:
-    """As JSON has them. Raises `TypeError` or `ValueError` for anything else."""
+    """Read epochs from JSON. Raises `TypeError` or `ValueError` for anything else."""
     return tuple((str(topic), int(partition), int(number)) for topic, partition, number in told)
 
 
 def of_one_epoch(epochs: Iterable[Epoch]) -> bool:
-    """Whether no pipeline's markers have two numbers."""
+    """Return whether no pipeline's markers have two numbers."""
     seen: dict[tuple[str, int], int] = {}
     return all(seen.setdefault((topic, partition), number) == number for topic, partition, number in epochs)

@@ -31,13 +31,12 @@ from stateline_store.snapshots.snapshot_directory import is_snapshot_id
 
 
 class PartRoutes:
-    """The endpoint; one per server process, for the event loop's thread. No lease is longer than `longest_s`."""
+    """The endpoint. One per server process, for the event loop's thread. No lease is longer than `longest_s`."""
 
     def __init__(self, own: OwnParts, sweeper: SnapshotSweeper, longest_s: int) -> None:
         self._own, self._sweeper, self._longest_s = own, sweeper, longest_s
 
     def route(self) -> BaseRoute:
-        """What to mount."""
         return Route(PART, self._answer, methods=["GET", "POST", "PATCH", "DELETE"])
 
     async def _answer(self, request: Request) -> Response:

@@ -1,6 +1,6 @@
-"""Which stored rows of a checkpoint a reader wants, as ranges of stored keys, in the order in which they are read.
+"""Wanted rows of a checkpoint, as ranges of stored keys, in the order in which they are read.
 
-The rows in them are all that can be wanted; where a range has others among them, `rows` leaves these out.
+The ranges have every wanted row. `rows` leaves out others that they have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stateline_store.snapshots.checkpoints import Checkpoint
 
 
 def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:
-    """The ranges, none of them empty."""
+    """Return the ranges, none of them empty."""
     if store.kind == "key_value":
         return _inside(wanted, _keys(wanted))
     if store.kind == "versioned":
@@ -33,8 +33,8 @@ def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelecti
 
 
 def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection, size: int) -> list[Split]:
-    """The parts, of about so many bytes on disk, that have such rows: in parts one may be that is empty. The first one
-    where there are none, so that whoever reads all of them reads something."""
+    """Return the parts of about so many bytes on disk that may have wanted rows. Without one, return the first part, so
+    that a reader of all parts reads something."""
     every = checkpoint.splits(size)
     if wanted.is_nothing:
         return every[:1]
@@ -44,7 +44,7 @@ def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: R
 
 
 def history_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:
-    """Of a versioned store, where versions are that are not the latest of their keys."""
+    """Return where a versioned store has versions that are not the latest of their keys."""
     segments, stream_time_ms = _segments(store), checkpoint.commit.stream_time_ms
     if wanted.as_of is not None and wanted.as_of < stream_time_ms - segments.retention_ms:
         return iter(())  # of a time that is hidden, what is the latest is all
@@ -54,13 +54,13 @@ def history_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelect
 
 
 def latest_ranges(wanted: RowSelection) -> Iterator[KeyRange]:
-    """Of a versioned store, where the latest versions are."""
+    """Return where a versioned store has the latest versions."""
     return _inside(wanted, (_within(LATEST, keys) for keys in _keys(wanted)))
 
 
 def readable_times(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> tuple[int, int]:
-    """From when to when rows are wanted that reads of the store show: of windows the start, of sessions the end, both
-    included; of versions those that end after the first and begin by the second."""
+    """Return from when to when wanted rows are readable: the start of windows, the end of sessions, both included.
+    Versions end after the first time and begin by the second."""
     segments, stream_time_ms = _segments(store), checkpoint.commit.stream_time_ms
     if store.kind == "versioned":
         from_ms, to_ms = (wanted.from_ms, wanted.to_ms) if wanted.as_of is None else (wanted.as_of, wanted.as_of)
@@ -72,7 +72,6 @@ def readable_times(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelect
 
 
 def _inside(wanted: RowSelection, ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
-    """What of these ranges is in the split that is wanted."""
     narrowed = (common(each, wanted.split) for each in ranges)
     return (each for each in narrowed if not each.is_empty)
 
@@ -83,24 +82,24 @@ def _segments(store: StoreSchema) -> Segments:
 
 
 def _within(segment: bytes, keys: KeyRange) -> KeyRange:
-    """The rows of a segment whose name is the key alone."""
+    """Return the rows of a segment whose name is the key alone."""
     end = KeyRange.prefixed(segment).end if keys.end is None else segment + keys.end
     return KeyRange(segment + keys.start, end)
 
 
 def _keys(wanted: RowSelection) -> list[KeyRange]:
-    """The keys asked for, as ranges, ascending."""
+    """Return the keys asked for, as ranges, ascending."""
     return [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in wanted.only]
 
 
 def _rows_of_keys(segments: Iterable[int], wanted: RowSelection) -> Iterator[KeyRange]:
-    """The rows of these segments among which those of the keys asked for are."""
+    """Return the ranges of these segments that have the rows of the keys asked for."""
     keys = [wanted.keys] if wanted.only is None else [KeyRange(key, key + b"\0") for key in _roots(wanted.only)]
     return (_around(PREFIX.pack(segment), each) for segment in segments for each in keys)
 
 
 def _roots(keys: Iterable[bytes]) -> list[bytes]:
-    """Of ascending keys those that begin with no other: the rows around these have the others' among them."""
+    """Return the ascending keys that begin with no other key. The ranges around them have the others' rows."""
     found: list[bytes] = []
     for key in keys:
         if not (found and key.startswith(found[-1])):
@@ -109,8 +108,8 @@ def _roots(keys: Iterable[bytes]) -> list[bytes]:
 
 
 def _around(segment: bytes, keys: KeyRange) -> KeyRange:
-    """The rows of a segment among which those keys are. What follows the key in a row's name (a time) counts when names
-    are compared, so a key below the end can stand behind it; of a single key the names begin with it."""
+    """Return a range of a segment's rows that has those of these keys. A row's name has a time after the key, so a key
+    below the end can come after it. The names of a single key begin with it."""
     if keys.end == keys.start + b"\0" or (keys.start and keys.end == KeyRange.prefixed(keys.start).end):
         return KeyRange.prefixed(segment + keys.start)
     return KeyRange(segment + keys.start, KeyRange.prefixed(segment).end)

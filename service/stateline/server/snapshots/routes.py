@@ -1,6 +1,6 @@
-"""`/v1/snapshots`: made, described, renewed, released and read as Arrow.
+"""`/v1/snapshots`: made, described, renewed, released and read as Arrow, at any node (`cluster`).
 
-Whichever node is asked (`cluster`): each node keeps its part (`own_parts`), and its rows are read there.
+Each node keeps its part (`own_parts`), and its rows are read there.
 
     POST  {"stores": [name …], "ttl_s": seconds,
            "pin": text}                              201, and as GET; 200 with the one that this pin has already made
@@ -37,14 +37,18 @@ from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
 from stateline.server.snapshots.asked_nodes import NodeRefusedError
-from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot
-from stateline.server.snapshots.described import described
-from stateline.server.snapshots.filter import RowSelection, read_selected_keys, read_selection, read_split_size
+from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot, described
+from stateline.server.snapshots.filter import (
+    RowSelection,
+    read_selected_keys,
+    read_selection,
+    read_split_size,
+    split_text,
+)
 from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
 from stateline.server.snapshots.own_parts import SnapshotRequest
 from stateline.server.snapshots.part_routes import PartRoutes
 from stateline.server.snapshots.ranges import wanted_splits
-from stateline.server.snapshots.split_text import split_text
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.bodies import Bodies
@@ -61,7 +65,7 @@ MAX_PIN = 64  # characters
 
 
 def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[Response]]]) -> Route:
-    """One route, so that a method which it does not take is answered with all that it does (`Allow`)."""
+    """Return one route, so that other methods are answered with all that it takes (`Allow`)."""
 
     async def handle(request: Request) -> Response:
         handler = handlers["GET" if request.method == "HEAD" else request.method]
@@ -77,7 +81,7 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
 
 
 class SnapshotRoutes:
-    """The endpoints; one per server process, for the event loop's thread."""
+    """The endpoints. One per server process, for the event loop's thread."""
 
     def __init__(
         self,
@@ -97,7 +101,6 @@ class SnapshotRoutes:
         self._parts = PartRoutes(self._own, sweeper, self._longest_s)
 
     def routes(self) -> list[BaseRoute]:
-        """What to mount."""
         return [
             _by_method(PATH, {"GET": self.all, "POST": self.create}),
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
@@ -107,7 +110,7 @@ class SnapshotRoutes:
         ]
 
     async def create(self, request: Request) -> Response:
-        """POST /v1/snapshots: one of these stores, all their partitions."""
+        """POST /v1/snapshots: make one of these stores, with all their partitions."""
         refuse_parameters(request)
         arguments = await self._body(request, ("stores", "ttl_s", "pin"))
         names = arguments.texts("stores", MAX_STORES)
@@ -121,33 +124,30 @@ class SnapshotRoutes:
         return response
 
     async def all(self, request: Request) -> Response:
-        """GET /v1/snapshots: those that there are, of stores that who asks may read; to a node, those it keeps."""
+        """GET /v1/snapshots: those whose stores the caller may read; for a node, those it keeps."""
         refuse_parameters(request)
         found = [each for each in await self._cluster.kept_here() if _may_read(request, each)]
         others = [] if came_over_link(request) else await self._cluster.kept_elsewhere()
         return json_response({"snapshots": [*map(self._described, found), *others]})
 
     async def show(self, request: Request) -> Response:
-        """GET /v1/snapshots/{id}: what it has, and until when."""
         refuse_parameters(request)
         return json_response(self._described(await self._found(request)))
 
     async def renew(self, request: Request) -> Response:
-        """PATCH /v1/snapshots/{id}: let its lease end so long from now."""
         refuse_parameters(request)
         ttl_ms = self._ttl_ms(await self._body(request, ("ttl_s",)))
         renewed = await self._cluster.renew(await self._owned(request), ttl_ms)
         return json_response(self._described(renewed))
 
     async def release(self, request: Request) -> Response:
-        """DELETE /v1/snapshots/{id}: who reads it reads on."""
+        """DELETE /v1/snapshots/{id}. Open streams of its rows are completed."""
         refuse_parameters(request)
         await self._cluster.release(await self._owned(request))
         self._sweeper.close_released()
         return Response(status_code=204)
 
     async def rows(self, request: Request) -> Response:
-        """GET …/stores/{store}/partitions/{partition}: the rows, as an Arrow stream."""
         snapshot, part, definition = await self._part(request)
         wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
         check_format(request, MEDIA_TYPE)
@@ -156,8 +156,7 @@ class SnapshotRoutes:
         return await self._rows(request, snapshot, part, definition, wanted)
 
     async def rows_of_keys(self, request: Request) -> Response:
-        """POST …/stores/{store}/partitions/{partition}: the rows that a body asks for, of the keys that it names if it
-        names any."""
+        """POST …/stores/{store}/partitions/{partition}: the rows that a body asks for, of its keys if it names any."""
         refuse_parameters(request)
         check_format(request, MEDIA_TYPE)
         snapshot, part, definition = await self._part(request)
@@ -171,7 +170,6 @@ class SnapshotRoutes:
             return await self._rows(request, snapshot, part, definition, wanted)
 
     async def splits(self, request: Request) -> Response:
-        """GET …/stores/{store}/partitions/{partition}/splits: the parts that may be read each for itself."""
         snapshot, part, definition = await self._part(request)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         wanted, size = read_split_size(arguments, definition)
@@ -194,7 +192,7 @@ class SnapshotRoutes:
         return snapshot, part, definition
 
     def _elsewhere(self, found: KeptSnapshot, store: str, partition: int) -> Exception:
-        """Why that part is not read here."""
+        """Return why that part is not read here."""
         holder = next((each for each in found.nodes if each.has(store, partition)), None)
         if holder is None:
             return DoesNotExistError(
@@ -267,7 +265,7 @@ class SnapshotRoutes:
         return found
 
     async def _owned(self, request: Request) -> KeptSnapshot:
-        """The one that who asks may change."""
+        """Return the snapshot if the caller may change it."""
         found = await self._found(request)
         require_owner(request, found.snapshot.owner)
         return found
@@ -307,7 +305,7 @@ def _headers(part: CheckpointPart) -> dict[str, str]:
 
 
 def read_pin(arguments: Arguments, owner: str | None, stores: Iterable[str]) -> Pin | None:
-    """The pin of these stores that was asked for, if one was."""
+    """Return the pin of these stores that was asked for, if any."""
     text = arguments.text("pin")
     if text is None:
         return None

@@ -62,8 +62,11 @@ Columns = dict[str, pa.Array]
 
 
 def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection) -> pa.Schema:
-    """The schema of the batches. Its metadata also says `stateline.partition`, `stateline.commit`, `stateline.position`
-    (JSON), and of stores that forget `stateline.retention_ms`: with another one a stream has other rows."""
+    """Return the schema of the batches.
+
+    Its metadata has `stateline.partition`, `stateline.commit`, `stateline.position` (JSON), and
+    `stateline.retention_ms` of stores with a retention: another one means other rows.
+    """
     schema, part = arrow_schema(definition, wanted.columns), checkpoint.part
     more = {
         b"stateline.partition": str(part.partition).encode(),
@@ -77,8 +80,8 @@ def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Ro
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """The rows of one checkpoint that are wanted, and the schema of their batches. A batch is made of at most
-    `most_rows()` stored rows."""
+    """The wanted rows of one checkpoint, and the schema of their batches. A batch has at most `most_rows()` stored
+    rows."""
 
     checkpoint: Checkpoint
     definition: StoreDefinition
@@ -88,7 +91,6 @@ class _Selected:
     most_rows: Callable[[], int]
 
     def scanned(self, keys: Iterable[KeyRange]) -> Generator[StoredRows, None, None]:
-        """The stored rows of these ranges."""
         return bounded(_chunks(self.checkpoint, keys), lambda: min(self.most_rows(), BATCH_ROWS), BATCH_BYTES)
 
 
@@ -98,10 +100,10 @@ def batches(
     wanted: RowSelection,
     most_rows: Callable[[], int] = lambda: BATCH_ROWS,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows, in batches of `batch_schema`, each made of at most `most_rows()` stored rows.
+    """Yield the rows, in batches of `batch_schema`, each made of at most `most_rows()` stored rows.
 
-    A batch can be empty: the filter took all of its rows, and whoever runs this may do something else. Raises
-    `DamagedDataError` for rows that make no sense.
+    A batch is empty if the filter took all of its rows: the caller may do something else then. Raises
+    `DamagedDataError` for malformed rows.
     """
     schema = batch_schema(checkpoint, definition, wanted)
     if wanted.is_nothing:
@@ -188,7 +190,7 @@ def _history(
 
 
 def _chunks(checkpoint: Checkpoint, keys: Iterable[KeyRange]) -> Generator[list[Row], None, None]:
-    """The stored rows of these ranges, one after the other: nothing moves in a checkpoint."""
+    """Yield the stored rows of these ranges, one after the other. A checkpoint never changes."""
     for each in keys:
         with checkpoint.scan(each) as scan:
             yield from scan.chunks()
@@ -208,7 +210,7 @@ def _between(times: pa.Array, first: int | None, last: int | None) -> list[pa.Ar
 
 
 def _kept(columns: Columns, masks: Sequence[pa.Array]) -> Columns:
-    """The rows that every mask keeps; an unknown time is in no span."""
+    """Return the rows that every mask keeps. An unknown time is in no span."""
     if not masks:
         return columns
     mask = pc.fill_null(reduce(pc.and_kleene, masks), _FALSE)
@@ -246,7 +248,7 @@ def _has_times(wanted: RowSelection) -> bool:
 
 
 def _needed(schema: pa.Schema, times: Iterable[str] = ()) -> frozenset[str]:
-    """The columns that have to be made: those asked for, and those that are filtered by."""
+    """Return the columns to make: those asked for, and those of filters."""
     return frozenset({*schema.names, *times})
 
 

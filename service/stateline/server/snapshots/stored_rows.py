@@ -1,7 +1,7 @@
-"""Rows as a database has them, by the column, in batches of bounded size. Pure.
+"""Stored rows by the column, in batches of bounded size. Pure.
 
-Lengths are taken once, for the size of a batch and for Arrow's offsets: they and copies of lists were a good part of
-what the server spent on a row.
+Lengths are taken once, for the size of a batch and for Arrow's offsets. They and copies of lists were a good part of
+the time per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class StoredRows:
         return len(self.names)
 
     def add(self, other: StoredRows) -> None:
-        """Have these behind one's own."""
         self.names += other.names
         self.values += other.values
         self.name_lengths += other.name_lengths
@@ -40,7 +39,7 @@ class StoredRows:
 def bounded(
     chunks: Generator[list[Row], None, None], most_rows: Callable[[], int], most_bytes: int
 ) -> Generator[StoredRows, None, None]:
-    """The rows in batches of up to `most_rows()`, and about so many bytes; a row that is larger stands alone."""
+    """Yield the rows in batches of up to `most_rows()`, and about so many bytes. A larger row is a batch of its own."""
     batch = StoredRows()
     with closing(chunks):
         for chunk in chunks:

@@ -30,8 +30,8 @@ _log = logging.getLogger("stateline.access")
 
 
 class RequestOrigin(NamedTuple):
-    """Who sent a request: the name of the token, the address without a port, the other node that asks for a client, and
-    the request's id. Empty: unknown."""
+    """Who sent a request: the token's name, the address without a port, the other node that asks for a client, and the
+    request's id. Empty: unknown."""
 
     token: str = ""
     client: str = ""
@@ -40,7 +40,7 @@ class RequestOrigin(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One request, as the access log has it."""
+    """One line of the access log."""
 
     method: str
     answered: Answered
@@ -51,11 +51,10 @@ class Line(NamedTuple):
     origin: RequestOrigin
 
     def text(self) -> str:
-        """Without a line break."""
         return " ".join(f"{name}={_quoted(value)}" for name, value in self.members().items())
 
     def members(self) -> dict[str, str | int | float]:
-        """All that are not empty."""
+        """Return the members that are not empty."""
         found: dict[str, str | int | float | None] = {
             "method": self.method,
             **self.answered._asdict(),
@@ -78,18 +77,18 @@ class AccessLog:
         self._thread.start()
 
     def wants(self, seconds: float, status: int) -> bool:
-        """Whether a request that took so long and ended so is written."""
+        """Return whether a request with this duration and status is written."""
         return seconds >= self._slow_s or status >= 500
 
     def write(self, line: Line) -> bool:
-        """Have this line written soon. False when it is left out, because too many wait. Never blocks."""
+        """Have this line written soon. Return False if it is left out, because too many wait. Never blocks."""
         if self._lines.qsize() >= MOST_WAITING:
             return False
         self._lines.put(line)
         return True
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write what waits; what a reader that hangs does not take in this time is lost."""
+        """Write the lines that wait. Those that a hanging reader does not take in this time are lost."""
         self._lines.put(None)
         self._thread.join(timeout_s)
 

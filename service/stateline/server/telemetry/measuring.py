@@ -1,4 +1,4 @@
-"""The middleware that sees every HTTP request, and tells metrics and the access log of it when it was answered."""
+"""The middleware that sees every HTTP request, and reports answered ones to metrics and the access log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNMATCHED = "unmatched"
 
 
 class Measuring:
-    """Tells metrics and the access log, if there is one, what was answered. For the event loop's thread."""
+    """Reports answers to metrics and to the access log, if there is one. For the event loop's thread."""
 
     def __init__(self, metrics: Metrics, access_log: AccessLog | None) -> None:
         self.metrics = metrics
@@ -39,7 +39,7 @@ class Measuring:
     def tell(
         self, scope: Scope, token: str, answered: Answered, status: int, seconds: float, rows: int, size: int
     ) -> None:
-        """A request was answered, in so many seconds, with so many entries and bytes of body. `token` is its name."""
+        """Report an answered request, with its seconds, entries and bytes of body. `token` is the token's name."""
         self.metrics.requests.observe(answered, seconds, size, rows)
         log = self._access_log
         if log is not None and log.wants(seconds, status):
@@ -52,19 +52,18 @@ class Measuring:
     def tell_node(
         self, by: AskedBy, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int | None
     ) -> None:
-        """The same for the access log alone, of what another node asked over its link."""
+        """Report to the access log alone what another node asked over its link."""
         log = self._access_log
         if log is not None and log.wants(seconds, status):
             origin = RequestOrigin(node=by.node, request_id=by.request_id)
             self.metrics.lines_dropped += not log.write(Line(method, answered, status, seconds, rows, size, origin))
 
     def tell_message(self, by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
-        """The same of a message that is no request of HTTP."""
+        """Report a message that is no HTTP request."""
         answered = Answered(f"link/{kind}", counted.store, counted.level, counted.outcome)
         self.tell_node(by, "LINK", answered, _status(counted.outcome), seconds, counted.rows, None)
 
     def close(self) -> None:
-        """Write the lines that wait."""
         if self._access_log is not None:
             self._access_log.close()
 
@@ -136,20 +135,19 @@ class MeasuringMiddleware:
 
 
 def _parent(scope: Scope) -> dict[str, str]:
-    """The caller's span, if it sent one."""
     headers = scope["headers"] if is_tracing() else ()
     return carried_by({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
 
 def _status(outcome: str) -> int:
-    """The inverse of `_outcome`, of the table's outcomes, too."""
+    """Return the status of an outcome: the inverse of `_outcome` and of the problem table."""
     if outcome == CANCELLED:
         return CLIENT_CLOSED_REQUEST
     return next((each.status for each in PROBLEMS.values() if each.reason == outcome), 200 if outcome == "ok" else 500)
 
 
 def _outcome(status: int) -> str:
-    """Of an answer that is no problem of `problem_kinds.PROBLEMS`."""
+    """Return the outcome of an answer that is not in `problem_kinds.PROBLEMS`."""
     if status < 400:
         return "ok"
     if status == 404:

@@ -1,14 +1,14 @@
 """The metrics of other nodes: the links to them, what they were asked, and what was answered to them.
 
-Names of nodes are labels: who may write the registry's topic makes them, no client does. A process has series of
-`MOST_NODES` names, and counts further ones as the node "other". What is counted is of all
-processes that share their metrics; links are those of the process that answers.
+Names of nodes are labels. Only writers of the registry's topic make them. A process has series of `MOST_NODES` names,
+and counts further ones as the node "other". Counts are of all processes that share their metrics; links are those of
+the process that answers.
 """
 
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class NodeCounts:
         )
 
     def take(self, traffic: Traffic) -> None:
-        """Tell the metrics what has come together, and begin anew."""
+        """Add what has come together to the metrics, and reset it."""
         counted = (
             (self._forwards, traffic.forwards),
             (self._answers, traffic.answers),
@@ -70,7 +70,7 @@ class NodeCounts:
 
 
 class Linked(NamedTuple):
-    """A link as it is at the moment; `silent_s` is None without one."""
+    """A link at the moment; `silent_s` is None without one."""
 
     node: str
     up: bool
@@ -85,7 +85,7 @@ class Links(NamedTuple):
 
 
 def seen_links(nodes: Nodes | None, own_map: OwnMap) -> Links:
-    """How they are now; nothing while there is no other node."""
+    """Return the links as they are now; none while there is no other node."""
     if nodes is None or not nodes.others:
         return Links()
     links = [
@@ -101,7 +101,7 @@ _TASKS = "Tasks of this node in a role. Role left: no worker keeps the copy up t
 
 
 class LinkCollector(Collector):
-    """Shows what was `seen` last. Thread-safe, as long as nobody sets that meanwhile."""
+    """Shows what was `seen` last. Thread-safe while nobody sets that."""
 
     def __init__(self) -> None:
         self.seen = Links()
@@ -119,15 +119,12 @@ class LinkCollector(Collector):
                 tasks.add_metric([role], self.seen.roles.get(role, 0))
         yield from (up, silent, tasks)
 
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering asks for nothing
-
 
 _EXPIRY = "Unix time at which the certificate in use expires, for clients or for nodes. Absent without TLS."
 
 
 class CertificateCollector(Collector):
-    """Shows when certificates that are in use expire. Thread-safe."""
+    """Shows when certificates in use expire. Thread-safe."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates
@@ -138,9 +135,6 @@ class CertificateCollector(Collector):
             if certificate.expires_s is not None:
                 expiry.add_metric([certificate.used_for], certificate.expires_s)
         yield expiry
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # as above
 
 
 def _gauge(name: str, about: str, label: str) -> GaugeMetricFamily:

@@ -1,10 +1,9 @@
-"""The metrics of the application's pipelines, as their drivers on this node say, and those of drivers that no node is
-beside, which every node has."""
+"""The metrics of pipelines, from drivers on this node, and from drivers without a node beside them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,8 +16,7 @@ _STATES = {NOT_RUNNING: 0, "starting": 1, "running": 2, "waiting": 3, "restartin
 
 
 class PipelineCollector(Collector):
-    """The metrics of pipelines; those of a pipeline that says nothing are left out, but for its state, and that too
-    when it is among those that another node tells of."""
+    """A pipeline without a status has only its state, and not even that if another node has its status."""
 
     def __init__(self, states: PipelineStates) -> None:
         self.elsewhere: Collection[str] = ()
@@ -34,9 +32,6 @@ class PipelineCollector(Collector):
         yield from _gauges(written)
         yield _steps(written)
         yield from _counters(written)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering asks for nothing
 
 
 _Statuses = Mapping[str, Mapping[str, Any]]

@@ -1,7 +1,7 @@
-"""What is counted of every request: how many, how long they took, how many bytes and entries were answered.
+"""Counts of every request: how many, how long they took, how many bytes and entries were answered.
 
-Counting costs less than a read here: prometheus_client's metrics, each of which takes a lock and in several processes
-writes to a file, are told now and then what has come together since (`flush`).
+Counting costs less than a read here. prometheus_client's metrics take a lock each, and in several processes write to a
+file. So they get the counts now and then (`flush`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class Answered(NamedTuple):
-    """What is known of one request that was answered; `store` is empty where it was of none."""
+    """One answered request. `store` is empty if it was of none."""
 
     route: str
     store: str
@@ -26,15 +26,15 @@ class Answered(NamedTuple):
 
 
 def add_observed(histogram: Histogram, buckets: Iterable[int], seconds: float) -> None:
-    """Tell a histogram of many at once, how many in which bucket and their sum: what `Histogram.observe` does for one,
-    which is all that it has a public name for."""
+    """Add many observations to a histogram: how many in which bucket, and their sum. `Histogram` has a public method
+    for one only."""
     histogram._sum.inc(seconds)
     for bucket, more in zip(histogram._buckets, buckets, strict=True):
         bucket.inc(more)
 
 
 class RequestCounts:
-    """Of one server process, in `registry`. For the event loop's thread only."""
+    """One per server process, in `registry`. For the event loop's thread only."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:
@@ -50,7 +50,7 @@ class RequestCounts:
         self._series: dict[Answered, _Series] = {}
 
     def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
-        """One request was answered, with so many bytes of body and so many entries."""
+        """Count one answered request, with so many bytes of body and so many entries."""
         series = self._series.get(answered)
         if series is None:
             series = self._series[answered] = self._new_series(answered)
@@ -60,7 +60,7 @@ class RequestCounts:
         series.rows += rows
 
     def flush(self) -> None:
-        """Tell the registry of what was observed since the last time."""
+        """Add to the registry what was observed since the last time."""
         for series in self._series.values():
             series.flush()
 
@@ -75,7 +75,7 @@ class RequestCounts:
 
 
 class _Series:
-    """Requests of which the same is known: their metrics, and what these have not been told yet."""
+    """Requests with the same labels: their metrics, and what these lack."""
 
     __slots__ = ("_latency", "_requests", "_rows", "_size", "buckets", "rows", "seconds", "size")
 
@@ -84,7 +84,6 @@ class _Series:
         self._begin()
 
     def flush(self) -> None:
-        """Tell the metrics."""
         if not (count := sum(self.buckets)):
             return
         for requests in self._requests:

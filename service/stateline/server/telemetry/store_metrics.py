@@ -1,9 +1,9 @@
-"""The metrics of store partitions: what their owners say in the notices of the secondaries that are open."""
+"""The metrics of store partitions, from their owners' notices in the open secondaries."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
@@ -20,7 +20,7 @@ _PARTITION = ("task", "store")
 
 
 class Noticed(NamedTuple):
-    """What the notice of a store partition said; `task` is empty where it stands for a whole store."""
+    """The notice of a store partition. `task` is empty if it is of a whole store."""
 
     task: str
     store: str
@@ -29,7 +29,7 @@ class Noticed(NamedTuple):
 
 
 def noticed(partitions: Partitions) -> list[Noticed]:
-    """Every partition that is open. A microsecond or two each."""
+    """Return every open partition. A microsecond or two each."""
     return [
         Noticed(task_id, store, reader.notice.commit_number, reader.notice.status)
         for task_id, store, reader in partitions.opened()
@@ -37,7 +37,7 @@ def noticed(partitions: Partitions) -> list[Noticed]:
 
 
 def shown_partitions(found: Sequence[Noticed], most: int = MAX_PARTITIONS) -> Sequence[Noticed]:
-    """Each partition; of more than `most` each store: sums, the time of the newest commit, and of states one that is
+    """Return each partition. Beyond `most`, return each store: sums, the time of the newest commit, and a state that is
     not active if any partition has one."""
     if len(found) <= most:
         return found
@@ -61,8 +61,7 @@ def _as_one(store: str, partitions: Sequence[Noticed]) -> Noticed:
 
 
 class StoreCollector(Collector):
-    """Shows what was `seen` last: notices, and whether the server is ready. Thread-safe, as long as nobody sets that
-    meanwhile."""
+    """Shows the notices `seen` last, and whether the server is ready. Thread-safe while nobody sets these."""
 
     def __init__(self) -> None:
         self.seen: Sequence[Noticed] = ()
@@ -89,9 +88,6 @@ class StoreCollector(Collector):
         ready = GaugeMetricFamily("stateline_server_ready", "1 if /readyz answers 200.")
         ready.add_metric([], float(self.ready))
         yield ready
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering asks for nothing
 
 
 def _gauge(name: str, about: str) -> GaugeMetricFamily:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class FiguresReader:
         self._unwritten = unwritten
 
     def read(self) -> _FiguresByWorker:
-        """Worker → what it told last. One that does not live, or whose file makes no sense, is left out."""
+        """Return each worker's last figures. Workers that do not live or have an unreadable file are left out."""
         unwritten = self._unwritten()
         try:
             names = {instance_of(name) for name in os.listdir(instances_directory(self._application))}
@@ -67,7 +67,7 @@ class FiguresReader:
 
 
 class _Of(NamedTuple):
-    """A number of a worker: the attribute of its figures, the metric, what it is."""
+    """A number of a worker: the attribute of its figures, the metric, and its meaning."""
 
     attribute: str
     metric: str
@@ -87,11 +87,7 @@ _COUNTERS = (
     _Of("totals.promotion_seconds", "promotion_seconds", "Time until promoted standbys ran, from their assignment."),
     _Of("skipped", "skipped_records", "Records left out by a policy."),
     _Of("dead_lettered", "dead_lettered_records", "Records sent to the dead-letter topic."),
-    _Of(
-        "dropped_by_operators",
-        "operators_dropped_records",
-        "Records that operators of streams dropped.",
-    ),
+    _Of("dropped_by_operators", "operators_dropped_records", "Records that operators of streams dropped."),
 )
 _GAUGES = (
     _Of("rates.commits", "commit_rate", "Commits per second, in the last 30 s."),
@@ -148,9 +144,6 @@ class WorkerCollector(Collector):
         yield from _steps(found)
         yield from _stores(found)
         yield from _rocksdb(found)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # registering asks for nothing
 
 
 def _filled(family: CounterMetricFamily | GaugeMetricFamily, attribute: str, found: _FiguresByWorker) -> Metric:
@@ -211,7 +204,7 @@ def _steps(found: _FiguresByWorker) -> Iterator[Metric]:
 
 
 def _stores(found: _FiguresByWorker) -> Iterator[Metric]:
-    """KIP-892's, of each store of each task; of more than `MAX_PARTITIONS` of each store, with `task` empty."""
+    """Yield KIP-892's metrics, of each store of each task. Beyond `MAX_PARTITIONS`, `task` is empty."""
     figures = [
         (worker, task, store, each)
         for worker, told in found.items()
@@ -241,7 +234,7 @@ def _by_store(figures: list[tuple[str, str, str, StoreFigures]]) -> list[tuple[s
 
 
 def _as_one(partitions: list[StoreFigures]) -> StoreFigures:
-    """Sums, the average over all commits, and the slowest one."""
+    """Return sums, the average over all commits, and the slowest one."""
     rate = sum(each.commit_rate for each in partitions)
     seconds = sum(each.commit_rate * (each.commit_latency_avg_s or 0.0) for each in partitions)
     slowest_s = max((each.commit_latency_max_s for each in partitions if each.commit_latency_max_s), default=None)
@@ -249,7 +242,7 @@ def _as_one(partitions: list[StoreFigures]) -> StoreFigures:
 
 
 def _rocksdb(found: _FiguresByWorker) -> Iterator[Metric]:
-    """Of each store the sum over its partitions: twenty series for each of these would be too many."""
+    """Yield sums over each store's partitions: twenty series per partition would be too many."""
     sums: Counter[tuple[str, str, str]] = Counter()  # property, worker, store
     for worker, figures in found.items():
         for stores in figures.rocksdb.values():
