@@ -28,7 +28,7 @@ from stateline.processes.child import HAND_OVER
 from stateline.processes.terminal import Terminal, heed_hangups
 from stateline.server.certificates import Certificates
 from stateline.server.listeners import BACKLOG
-from stateline.server.readiness import Readiness
+from stateline.server.readiness import ServerReadiness
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 from stateline.server.wire.bodies import PATIENCE_S
 from stateline.server.wire.bounded_protocol import BoundedProtocol
@@ -54,7 +54,7 @@ class DrainingServer(uvicorn.Server):
         self,
         settings: uvicorn.Config,
         certificates: Certificates,
-        readiness: Readiness,
+        readiness: ServerReadiness,
         drain_ms: int,
         counts: ConnectionCounts | None = None,
         *,

@@ -1,4 +1,4 @@
-"""`Readiness`: whether clients may be sent to this server process, and how it stops."""
+"""`ServerReadiness`: whether clients may be sent to this server process, and how it stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateline.server.wire.time_limits import TimeLimits
 
 
 @dataclass(eq=False, repr=False)
-class Readiness:
+class ServerReadiness:
     """One per server process, for the event loop's thread."""
 
     _watch: StoreWatch

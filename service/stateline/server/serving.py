@@ -24,7 +24,7 @@ from stateline.server.nodes.map_bounds import MapBounds
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
-from stateline.server.readiness import Readiness
+from stateline.server.readiness import ServerReadiness
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies, CopyRouter
@@ -115,7 +115,7 @@ class Serving:
             self.cursors,
             level,
             self._runs_elsewhere,
-            self._is_held_elsewhere,
+            lambda task_id: self.nodes is not None and self.nodes.has_copies(task_id),
             self._why_ownerless,
             lambda: "" if self.nodes is None else self.nodes.unreached,
         )
@@ -123,7 +123,9 @@ class Serving:
         """What proofs of tokens between the processes of this node are made for."""
         tls = config.server_tls_key_file is not None
         self.siblings = Siblings(application, self.cursors.process, self.of_node, tls=tls)
-        self.readiness = Readiness(self.store_watch, self.stores, self.workers, self.nodes, self.commits, self.limits)
+        self.readiness = ServerReadiness(
+            self.store_watch, self.stores, self.workers, self.nodes, self.commits, self.limits
+        )
 
     def look(self) -> ClusterView:
         """Return what all nodes have, as this one knows it now."""
@@ -156,15 +158,15 @@ class Serving:
             process_id = known_process_id(application)
             return process_id is not None and f"-{process_id}-" in client_id
 
+        def has_neighbours() -> bool:
+            return self.nodes is not None and self.nodes.has_neighbours
+
         def is_own(member: GroupMember) -> bool:
             return member.member_id in self.workers.member_ids or is_own_id(member.client_id)
 
         group = self.topology.application_id
         wanted, announce = self.wanted_of_group, self.commits.announce
-        return GroupWatch(config, group, is_own, is_own_id, wanted, announce, self._has_neighbours)
-
-    def _has_neighbours(self) -> bool:
-        return self.nodes is not None and self.nodes.has_neighbours
+        return GroupWatch(config, group, is_own, is_own_id, wanted, announce, has_neighbours)
 
     def wanted_of_group(self) -> GroupRequest:
         """Return what to ask Kafka: the sources of tasks without an active copy here, and the changelogs of those and
@@ -187,9 +189,6 @@ class Serving:
 
     def _runs_elsewhere(self, task_id: str) -> bool:
         return self.nodes is not None and self.nodes.runs(task_id)
-
-    def _is_held_elsewhere(self, task_id: str) -> bool:
-        return self.nodes is not None and self.nodes.has_copies(task_id)
 
     def _why_ownerless(self, task_id: str) -> str:
         return "" if self.nodes is None else why_ownerless(self.nodes, self.config.session_timeout_ms, task_id)

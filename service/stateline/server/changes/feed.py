@@ -152,7 +152,9 @@ class ChangeFeed:
     async def _read(self, behind: Collection[int]) -> bool:
         """Return whether the log had anything."""
         read: dict[int, list[Record]] = {}
-        for record in await self._log.read(self._ahead(behind)):
+        # Partitions that were read further than is committed pause while others catch up.
+        ahead = frozenset(p for p, pending in self._pending.items() if pending and p not in behind)
+        for record in await self._log.read(ahead):
             read.setdefault(record.partition, []).append(record)
         for p, records in read.items():
             self._pending[p].add(records, by_position=self._committed.by_position)
@@ -187,10 +189,6 @@ class ChangeFeed:
     def _behind(self) -> frozenset[int]:
         next_offsets = self._log.next_offsets
         return frozenset(p for p, reach in self._reach.items() if next_offsets[p] <= reach)
-
-    def _ahead(self, behind: Collection[int]) -> frozenset[int]:
-        """Return the partitions that were read further than is committed. They pause while others catch up."""
-        return frozenset(p for p, pending in self._pending.items() if pending and p not in behind)
 
     async def _check_topic(self) -> None:
         if self._now_s() >= self._check_due_s:

@@ -49,7 +49,8 @@ class Committed:
         if self._store.definition.persistent:
             return await self._copies.ends(self._store, partitions)
         positions = await self.positions(partitions)
-        return {p: _after(position.get(self._topic, p)) for p, position in positions.items()}
+        last = {p: position.get(self._topic, p) for p, position in positions.items()}
+        return {p: 0 if offset is None else offset + 1 for p, offset in last.items()}
 
     async def positions(self, partitions: Collection[int]) -> dict[int, Position]:
         """Return the committed Positions, from the workers. Partitions that do not answer are left out."""
@@ -103,10 +104,6 @@ class ChangeSource:
     def committed(self, store: ServedStore) -> Committed:
         """Return how far this store has committed its topic. Raises like `topic`."""
         return self._committed(store, self.topic(store))
-
-
-def _after(offset: int | None) -> int:
-    return 0 if offset is None else offset + 1
 
 
 class _Commit(NamedTuple):

@@ -84,8 +84,9 @@ class Arguments:
             return None
         value = argument.value
         if argument.textual and _BARE_DATE.fullmatch(value):
+            year = (EPOCH + int(value) * MILLISECOND).year
             raise InvalidArgumentError(
-                f"{name}={value} would be milliseconds, a time of {_year_of(int(value))}: write a date as "
+                f"{name}={value} would be milliseconds, a time of {year}: write a date as "
                 f"2026-01-01 or 2026-01-01T00:00:00Z, or 0{value} if so many milliseconds are meant."
             )
         if argument.textual and _INTEGER.fullmatch(value):
@@ -213,10 +214,6 @@ class Arguments:
         keys = tuple(dict.fromkeys(_key_of("keys", item, serde, as_text=as_text) for item in argument.items()))
         self.key_bytes += sum(map(len, keys))
         return keys
-
-
-def _year_of(time_ms: int) -> int:
-    return (EPOCH + time_ms * MILLISECOND).year
 
 
 def _iso_time(text: str) -> int | None:

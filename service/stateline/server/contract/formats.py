@@ -94,7 +94,8 @@ def check_format(request: Request, media_type: str) -> None:
 
 def accepted(header: str, *, refused: bool = False) -> list[str]:
     """Return what a header such as `Accept` names and does not refuse, or what it refuses: in order and lower case."""
-    parts = [(name.strip().lower(), parameters) for name, _, parameters in _parts(header)]
+    split = (part.partition(";") for part in header.split(","))
+    parts = [(name.strip().lower(), parameters) for name, _, parameters in split]
     return [name for name, parameters in parts if name and (_REFUSED.search(parameters) is not None) == refused]
 
 
@@ -104,10 +105,6 @@ def take_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         if name == b"accept" and (b"q=0" in value or not (b"*/*" in value or b"application/json" in value)):
             return False
     return True
-
-
-def _parts(header: str) -> list[tuple[str, str, str]]:
-    return [part.partition(";") for part in header.split(",")]
 
 
 def _covers(given: str, media_type: str) -> bool:

@@ -94,7 +94,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.members is not None:
         described["requestBody"] = {"required": True, "content": _json(_members(operation.members))}
     if operation.body is not None:
-        described["requestBody"] = {"required": True, "content": _json({"oneOf": _bodies(operation.body)})}
+        bodies = [_body(kind, names) for kind, names in operation.body.items()]
+        described["requestBody"] = {"required": True, "content": _json({"oneOf": bodies})}
     return described
 
 
@@ -110,10 +111,6 @@ def _query_parameter(name: str) -> dict[str, Any]:
     if schema.get("type") == "object":
         return described | {"content": _json(dict(schema))}
     return described | {"schema": STRING if "type" not in schema else dict(schema)}
-
-
-def _bodies(kinds: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    return [_body(kind, names) for kind, names in kinds.items()]
 
 
 def _body(kind: str, names: tuple[str, ...]) -> dict[str, Any]:

@@ -36,7 +36,9 @@ def docs_page(document: Mapping[str, Any], root: str) -> str:
         for method, operation in methods.items()
     ]
     link = f'<p>The same for machines: <a href="{escape(root)}openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
-    return _page(document["info"]["title"], link + "".join(parts))
+    title = escape(document["info"]["title"])
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f"{head}<h1>{title}</h1>{link}{''.join(parts)}</html>"
 
 
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
@@ -66,8 +68,3 @@ def _body(kind: Mapping[str, Any]) -> str:
 def _rows(pairs: Iterable[tuple[str, str]]) -> str:
     rows = "".join(f"<tr><td><code>{escape(a)}</code><td>{escape(b)}" for a, b in pairs)
     return f"<table>{rows}</table>"
-
-
-def _page(title: str, content: str) -> str:
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return f"{head}<style>{_STYLE}</style><h1>{escape(title)}</h1>{content}</html>"

@@ -122,7 +122,8 @@ def value_columns(
     """Return `value`, still as bytes, and `timestamp` of stored values; or the named ones of the two."""
     if not definition.timestamped:
         return {"value": stored}
-    if _shortest(stored, _TIMESTAMP_BYTES) < _TIMESTAMP_BYTES:
+    shortest = pc.min(pc.binary_length(stored)).as_py()  # None without values
+    if shortest is not None and shortest < _TIMESTAMP_BYTES:
         raise DamagedDataError(
             f"A stored value of {definition.name!r} is too short for its timestamp: rebuild the store from its "
             "changelog."
@@ -208,8 +209,9 @@ def _version_columns(rows: Sequence[Any]) -> dict[str, pa.Array]:
 def _typed(definition: StoreDefinition, what: str, serde: Serde, stored: pa.Array) -> pa.Array:
     kind = arrow_type(serde)
     try:
-        if is_shown_as_json(serde):
-            return binary_array([_json_of(serde, item) for item in stored.to_pylist()]).cast(kind)
+        if is_shown_as_json(serde):  # a deletion has no bytes
+            texts = [orjson.dumps(serde.to_json(item)) if item else b"null" for item in stored.to_pylist()]
+            return binary_array(texts).cast(kind)
         if kind == _TYPES["timestamp"]:
             return big_endian(stored, _INT64).cast(kind)
         return big_endian(stored, kind) if kind in _CODES else stored.cast(kind)  # the cast checks UTF-8
@@ -218,16 +220,6 @@ def _typed(definition: StoreDefinition, what: str, serde: Serde, stored: pa.Arra
             f"A stored {what} of {definition.name!r} is no {serde.name} ({error}): declare the type that was written, "
             "or correct the topic it comes from."
         ) from error
-
-
-def _json_of(serde: Serde, data: bytes) -> bytes:
-    """Return JSON text, null for a change without a value."""
-    return orjson.dumps(serde.to_json(data)) if data else b"null"
-
-
-def _shortest(items: pa.Array, when_empty: int) -> int:
-    least = pc.min(pc.binary_length(items)).as_py()
-    return when_empty if least is None else int(least)
 
 
 def _joined(items: pa.Array) -> memoryview | bytes:

@@ -171,11 +171,8 @@ class EventStream(Response):
                 connection["cut"]()
 
     def _let_go(self) -> None:
-        release, self._release = self._release, _nothing
+        release, self._release = self._release, lambda: None
         release()
-
-
-def _nothing() -> None: ...
 
 
 async def _client_left(receive: Receive) -> None:

@@ -38,6 +38,11 @@ class KeptSnapshot:
         """Return every node with a directory of it, the keeper first, with the parts there."""
         return [PartsElsewhere(self.node, self.snapshot.parts), *self.snapshot.elsewhere]
 
+    @property
+    def stores(self) -> dict[str, None]:
+        """Return the names of its stores, in the order of its parts."""
+        return dict.fromkeys(part.store for each in self.nodes for part in each.parts)
+
 
 class ClusterSnapshots:
     """One per server process, for the event loop's thread."""

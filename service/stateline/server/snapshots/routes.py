@@ -126,7 +126,8 @@ class SnapshotRoutes:
     async def all(self, request: Request) -> Response:
         """GET /v1/snapshots: those whose stores the caller may read; for a node, those it keeps."""
         refuse_parameters(request)
-        found = [each for each in await self._cluster.kept_here() if _may_read(request, each)]
+        kept = await self._cluster.kept_here()
+        found = [each for each in kept if all(may_read(request, store) for store in each.stores)]
         others = [] if came_over_link(request) else await self._cluster.kept_elsewhere()
         return json_response({"snapshots": [*map(self._described, found), *others]})
 
@@ -261,7 +262,7 @@ class SnapshotRoutes:
 
     async def _found(self, request: Request) -> KeptSnapshot:
         found = await self._cluster.find(request.path_params["id"])
-        require_read(request, dict.fromkeys(part.store for each in found.nodes for part in each.parts))
+        require_read(request, found.stores)
         return found
 
     async def _owned(self, request: Request) -> KeptSnapshot:
@@ -294,10 +295,6 @@ async def _stream(
                 yield piece
             await let_others_in()  # a client that takes all at once must not keep the others waiting
     yield STREAM_END
-
-
-def _may_read(request: Request, found: KeptSnapshot) -> bool:
-    return all(may_read(request, part.store) for each in found.nodes for part in each.parts)
 
 
 def _headers(part: CheckpointPart) -> dict[str, str]:

@@ -122,17 +122,18 @@ def _without_first(found: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.Re
 
 
 def _entries(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
-    needed = _needed(of.schema, times=("timestamp",) if _has_times(of.wanted) else ())
+    has_times = of.wanted.from_ms is not None or of.wanted.to_ms is not None
+    needed = frozenset({*of.schema.names, *(("timestamp",) if has_times else ())})
     for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
         columns = {"key": binary_array(rows.names, rows.name_lengths)} if "key" in needed else {}
         columns |= _values(of.definition, rows, needed)
-        masks = _between(columns["timestamp"], of.wanted.from_ms, of.wanted.to_ms) if _has_times(of.wanted) else []
+        masks = _between(columns["timestamp"], of.wanted.from_ms, of.wanted.to_ms) if has_times else []
         yield typed_batch(of.definition, _kept(columns, masks), of.schema)
 
 
 def _windows(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(of.checkpoint, of.store, of.wanted)
-    needed = _needed(of.schema)
+    needed = frozenset(of.schema.names)
     for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
         names = _names(of.definition, rows, WINDOW_SUFFIX.size)
         start = big_endian(sliced(names, -12, -4), _INT64)
@@ -144,7 +145,7 @@ def _windows(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
 
 def _sessions(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(of.checkpoint, of.store, of.wanted)
-    needed = _needed(of.schema)
+    needed = frozenset(of.schema.names)
     for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
         names = _names(of.definition, rows, SESSION_SUFFIX.size)
         end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
@@ -167,7 +168,8 @@ def _versions(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
 def _latest(definition: StoreDefinition, names: pa.Array, stored: pa.Array) -> Columns:
     if len(stored) and pc.min(pc.binary_length(stored)).as_py() < _WIDTH:
         raise _damaged(definition)
-    never = pa.Array.from_buffers(_INT64, len(stored), [pa.py_buffer(bytes(len(stored) // 8 + 1)), _zeros(len(stored))])
+    count = len(stored)
+    never = pa.Array.from_buffers(_INT64, count, [pa.py_buffer(bytes(count // 8 + 1)), pa.py_buffer(bytes(8 * count))])
     return {
         "key": sliced(names, _WIDTH),
         "value": sliced(stored, _WIDTH),
@@ -220,10 +222,9 @@ def _kept(columns: Columns, masks: Sequence[pa.Array]) -> Columns:
 
 
 def _ends(start: pa.Array, size_ms: int) -> pa.Array:
+    """`window_end_ms`, by the column."""
     latest = int64_scalar(MAX_TIMESTAMP_MS - size_ms)
-    return pc.add(
-        pc.if_else(pc.greater(start, latest), latest, start), int64_scalar(size_ms)
-    )  # `window_end_ms`, by the column
+    return pc.add(pc.if_else(pc.greater(start, latest), latest, start), int64_scalar(size_ms))
 
 
 def _names(definition: StoreDefinition, rows: StoredRows, suffix: int) -> pa.Array:
@@ -237,19 +238,6 @@ def _damaged(definition: StoreDefinition) -> DamagedDataError:
         f"A row of {definition.name!r} in the snapshot is too short for a {definition.kind} store: make a new one, "
         "and if it has the same, rebuild the store from its changelog."
     )
-
-
-def _zeros(count: int) -> pa.Buffer:
-    return pa.py_buffer(bytes(8 * count))
-
-
-def _has_times(wanted: RowSelection) -> bool:
-    return wanted.from_ms is not None or wanted.to_ms is not None
-
-
-def _needed(schema: pa.Schema, times: Iterable[str] = ()) -> frozenset[str]:
-    """Return the columns to make: those asked for, and those of filters."""
-    return frozenset({*schema.names, *times})
 
 
 def _values(definition: StoreDefinition, rows: StoredRows, needed: frozenset[str]) -> Columns:

@@ -37,7 +37,7 @@ from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.cluster_view import ClusterPipelines
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.own_map import OwnMap
-from stateline.server.readiness import Readiness
+from stateline.server.readiness import ServerReadiness
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.state.cursors import Cursors
 from stateline.server.state.partitions import Partitions
@@ -88,17 +88,14 @@ class WorkerLives(Collector):
             alive += lives is True
             if lives:
                 self._seen.add(name)
-            if lives or (lives is False and self._is_missed(name)):
+            is_missed = name in self._seen or instance_path(self._application, name).exists()  # a killed one leaves it
+            if lives or (lives is False and is_missed):
                 up.add_metric((name,), float(lives))
             if (times := starts(self._application, name)) is not None:
                 started.add_metric((name,), times)
         yield up
         yield started
         yield GaugeMetricFamily("stateline_workers", "Live workers of the server's state directory.", value=alive)
-
-    def _is_missed(self, name: str) -> bool:
-        """Return whether it lived lately: a killed worker leaves its file."""
-        return name in self._seen or instance_path(self._application, name).exists()
 
 
 @dataclass(eq=False, repr=False)
@@ -109,7 +106,7 @@ class Metrics:
     _application: Path
     _partitions: Partitions
     _cursors: Cursors
-    _readiness: Readiness
+    _readiness: ServerReadiness
     _certificates: Certificates
     _nodes: Nodes | None
     _own_map: OwnMap

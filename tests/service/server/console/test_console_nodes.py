@@ -144,7 +144,7 @@ def test_a_worker_that_has_ended_is_said_with_what_becomes_of_its_tasks(browser:
         ended = {"instance": "worker-7", "pid": 4711, "alive": False, "reachable": False, "tasks": {}}
         say(page.page, "/v1/instances", {"instances": [ended]})
         card = page.page.locator(".card.bad", has_text="worker-7")
-        card.get_by_text("It has ended: its tasks go to others").wait_for()
+        card.get_by_text("It has ended. Its tasks move to other workers").wait_for()
 
 
 def test_a_restore_on_a_node_alone_tells_how_long_it_takes(browser: Browser, served: Served) -> None:

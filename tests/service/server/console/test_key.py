@@ -108,7 +108,7 @@ def test_what_differs_between_the_levels_is_shown_member_by_member(browser: Brow
 def test_an_absent_key_is_said_so_with_a_way_to_those_like_it(page: Console) -> None:
     shown = visit(page, "/stores/aircraft/keys/N0nobody")
     shown.get_by_text("Both levels show the same: no such key.").wait_for()
-    link = level(shown, "read_committed").get_by_role("link", name="Keys that begin so")
+    link = level(shown, "read_committed").get_by_role("link", name="Keys with this prefix")
     assert "prefix=N0n" in (link.get_attribute("href") or "")
 
 

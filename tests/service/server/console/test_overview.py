@@ -207,7 +207,7 @@ def test_a_history_that_cannot_be_had_is_said(page: Console) -> None:
 
 
 def test_all_is_well_until_something_is_not(page: Console) -> None:
-    page.page.get_by_text("Every store can be asked.").wait_for()
+    page.page.get_by_text("Every store can be queried.").wait_for()
     pipeline = {"reads": ["a"], "writes": "b", "tables": [], "static": [], "branches": []}
     status = {"state": "failed", "last_error": "<b>no</b>", "next_start_at_ms": None}
 
@@ -218,11 +218,11 @@ def test_all_is_well_until_something_is_not(page: Console) -> None:
         return {"stores": [slow, lost, *others], "pipelines": {"delays": pipeline | {"status": status}}}
 
     change_look(page.page, broken)
-    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.nth(2).wait_for()
     told = alerts.all_inner_texts()
-    assert told[0].startswith("broken Pipeline delays is failed: <b>no</b> Mend what it says")
-    assert told[1].startswith("broken Store airports: 2 unknown No worker has these partitions: start one")
+    assert told[0].startswith("broken Pipeline delays is failed: <b>no</b> Fix the error")
+    assert told[1].startswith("broken Store airports: 2 unknown No worker has these partitions. Start one")
     assert told[2].startswith("look Store aircraft is being restored: 1,234 offsets left")
     page.page.get_by_role("list").get_by_text("failed", exact=True).wait_for()  # pipelines have a line
     page.page.get_by_role("link", name="Store airports: 2 unknown").click()
@@ -234,12 +234,12 @@ def test_a_worker_that_tells_nothing_of_itself_and_records_that_failed_are_told(
         (name,) = said["workers"]
         return {"workers": {name: {"told_at_ms": int(time.time() * 1000) - 40_000, "failed": 3}}}
 
-    page.page.get_by_text("Every store can be asked.").wait_for()
+    page.page.get_by_text("Every store can be queried.").wait_for()
     change_look(page.page, stands_still)
-    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.nth(1).wait_for()
     told = alerts.all_inner_texts()
-    assert told[0].startswith("broken Worker worker-0 has told nothing of itself for 4")
+    assert told[0].startswith("broken Worker worker-0 has sent no figures for 4")
     assert told[1].startswith("look 3 records failed since the workers started")
     page.page.get_by_role("link", name="3 records failed").click()
     page.page.wait_for_url("**/failures")
@@ -256,9 +256,9 @@ def test_a_step_that_drops_more_than_one_record_in_a_hundred_is_told(page: Conso
         return {"workers": {name: worker | {"told_at_ms": now}, "other": worker | {"told_at_ms": now, "steps": more}}}
 
     more = {"count per_hour": {"taken": 500, "dropped": {"late": 7}}}
-    page.page.get_by_text("Every store can be asked.").wait_for()
+    page.page.get_by_text("Every store can be queried.").wait_for()
     change_look(page.page, dropping)
-    alerts = page.page.get_by_role("list", name="What needs somebody").get_by_role("listitem")
+    alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.first.wait_for()
     (told,) = alerts.all_inner_texts()
     assert told.startswith("look Step count per_hour dropped 16 of 1,500 records: late 15, no_key 1")
@@ -267,7 +267,7 @@ def test_a_step_that_drops_more_than_one_record_in_a_hundred_is_told(page: Conso
 
 
 def test_while_nobody_answers_nothing_is_called_well(page: Console) -> None:
-    page.page.get_by_text("Every store can be asked.").wait_for()
+    page.page.get_by_text("Every store can be queried.").wait_for()
     page.page.route("**/v1/console", lambda route: route.abort())
     page.page.get_by_role("alert").get_by_text("The server does not answer.").first.wait_for()
-    assert page.page.get_by_text("Every store can be asked.").count() == 0
+    assert page.page.get_by_text("Every store can be queried.").count() == 0

@@ -46,7 +46,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served
         field = page.get_by_label("The server wants a token")
         field.fill("wrong")
         page.keyboard.press("Enter")
-        page.get_by_text("does not take this token").wait_for()
+        page.get_by_text("rejects this token").wait_for()
         field.fill("s3cret")
         page.keyboard.press("Enter")
         page.get_by_text("server.tokens.file", exact=True).wait_for()

@@ -52,7 +52,7 @@ def test_what_is_typed_finds_names_values_and_what_they_are_for(page: Console) -
     page.page.locator("table").wait_for()
     assert rows(page) == told
     page.page.get_by_label("Find").fill("no setting is like this")
-    page.page.get_by_text("No setting is like this.").wait_for()
+    page.page.get_by_text("No setting matches.").wait_for()
 
 
 def test_the_defaults_can_be_left_out(page: Console) -> None:

@@ -40,7 +40,7 @@ def make(page: Page, *stores: str, pin: str = "") -> str:
     """Make a snapshot by the form; its id."""
     for store in stores:
         page.get_by_role("checkbox", name=store, exact=True).check()
-    page.get_by_label("Pin, if you like").fill(pin)
+    page.get_by_label("Pin (optional)").fill(pin)
     page.get_by_role("button", name="Make it").click()
     return page.locator("#one-title").inner_text().removeprefix("Snapshot ")
 
@@ -96,7 +96,7 @@ def test_one_is_released_only_when_that_is_confirmed(page: Console, served: Serv
     made = make(page.page, "aircraft")
     page.page.get_by_role("button", name="Release").click()
     asked = page.page.get_by_role("dialog", name=f"Release {made}?")
-    assert "Who reads it reads on to the end." in asked.inner_text()
+    assert "Open streams run to their end." in asked.inner_text()
     asked.get_by_role("button", name="Keep it").click()
     asked.wait_for(state="detached")
     page.page.get_by_role("button", name="Release").click()
@@ -113,12 +113,12 @@ def test_one_is_released_only_when_that_is_confirmed(page: Console, served: Serv
 def test_the_same_pin_is_the_same_snapshot(page: Console) -> None:
     first = make(page.page, "aircraft", pin="nightly")
     page.page.get_by_role("button", name="Make it").click()
-    page.page.get_by_text(f"This pin has made {first} already").wait_for()
+    page.page.get_by_text(f"This pin already has the snapshot {first}").wait_for()
 
 
 def test_without_a_store_none_is_made(page: Console) -> None:
     page.page.get_by_role("button", name="Make it").click()
-    page.page.get_by_text("Choose a store at least.").wait_for()
+    page.page.get_by_text("Choose at least one store.").wait_for()
 
 
 def test_one_that_is_gone_is_said_so(browser: Browser, served: Served) -> None:

@@ -133,7 +133,7 @@ def test_watching_that_fails_says_so_keeps_what_was_and_goes_on(page: Console, m
     page.visit("stores/aircraft?prefix=X&every=1")
     page.page.locator(".tabulator-row").wait_for()
     page.page.route("**/v1/stores/aircraft/range*", lambda route: route.abort())
-    page.page.locator("#summary", has_text="What is shown is from before; trying again.").wait_for()
+    page.page.locator("#summary", has_text="The last answer is still shown. Trying again.").wait_for()
     page.page.locator(".problem", has_text="The server does not answer.").wait_for()
     assert page.page.locator(".tabulator-row").count() == 1
     page.page.unroute("**/v1/stores/aircraft/range*")

@@ -86,7 +86,7 @@ def test_the_application_is_drawn_with_what_each_part_is(page: Console) -> None:
     assert "store hourly, window, string → json" in told
     boxes = page.page.locator(".topology .box-name").all_text_contents()
     assert boxes == ["subtopology 0", "subtopology 1", "subtopology 2"]
-    legend = page.page.get_by_role("list", name="What the shapes mean").get_by_role("listitem")
+    legend = page.page.get_by_role("list", name="Legend of shapes").get_by_role("listitem")
     assert legend.all_inner_texts() == ["topic", "operator", "store"]
 
 
@@ -150,7 +150,7 @@ def test_a_screen_reader_has_a_table_of_the_same(page: Console) -> None:
     say(page.page, GRAPH, graph())
     page.page.reload()
     page.page.get_by_text("The same as a table").click()
-    rows = page.page.get_by_role("table", name="What goes where").locator("tbody tr")
+    rows = page.page.get_by_role("table", name="Connections").locator("tbody tr")
     rows.nth(2).wait_for()
     told = rows.evaluate_all("all => all.map((row) => [...row.children].map((cell) => cell.textContent))")
     assert told == [
@@ -166,7 +166,7 @@ def test_a_large_topology_is_as_wide_as_its_panel_at_first_and_can_be_read(page:
     page.page.set_viewport_size({"width": width, "height": 900})
     page.page.reload()
     page.page.get_by_role("link", name="store store-of-number-9").wait_for()
-    panel = page.page.get_by_role("region", name="The topology, drawn")
+    panel = page.page.get_by_role("region", name="Drawing of the topology")
     assert page.page.locator(DRAWN).count() == 34
     assert panel.evaluate("e => e.scrollWidth <= e.clientWidth"), "no part of it is beside the panel"
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -178,7 +178,7 @@ def test_one_that_is_too_large_to_be_read_scrolls_and_can_be_made_to_fit(page: C
     say(page.page, GRAPH, large(16))
     page.page.reload()
     page.page.get_by_role("link", name="store store-of-number-15").wait_for()
-    panel = page.page.get_by_role("region", name="The topology, drawn")
+    panel = page.page.get_by_role("region", name="Drawing of the topology")
     assert letters(page) >= 6
     assert panel.evaluate("e => e.scrollWidth > e.clientWidth")
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -207,12 +207,12 @@ def test_the_keyboard_scrolls_zooms_and_reaches_what_is_out_of_sight(page: Conso
     page.page.wait_for_url("**?zoom=70")
     page.page.keyboard.press("Tab")
     page.page.keyboard.press("Tab")
-    assert page.page.evaluate("document.activeElement.getAttribute('aria-label')") == "The topology, drawn"
+    assert page.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Drawing of the topology"
     page.page.keyboard.press("ArrowRight")
     page.page.wait_for_function("() => document.querySelector('.topology').scrollLeft > 0")
     for _ in range(16):
         page.page.keyboard.press("Tab")
-    panel = box(page.page.get_by_role("region", name="The topology, drawn"))
+    panel = box(page.page.get_by_role("region", name="Drawing of the topology"))
     last = box(page.page.locator(".topology a:focus"))
     assert panel["x"] <= last["x"] <= last["x"] + last["width"] <= panel["x"] + panel["width"] + 1
     assert panel["y"] <= last["y"] <= last["y"] + last["height"] <= panel["y"] + panel["height"] + 1

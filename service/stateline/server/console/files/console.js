@@ -62,7 +62,7 @@ function Loading() {
 }
 
 function NotLoaded() {
-  return html`<div class="problem" role="alert"><p>This part of the page could not be loaded: load the page anew once the server answers.</p></div>`;
+  return html`<div class="problem" role="alert"><p>This part of the page could not be loaded: reload the page when the server answers.</p></div>`;
 }
 
 function Head({ look, at, onSearch }) {
@@ -106,7 +106,7 @@ function Connection({ look }) {
   if (failure.status === 401) return html`<p id="connection" role="status">Waiting for a token</p>`;
   const what = failure instanceof Unreachable ? "Not connected" : "Refused";
   const since = new Date(sinceMs).toLocaleTimeString("en-GB");
-  return html`<p id="connection" class="alert" role="alert">${what} since ${since}: ${failure.message} What is shown is the last that was known. Trying again.</p>`;
+  return html`<p id="connection" class="alert" role="alert">${what} since ${since}: ${failure.message} The page shows the last known state. Trying again.</p>`;
 }
 
 /** What a link leads to is asked for without a token. */
@@ -117,13 +117,13 @@ function Foot({ isGuarded }) {
 }
 
 function NoPlace() {
-  return html`<p>There is no such place here. <a href=${addressOf({ place: "overview" })}>To the overview</a></p>`;
+  return html`<p>There is no such page here. <a href=${addressOf({ place: "overview" })}>To the overview</a></p>`;
 }
 
 function titleOf({ place, store, key }) {
   if (place === "store") return store;
   if (place === "key") return `${store} · ${key}`;
-  return PLACES[place] ?? "No such place";
+  return PLACES[place] ?? "No such page";
 }
 
 followLinks(isOutdated);

@@ -100,6 +100,6 @@ function parsed(text) {
   try {
     return parseExactly(text);
   } catch {
-    throw new Unreachable("The answer cannot be read: it was cut off on its way, or is from something between here and the server.");
+    throw new Unreachable("The answer cannot be read: it was cut off, or it comes from a proxy.");
   }
 }

@@ -15,9 +15,9 @@ export function entriesOf(body) {
 export function Summary({ seen, everyS, isComplete }) {
   const { answer, atMs, asking, failure, failedAtMs } = seen;
   const said = () => {
-    if (!isComplete) return "Give a key, and ask.";
+    if (!isComplete) return "Enter a key, then ask.";
     if (asking && (everyS === 0 || answer === null)) return "Asking …";
-    if (failure !== null) return everyS > 0 ? `No answer at ${clock(failedAtMs)}. What is shown is from before; trying again.` : "There is no answer.";
+    if (failure !== null) return everyS > 0 ? `No answer at ${clock(failedAtMs)}. The last answer is still shown. Trying again.` : "There is no answer.";
     return answer === null ? "" : sentence(answer);
   };
   return html`

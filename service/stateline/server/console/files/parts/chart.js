@@ -74,7 +74,7 @@ export function Chart({ label, series, times, format = countText, height = 220, 
       )}</ul>
       <p ref=${readout} class="readout" aria-hidden="true"></p>
     </figcaption>
-    ${missing && html`<p class="note">The chart cannot be drawn: its library did not come. The table has its data.</p>`}
+    ${missing && html`<p class="note">The chart’s library could not be loaded. The table has the data.</p>`}
     <${Data} label=${label} series=${seen.series} times=${seen.times} format=${format} />
   </figure>`;
 }

@@ -32,16 +32,16 @@ export function History({ at }) {
   const shown = zoom === null ? minutes : 60;
   const charts = useMemo(() => drawn(points ?? [], shown), [points, shown]); // those of other renders draw nothing anew
   return html`
-    <nav aria-label="How much is shown"><ul>${MINUTES.map(
+    <nav aria-label="Time span"><ul>${MINUTES.map(
       (each) => html`<li key=${each}><a href=${addressOf({ ...at, query: { ...at.query, from: each === 60 ? "" : each, zoom: null } })}
         aria-current=${zoom === null && each === minutes ? "true" : null}>${each} minutes</a></li>`,
     )}</ul></nav>
     <${Zoomed} zoom=${zoom} />
     ${failure && html`<${Failure} error=${failure} />`}
     ${points === null && !failure && html`<p role="status">Loading …</p>`}
-    ${points?.length === 0 && html`<${Nothing}>Nothing yet: the first point comes five seconds after the server has started.<//>`}
+    ${points?.length === 0 && html`<${Nothing}>No data yet. The first point comes 5 s after the server has started.<//>`}
     <div class="history live">${charts.map((chart) => html`<${Chart} key=${chart.label} height=${150} fromZero zoom=${zoom} ...${chart} />`)}</div>
-    ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">The other charts are drawn once there is something in them; commits and queries only for a token for all stores.</p>`}`;
+    ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">Other charts appear when they have data. Commits and queries need a token for all stores.</p>`}`;
 }
 
 /** Points `{at_ms, column: value}`, oldest first, as they come; null before the first answer. */

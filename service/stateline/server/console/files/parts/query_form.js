@@ -25,7 +25,7 @@ const FIELDS = {
   position_bound: { label: "Position bound", hint: '{"topic": {"0": 41}}', lines: 2 },
   wait_ms: { label: "Wait for the bound, ms", isNumber: true },
   require_active: { label: "Only from an active copy", isCheck: true },
-  allow_partial: { label: "Answer even when some partitions fail", isCheck: true },
+  allow_partial: { label: "Answer even if some partitions fail", isCheck: true },
 };
 const EVERY_FIELD = Object.keys(FIELDS);
 const TIMES = EVERY_FIELD.filter((name) => FIELDS[name].isTime);

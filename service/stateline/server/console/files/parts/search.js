@@ -64,7 +64,7 @@ export function Search({ stores, onClose }) {
       ({ what, name, href }, i) => html`<li key=${href} id=${`found-${i}`} role="option" aria-selected=${i === at}>
         <a href=${href} tabindex="-1" onClick=${onClose}><span class="muted">${what}</span> ${name}</a></li>`,
     )}</ul>
-    ${found.length === 0 && html`<p role="status">Nothing is called so. Keys are found by how they begin; those of windows and sessions, and keys that are no text, whole.</p>`}
+    ${found.length === 0 && html`<p role="status">No match. Search text keys by their prefix. Keys of windows and sessions, and other types of keys, must be complete.</p>`}
   </dialog>`;
 }
 
@@ -77,7 +77,7 @@ function placesLike(text, stores) {
   ];
 }
 
-/** Keys that begin so, where keys are text and stores have ranges of them; of others the key that is just that, if there is one. */
+/** Keys with a prefix, if keys are text and stores have ranges of them; of others the key that is just that, if there is one. */
 async function keysLike(text, stores, signal) {
   const asked = stores.filter(({ kind }) => Object.hasOwn(OF_ONE_KEY, family(kind))).slice(0, MOST_STORES_ASKED);
   const answers = await Promise.all(asked.map((store) => keysOf(store, text, signal).catch(() => [])));

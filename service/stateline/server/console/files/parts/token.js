@@ -23,7 +23,7 @@ export function Token({ onTaken }) {
       onTaken();
     } catch (error) {
       keepToken("");
-      setSaid(error.status === 401 ? "The server does not take this token." : error.message);
+      setSaid(error.status === 401 ? "The server rejects this token." : error.message);
     }
   };
   return html`<section aria-labelledby="token-title" class="panel">

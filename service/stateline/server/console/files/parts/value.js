@@ -61,7 +61,7 @@ export function Copy({ text, label = "Copy" }) {
       await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
       setSaid("Copied.");
     } catch {
-      setSaid("Not allowed here: only https and localhost may copy.");
+      setSaid("Copying needs https or localhost.");
     }
   };
   return html`<span class="copy"><button type="button" onClick=${copy}>${label}</button> <span role="status">${said}</span></span>`;

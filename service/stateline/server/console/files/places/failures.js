@@ -34,14 +34,14 @@ function Answer({ answer, find, onAgain }) {
       <p role="status" class="hint">${countText(found.length)} of the newest ${countText(records.length)} in <code>${topic}</code></p>
     </form>
     ${records.length === 0 && html`<${Nothing}>Nothing has failed: <code>${topic}</code> is empty.<//>`}
-    ${records.length > 0 && found.length === 0 && html`<${Nothing}>None of them is like this. <code>stateline consume --dead-letters</code> reads older ones.<//>`}
+    ${records.length > 0 && found.length === 0 && html`<${Nothing}>No record matches. <code>stateline consume --dead-letters</code> reads older ones.<//>`}
     <ul class="letters">${found.map((record, i) => html`<${Letter} key=${`${record.topic}-${record.partition}@${record.offset}/${record.at_ms}/${i}`} record=${record} />`)}</ul>`;
 }
 
 function NoTopic() {
-  return html`<${Nothing}>No dead-letter topic is set, so nothing is kept of what fails. To keep it, make a topic, say <code>failed</code>, and run the workers with
+  return html`<${Nothing}>No dead-letter topic is set, so failed records are not kept. To keep them, make a topic, for example <code>failed</code>. Run the workers with
     <code>--set errors.dead.letter.queue.topic.name=failed</code>, <code>--set deserialization.exception.handler=dead-letter</code> and
-    <code>--set processing.exception.handler=dead-letter</code>, and this server with the first.<//>`;
+    <code>--set processing.exception.handler=dead-letter</code>, and this server with the first of these.<//>`;
 }
 
 function isLike(record, text) {

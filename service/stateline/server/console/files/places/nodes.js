@@ -38,7 +38,7 @@ function Cluster({ cluster, moves, now }) {
   return html`<div class="live">
     <p id="settled">${settledText(cluster)}</p>
     <ul class="cards">${names.map((name) => html`<${Card} key=${name} name=${name} cluster=${cluster} left=${moves.restoreText(name)} />`)}</ul>
-    <${Table} caption="Tasks: which node has what" columns=${["Task", ...names, "Change"]} rows=${rows} />
+    <${Table} caption="Tasks and their nodes" columns=${["Task", ...names, "Change"]} rows=${rows} />
   </div>`;
 }
 
@@ -95,7 +95,7 @@ function Worker({ worker }) {
     ["Answers", reachable ? "yes" : "no"],
     ...Object.entries(byState).map(([state, held]) => [`${countText(held.length)} ${state}`, held.map(([task]) => task).join(", ")]),
   ];
-  const advice = alive ? "It does not answer: it may be busy, or hang." : "It has ended: its tasks go to others, or wait until it is started again.";
+  const advice = alive ? "It does not answer. It may be busy, or it hangs." : "It has ended. Its tasks move to other workers, or wait until it starts again.";
   return html`<li class=${`card ${alive ? (reachable ? "" : "warn") : "bad"}`}>
     <h3>${instance}</h3>
     <${Facts} facts=${facts} />

@@ -12,7 +12,7 @@ export function Pipelines({ look }) {
   if (!look.known) return null;
   const all = Object.entries(look.pipelines);
   if (all.length === 0) {
-    return html`<${Nothing}>This application has no pipelines: <code>app.pipeline(reads=topic, writes="…", key="…")</code> makes one of a function over Spark's data frames.<//>`;
+    return html`<${Nothing}>This application has no pipelines: <code>app.pipeline(reads=topic, writes="…", key="…")</code> makes one from a function over Spark's data frames.<//>`;
   }
   return html`<ul class="cards live">${all.map(([name, pipeline]) => html`<${Card} key=${name} name=${name} pipeline=${pipeline} />`)}</ul>`;
 }

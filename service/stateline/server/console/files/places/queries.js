@@ -19,7 +19,7 @@ const MOST_CHARACTERS = 200_000;
 
 export function Queries({ at: { query }, look }) {
   if (!look.known) return null;
-  if (look.stores.length === 0) return html`<${Nothing}>This application has no stores to ask.<//>`;
+  if (look.stores.length === 0) return html`<${Nothing}>This application has no stores to query.<//>`;
   const store = look.stores.find((each) => each.store === query.store) ?? look.stores[0];
   const choose = (event) => setQuery({ ...askedBy({ name: null, values: {} }), store: event.target.value, sort: null, columns: null, find: null, open: null });
   return html`
@@ -43,7 +43,7 @@ function Question({ store, query }) {
     <${QueryForm} store=${store} question=${question} position=${seen.answer?.body.position ?? null} onAsk=${onAsk} />
     <section aria-labelledby="answer-title" class="answer">
       <h2 id="answer-title">Answer</h2>
-      ${asked ? html`<${Summary} seen=${seen} everyS=${everyS} isComplete=${true} />` : html`<p id="summary" role="status">Nothing asked yet.</p>`}
+      ${asked ? html`<${Summary} seen=${seen} everyS=${everyS} isComplete=${true} />` : html`<p id="summary" role="status">No query yet.</p>`}
       ${asked && html`<div class="buttons"><${Watch} everyS=${everyS} onChange=${(every) => setQuery({ every })} /></div>`}
       ${seen.answer !== null && html`<${Answer} store=${store} query=${query} seen=${seen} everyS=${everyS} />`}
     </section>
@@ -66,7 +66,7 @@ function Answer({ store, query, seen, everyS }) {
       <summary>As JSON</summary>
       <${Copy} text=${answer.text} label="Copy JSON" />
       <pre id="json" role="region" aria-label="Answer as JSON" tabindex="0">${indented(isCut ? answer.text.slice(0, MOST_CHARACTERS) : answer.text)}</pre>
-      ${isCut && html`<p>Cut here: Copy and curl have all of it.</p>`}
+      ${isCut && html`<p>Shortened here. Copy and curl have the whole answer.</p>`}
     </details>`;
 }
 
@@ -90,7 +90,7 @@ function lastQuestions() {
 function Last({ last }) {
   return html`<section aria-labelledby="last-title">
     <h2 id="last-title">Asked last</h2>
-    ${last.length === 0 && html`<${Nothing}>The last ${MOST_LAST} questions of this tab are kept here until it is closed.<//>`}
+    ${last.length === 0 && html`<${Nothing}>The last ${MOST_LAST} queries of this tab stay here until you close it.<//>`}
     <ul class="last">${last.map(({ store, name, values }) => {
       const given = Object.entries(values).filter(([, value]) => value);
       return html`<li key=${JSON.stringify([store, name, values])}>

@@ -29,7 +29,7 @@ export function Settings({ at }) {
       <p role="status" class="hint">${countText(found.length)} of ${countText(settings.length)}</p>
     </form>
     ${found.length === 0
-      ? html`<${Nothing}>No setting is like this. ${only !== "" && find === "" ? "All are the defaults; a file, the environment or --set changes them." : "A part of its name, its value or what it is for finds one."}<//>`
+      ? html`<${Nothing}>No setting matches. ${only !== "" && find === "" ? "All settings have their defaults. A file, the environment or --set changes them." : "Search for a part of a name, a value or a description."}<//>`
       : html`<${Table} caption="Settings" captionHidden columns=${["Name", "Value", "Set by", "What for"]} rows=${rows} />`}`;
 }
 

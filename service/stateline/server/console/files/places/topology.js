@@ -19,7 +19,7 @@ const OF_WINDOW = 0.75; // the panel's height, as in the style sheet
 export function Topology({ at }) {
   const { body: graph, failure } = useAnswer("v1/console/graph", EVERY_MS, { timeoutMs: EVERY_MS }); // again for its rates
   if (graph === null) return failure ? html`<${Failure} error=${failure} />` : html`<p role="status">Loading …</p>`;
-  if (graph.nodes.length === 0) return html`<${Nothing}>This application declares nothing yet: <code>app.topic("…")</code> and <code>app.table(topic, store="…")</code> are a beginning.<//>`;
+  if (graph.nodes.length === 0) return html`<${Nothing}>This application declares nothing yet. Begin with <code>app.topic("…")</code> and <code>app.table(topic, store="…")</code>.<//>`;
   return html`
     ${failure && html`<${Failure} error=${failure} />`}
     <${Drawn} graph=${graph} query=${at.query} />
@@ -51,9 +51,9 @@ function Zoom({ percent, whole }) {
   const fitting = ZOOMS.findLast((each) => each <= whole) ?? ZOOMS[0];
   return html`<div role="group" aria-label="Zoom" class="buttons zoom">
     <button type="button" aria-disabled=${smaller === undefined} onClick=${() => to(smaller)} aria-label="Smaller">−</button>
-    <button type="button" onClick=${() => to("")} aria-label=${`${percent} %, back to how it was at first`}>${percent} %</button>
+    <button type="button" onClick=${() => to("")} aria-label=${`${percent} %, reset the zoom`}>${percent} %</button>
     <button type="button" aria-disabled=${larger === undefined} onClick=${() => to(larger)} aria-label="Larger">+</button>
-    <button type="button" onClick=${() => to(fitting)} aria-label="Fit: all of it">Fit</button>
+    <button type="button" onClick=${() => to(fitting)} aria-label="Fit the whole drawing">Fit</button>
   </div>`;
 }
 
@@ -67,7 +67,7 @@ function AsTable({ graph }) {
     return { id: `${from} ${to}`, cells: [named(byId.get(from)), named(byId.get(to)), number === null ? "" : String(number), rate === undefined ? "" : rateText(rate)] };
   });
   return html`<details><summary>The same as a table</summary>
-    <${Table} caption="What goes where" columns=${["From", "To", "Subtopology", "Records"]} rows=${rows} /></details>`;
+    <${Table} caption="Connections" columns=${["From", "To", "Subtopology", "Records"]} rows=${rows} /></details>`;
 }
 
 const WORDS = { global_table: "global table" };

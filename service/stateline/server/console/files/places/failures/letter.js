@@ -27,7 +27,7 @@ function Trace({ text, of }) {
 
 /** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */
 function Part({ record, name }) {
-  if (record.left_out?.includes(name)) return html`<span class="muted">too large to be shown: <code>stateline consume --dead-letters</code> has it</span>`;
+  if (record.left_out?.includes(name)) return html`<span class="muted">too large to show: <code>stateline consume --dead-letters</code> reads it</span>`;
   const bytes = record[`${name}_base64`];
   if (bytes !== undefined) return html`<${Bytes} base64=${bytes} />`;
   const value = record[name];

@@ -42,8 +42,8 @@ export function History({ store, at, main, onChange }) {
     </div>
     ${feed.failure && html`<${Failure} error=${feed.failure} />`}
     ${way === "live" && html`<p class="hint">${feed.said} ${countText(feed.read)} changes read of its partition, ${countText(feed.own)} of this key.</p>`}
-    ${Number(way) > 0 && html`<p class="hint">${main?.failure ? "The last answer failed; asking goes on." : "What changed between two answers and back again is not seen: the change feed tells of each commit."}</p>`}
-    ${way !== "" && changes.length === 0 && html`<${Nothing}>No change seen yet. They are listed here as they come.<//>`}
+    ${Number(way) > 0 && html`<p class="hint">${main?.failure ? "The last query failed. The next one follows." : "A change that is undone between two queries is not seen. The change feed shows each commit."}</p>`}
+    ${way !== "" && changes.length === 0 && html`<${Nothing}>No change seen yet. Changes are listed here as they come.<//>`}
     ${changes.length > 0 && html`<${Drawn} store=${store} at=${at} changes=${changes} /><${Changes} changes=${changes} at=${at} />`}
   </section>`;
 }

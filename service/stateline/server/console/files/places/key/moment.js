@@ -43,7 +43,7 @@ function Since({ body, versions, at }) {
   const other = compare === undefined ? versions.findLast(({ timestamp }) => timestamp < body.timestamp) : versions.find(({ timestamp }) => String(timestamp) === compare);
   return html`<section class="card" aria-labelledby="since-title">
     <h3 id="since-title">${other === undefined ? "What changed" : html`What changed since the version of <${Time} ms=${other.timestamp} />`}</h3>
-    ${other === undefined ? html`<p>No older version is listed below: compare it with one that is.</p>`
+    ${other === undefined ? html`<p>No older version is listed below. Choose another version to compare with.</p>`
     : html`<${Diff} before=${other.value} after=${body.value} caption="Members that differ" />`}
     ${compare !== undefined && html`<p><a href=${addressOf({ ...at, query: { ...at.query, compare: "" } })}>Compare with the version before instead</a></p>`}
   </section>`;

@@ -33,6 +33,6 @@ function Found({ body }) {
 
 function Absent({ store, at, level }) {
   const prefix = addressOf({ place: "store", store: store.store, query: { ask: "range", prefix: [...at.key].slice(0, 3).join("") } });
-  return html`<${Nothing}>No such key at ${level}: it was never written, was deleted, or ${level === "read_committed" ? "is not committed yet" : "is written otherwise"}. Keys are taken exactly, as ${store.key_type}.
-    ${store.key_type === "string" && html` <a href=${prefix}>Keys that begin so</a>`}<//>`;
+  return html`<${Nothing}>No such key at ${level}: it was never written, was deleted, or is ${level === "read_committed" ? "not committed yet" : "spelled differently"}. Keys must match exactly, as ${store.key_type}.
+    ${store.key_type === "string" && html` <a href=${prefix}>Keys with this prefix</a>`}<//>`;
 }

@@ -15,7 +15,7 @@ export function numberName(number, otherwise) {
 
 /** Lets people choose it. */
 export function NumberChoice({ numbers, at }) {
-  if (numbers.length === 0) return html`<p class="hint">These values have no number to draw: what they are is in the table.</p>`;
+  if (numbers.length === 0) return html`<p class="hint">These values have no number to draw. The table shows them.</p>`;
   const choose = (event) => setQuery({ number: event.target.value });
   return html`<div class="field"><label for="number">Drawn</label>
     <select id="number" value=${chosenNumber(numbers, at).id} onChange=${choose}>

@@ -42,8 +42,8 @@ export function Stretches({ store, at, everyS, again, onMain }) {
   return html`<section aria-labelledby="spans-title">
     <h2 id="spans-title">${isWindow ? "Windows" : "Sessions"}</h2>
     <${TimeForm} fields=${fields} button="Show" onTimes=${setQuery}>${entries.length > 0 && html`<${NumberChoice} numbers=${numbers} at=${at} />`}<//>
-    <p role="status">${old.isOld ? "Asking for other times: what is shown is of those before." : isBoth && html`<${Compared} differences=${differences} noun=${noun} />`}</p>
-    ${old.answer && all.length === 0 && html`<${Nothing}>This key has no ${noun}s there. ${from === null && to === null ? "It was never written, or its time is over: a store forgets what is older than its retention." : "Empty both times to see all that it has."}<//>`}
+    <p role="status">${old.isOld ? "Asking for other times. The times before are still shown." : isBoth && html`<${Compared} differences=${differences} noun=${noun} />`}</p>
+    ${old.answer && all.length === 0 && html`<${Nothing}>This key has no ${noun}s there. ${from === null && to === null ? "It was never written, or everything is older than the store’s retention." : "Clear both times to see all of them."}<//>`}
     ${entries.length > 0 && html`
       <p>${sample.isCut ? "The newest " : ""}${counted(entries.length, noun)}, from ${localText(entries[0].start)} to ${localText(entries.at(-1).end)}, ${zoneName()}.</p>
       <${Spans} label=${`${numberName(number, "The value")} of ${at.key} by time`} spans=${spansOf(entries, number)} />`}
@@ -64,7 +64,7 @@ function isSame(one, other) {
 function Compared({ differences, noun }) {
   const { length } = differences;
   if (length === 0) return html`<span class="tag">equal</span> Both levels show the same ${noun}s.`;
-  return html`<span class="tag warn">differ</span> Not committed yet: ${counted(length, noun)}, in the table beside what is.`;
+  return html`<span class="tag warn">differ</span> Not committed yet: ${counted(length, noun)}, in the table beside the committed ones.`;
 }
 
 /** Of windows that overlap each reaches to where the next one begins. */

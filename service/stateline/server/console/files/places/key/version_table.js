@@ -16,7 +16,7 @@ export function VersionTable({ versions, hasOlder, shown, at }) {
       html`<a href=${link({ as_of: timestamp })}><${Time} ms=${timestamp} /></a>`,
       end === null ? "still valid" : html`<${Time} ms=${end} />`,
       shortText(value),
-      i === 0 ? html`<span class="muted">${hasOlder ? "see the older versions" : "the first that is known"}</span>` : html`<${ShortDiff} before=${versions[i - 1].value} after=${value} />`,
+      i === 0 ? html`<span class="muted">${hasOlder ? "see the older versions" : "the first known"}</span>` : html`<${ShortDiff} before=${versions[i - 1].value} after=${value} />`,
       timestamp === shown ? html`<span class="tag">shown</span>` : html`<a href=${link({ compare: timestamp })}>compare<span class="unseen"> with what is shown</span></a>`,
     ],
   }));

@@ -42,7 +42,7 @@ export function Versions({ store, at, everyS, again, onMain }) {
     <//>
     ${all.failure && html`<${Failure} error=${all.failure} />`}
     ${!all.answer && !all.failure && html`<p role="status">Loading …</p>`}
-    ${all.answer && versions.length === 0 && html`<${Nothing}>${more.newer || more.older ? "There are no versions in that time." : "This key has no versions: it was never written, or its history is over, as the store forgets what is older than its retention."}<//>`}
+    ${all.answer && versions.length === 0 && html`<${Nothing}>${more.newer || more.older ? "There are no versions in that time." : "This key has no versions. It was never written, or all its versions are older than the store’s retention."}<//>`}
     ${all.answer && html`<${Pages} versions=${versions} more=${more} isAsking=${all.isOld} at=${at} />`}
     ${versions.length > 0 && html`<${Slider} versions=${versions} asOf=${asOf} number=${chosenNumber(numbers, at)} isNewest=${!more.newer} label=${at.key} />`}
     <${Moment} old=${old} young=${young} asOf=${asOf} versions=${versions} at=${at} />

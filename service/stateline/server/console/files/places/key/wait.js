@@ -35,7 +35,7 @@ export function Wait({ store, at, main, onReached }) {
   };
   return html`<section aria-labelledby="wait-title">
     <h2 id="wait-title">Wait for a Position</h2>
-    <p class="hint">How far the input is applied: the Position of a producer's write, or of another answer. The store is asked, and answers when it has it.</p>
+    <p class="hint">Enter the Position of a producer's write, or of another answer. The store answers when it has applied its input up to there.</p>
     <form onSubmit=${submit}>
       <div class="field wide"><label for="bound">Position, as JSON</label>
         <textarea key=${bound} id="bound" name="bound" ref=${field} rows="2" required spellcheck="false" placeholder=${'{"topic": {"0": 41}}'} defaultValue=${bound ?? ""}></textarea></div>

@@ -38,7 +38,7 @@ export class Moves {
     if (looks.length < 2) return null;
     const [first, last] = [looks[0], looks.at(-1)];
     const perMs = (first.left - last.left) / (last.atMs - first.atMs);
-    return perMs > 0 ? `about ${durationText(last.left / perMs)}` : "does not get on";
+    return perMs > 0 ? `about ${durationText(last.left / perMs)}` : "makes no progress";
   }
 
   /** What has become of a task's owner since the page was opened. */

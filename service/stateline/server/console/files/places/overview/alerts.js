@@ -1,4 +1,4 @@
-/** What needs somebody, worst first, with where to look and what to do. */
+/** Problems, worst first, each with a link and advice. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { counted, countText, durationText } from "../../base/format.js";
@@ -14,8 +14,8 @@ const WORDS = { bad: "broken", warn: "look" };
 export function Alerts({ look }) {
   const alerts = alertsOf(look);
   if (alerts.length === 0 && look.failure) return null; // nobody knows
-  if (alerts.length === 0) return html`<p class="live"><span class="tag">well</span> ${look.stores.length > 0 ? "Every store can be asked." : "Nothing is broken."}</p>`;
-  return html`<ul class="alerts live" aria-label="What needs somebody">${alerts.map(
+  if (alerts.length === 0) return html`<p class="live"><span class="tag">well</span> ${look.stores.length > 0 ? "Every store can be queried." : "Nothing is broken."}</p>`;
+  return html`<ul class="alerts live" aria-label="Needs attention">${alerts.map(
     ({ how, href, what, advice }) => html`<li key=${href + what} class=${how}>
       <span class=${`tag ${how}`}>${WORDS[how]}</span> <a href=${href}>${what}</a> <span class="muted">${advice}</span></li>`,
   )}</ul>`;
@@ -31,7 +31,7 @@ function nodeAlerts({ cluster }) {
     how: "bad",
     href: addressOf({ place: "nodes" }),
     what: `Node ${name} is not reached: ${node.fault ?? "no reason known"}`,
-    advice: "See whether it runs, and whether this one can connect to its address. Its tasks go to other nodes.",
+    advice: "Check that it runs, and that this node can connect to its address. Its tasks move to other nodes.",
   }));
 }
 
@@ -40,14 +40,14 @@ function workerAlerts({ workers }) {
   const silent = all.filter(([, { told_at_ms: atMs }]) => ageMs(atMs) > SILENT_MS).map(([name, { told_at_ms: atMs }]) => ({
     how: "bad",
     href: addressOf({ place: "nodes" }),
-    what: `Worker ${name} has told nothing of itself for ${durationText(ageMs(atMs))}`,
-    advice: "It is busy with one record or micro-batch, or hangs: its stores stand still meanwhile.",
+    what: `Worker ${name} has sent no figures for ${durationText(ageMs(atMs))}`,
+    advice: "It is busy with one record or micro-batch, or it hangs. Its stores do not change meanwhile.",
   }));
   const found = [...silent, ...dropAlerts(all.map(([, worker]) => worker))];
   const failed = all.reduce((sum, [, worker]) => sum + worker.failed, 0);
   if (failed === 0) return found;
   const what = `${counted(failed, "record")} failed since the workers started`;
-  return [...found, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "Why, and with which record, stands there." }];
+  return [...found, { how: "warn", href: addressOf({ place: "failures" }), what, advice: "The page shows each record and the reason." }];
 }
 
 function dropAlerts(workers) {
@@ -55,7 +55,7 @@ function dropAlerts(workers) {
     how: "warn",
     href: addressOf({ place: "failures" }),
     what: `Step ${step} dropped ${countText(sumOf(dropped))} of ${counted(taken, "record")}: ${Object.entries(dropped).map(([why, count]) => `${why} ${countText(count)}`).join(", ")}`,
-    advice: "For late records, choose a larger grace, or see whether a partition is read far behind the others.",
+    advice: "For late records, set a larger grace, or check whether one partition is read far behind the others.",
   }));
 }
 
@@ -79,7 +79,7 @@ function pipelineAlerts({ pipelines }) {
     how: "bad",
     href: addressOf({ place: "pipelines" }),
     what: `Pipeline ${name} is ${status.state}${status.last_error ? `: ${status.last_error}` : ""}`,
-    advice: status.state === "restarting" ? "It starts again by itself; if that goes on, mend what it says." : "Mend what it says, then start it again.",
+    advice: status.state === "restarting" ? "It restarts by itself. If it keeps failing, fix the error that it shows." : "Fix the error that it shows, then start it again.",
   }));
 }
 
@@ -91,16 +91,16 @@ function storeAlerts(store) {
 
 function broken({ store, not_ready: notReady, states }) {
   if (notReady) return { what: `Store ${store}: ${notReady}`, advice: "" };
-  const advice = states.unreadable ? "Its partition says why." : "No worker has these partitions: start one, or see whether the one that had them still runs.";
+  const advice = states.unreadable ? "Its partitions show why." : "No worker has these partitions. Start one, or check whether their last owner still runs.";
   return { what: `Store ${store}: ${statesText(states)}`, advice };
 }
 
 function slow(whole) {
   const { store, states, lag, input_lag: unread, committed_at_ms: atMs } = whole;
   if (states.restoring) {
-    return { what: `Store ${store} is being restored: ${countText(lag)} offsets left`, advice: "It gets there by itself; older state can be asked meanwhile where a standby has it." };
+    return { what: `Store ${store} is being restored: ${countText(lag)} offsets left`, advice: "It needs no action. Meanwhile a standby, if there is one, answers with older state." };
   }
-  if (lag > 0) return { what: `Store ${store}: a copy lacks ${countText(lag)} records`, advice: "It catches up by itself; a lag that grows wants more workers." };
-  if (isBehind(whole)) return { what: `Store ${store} is ${countText(unread)} records behind its input`, advice: "Its partitions say where. It catches up by itself; a lag that grows wants more workers." };
-  return { what: `Store ${store}: the last commit was ${durationText(ageMs(atMs))} ago, and records wait`, advice: "See whether its worker still runs." };
+  if (lag > 0) return { what: `Store ${store}: a copy lacks ${countText(lag)} records`, advice: "It catches up by itself. If the lag grows, add workers." };
+  if (isBehind(whole)) return { what: `Store ${store} is ${countText(unread)} records behind its input`, advice: "Its partitions show where. It catches up by itself. If the lag grows, add workers." };
+  return { what: `Store ${store}: the last commit was ${durationText(ageMs(atMs))} ago, and records wait`, advice: "Check whether its worker still runs." };
 }

@@ -26,16 +26,16 @@ export function Make({ onMade }) {
     const form = new FormData(event.target);
     const chosen = form.getAll("store");
     if (chosen.length === 0) {
-      setSaid("Choose a store at least.");
+      setSaid("Choose at least one store.");
       return;
     }
-    setSaid("Making it …");
+    setSaid("Making the snapshot …");
     setError(null);
     try {
       const pin = form.get("pin").trim();
       const body = JSON.stringify({ stores: chosen, ttl_s: Number(form.get("ttl_s")), ...(pin && { pin }) });
       const { status, body: made } = await ask("v1/snapshots", { method: "POST", body });
-      setSaid(status === 201 ? `Made ${made.id}.` : `This pin has made ${made.id} already: it is that one.`);
+      setSaid(status === 201 ? `Made ${made.id}.` : `This pin already has the snapshot ${made.id}.`);
       onMade();
       go(addressOf({ place: "snapshots", query: { id: made.id } }));
     } catch (caught) {
@@ -47,13 +47,13 @@ export function Make({ onMade }) {
   return html`<section aria-labelledby="make-title">
     <h2 id="make-title">Make one</h2>
     <form onSubmit=${make}>
-      <fieldset><legend>Stores, all at one commit of each worker</legend>
+      <fieldset><legend>Stores. Those of one worker are at one commit.</legend>
         ${(stores ?? []).map((store) => html`<${Choice} key=${store.store} store=${store} />`)}
       </fieldset>
       <${Lease} id="make-ttl" label="Kept for" value=${LEASES[0][0]} />
-      <div class="field"><label for="pin">Pin, if you like</label>
+      <div class="field"><label for="pin">Pin (optional)</label>
         <input id="pin" name="pin" type="text" maxlength=${MOST_PIN} autocomplete="off" aria-describedby="pin-hint" />
-        <span id="pin-hint" class="hint">the same pin and stores are the same snapshot</span></div>
+        <span id="pin-hint" class="hint">the same pin and stores return the same snapshot</span></div>
       <button type="submit" class="main">Make it</button>
     </form>
     <p role="status">${said}</p>

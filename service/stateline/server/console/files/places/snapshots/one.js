@@ -52,9 +52,9 @@ export function One({ snapshot, onChange }) {
     ${state.error && html`<${Failure} error=${state.error} />`}
     ${asking && html`<${Confirm} snapshot=${snapshot} onRelease=${release} onKeep=${() => setAsking(false)} />`}
     <h3>Read it</h3>
-    <p class="hint">The rows of a partition come as an Arrow stream. A token is taken from the environment: STATELINE_TOKEN.</p>
+    <p class="hint">The rows of a partition are an Arrow stream. The commands read the token from STATELINE_TOKEN.</p>
     ${Object.entries(snapshot.stores).map(
-      ([store, partitions]) => html`<${Table} key=${store} caption=${`Partitions of ${store}`} columns=${["Partition", "Committed", "Position", "Kept by", "On disk", "Path, and lines that read it"]}
+      ([store, partitions]) => html`<${Table} key=${store} caption=${`Partitions of ${store}`} columns=${["Partition", "Committed", "Position", "Kept by", "On disk", "Path, and commands to read it"]}
         rows=${Object.entries(partitions).map(([partition, part]) => ({
           id: partition,
           cells: [
@@ -98,7 +98,7 @@ function Confirm({ snapshot, onRelease, onKeep }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} aria-labelledby="confirm-title" onClose=${onKeep}>
     <h2 id="confirm-title">Release ${snapshot.id}?</h2>
-    <p>Who reads it reads on to the end. Nobody can begin to read it any more, and it cannot be had back: a new one is of a newer state.</p>
+    <p>Open streams run to their end. No new reader can start. You cannot undo this, and a new snapshot has newer state.</p>
     <p class="buttons"><button type="button" class="main" onClick=${onRelease}>Release it</button><button type="button" onClick=${onKeep}>Keep it</button></p>
   </dialog>`;
 }

@@ -26,13 +26,13 @@ export function Changes({ store, query }) {
       <label class="watch">Changes from <select value=${from} onChange=${choose}><option value="latest">now on</option><option value="earliest">the beginning</option></select></label>
       <button type="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button>
       ${expired && html`<button type="button" onClick=${() => setAnew(anew + 1)}>From now on</button>`}
-      <p role="status" id="feed">${paused ? "Paused. It goes on where it stopped." : feed.said}</p>
+      <p role="status" id="feed">${paused ? "Paused. It continues where it stopped." : feed.said}</p>
     </div>
     ${feed.failure && html`<${Failure} error=${feed.failure} />`}
     <p class="note">${countText(feed.count)} changes so far${feed.count > KEPT ? `; the newest ${KEPT} are kept` : ""}${feed.atMs ? `; the last one came at ${localText(feed.atMs).slice(11, 19)}` : ""}.</p>
     ${feed.rows.length > 0
       ? html`<${Rows} store=${store} query=${query} rows=${feed.rows} columns=${columns} changed=${NONE} />`
-      : html`<${Nothing}>Nothing was committed since this page looks. Write to the store’s topic, or see the changes from the beginning.<//>`}`;
+      : html`<${Nothing}>Nothing was committed since this page was opened. Write to the store’s topic, or choose changes from the beginning.<//>`}`;
 }
 
 /** What has come, the newest first: `{rows, count, atMs, said, failure}`. */

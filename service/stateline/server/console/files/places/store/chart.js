@@ -45,7 +45,7 @@ export function StoreChart({ store, query }) {
     <${Zoomed} zoom=${zoomOf(query)} />
     ${(first.failure ?? read.failure) && html`<${Failure} error=${first.failure ?? read.failure} />`}
     ${read.rows !== null && read.rows.length > 0 && html`<${Drawn} store=${store} rows=${read.rows} query=${query} keyOf=${asked} />`}
-    ${read.rows?.length === 0 && html`<${Nothing}>Nothing there: choose other times${kind === "versioned" ? ", or another key" : ""}.<//>`}`;
+    ${read.rows?.length === 0 && html`<${Nothing}>No rows. Choose other times${kind === "versioned" ? ", or another key" : ""}.<//>`}`;
 }
 
 /** The first key of a versioned store, when none is chosen. */
@@ -120,7 +120,7 @@ function NumberChoice({ numbers, number }) {
 }
 
 function NoNumber() {
-  return html`<${Nothing}>No number in these values: there is nothing to draw.<//>`;
+  return html`<${Nothing}>These values have no number to draw.<//>`;
 }
 
 function Windows({ store, rows, query }) {
@@ -149,7 +149,7 @@ function Series({ keys, chosen }) {
       (key) => html`<label key=${key} class="check"><input type="checkbox" checked=${chosen.includes(key)} disabled=${full && !chosen.includes(key)} onChange=${() => toggle(key)} />${key}</label>`,
     )}</div>
     <${LeftOut} shown=${Math.min(MOST_CHOICES, keys.length)} of=${keys.length} which="those with the largest sums" />
-    ${full && html`<p class="hint">${MOST_SERIES} at most: take one away to choose another one.</p>`}
+    ${full && html`<p class="hint">${MOST_SERIES} at most. Remove one to choose another.</p>`}
   </details>`;
 }
 
@@ -202,7 +202,7 @@ function Versions({ store, rows, query, keyOf }) {
   if (number === undefined) return html`<${NoNumber} />`;
   return html`<div class="buttons"><${NumberChoice} numbers=${numbers} number=${number} /></div>
     <${Chart} label=${`${number.id} of ${keyOf} in ${store.store}`} times=${times} series=${[{ name: number.id, kind: "step", values }]} height=${280} zoom=${zoomOf(query)} />
-    <p class="note">Each version holds until the next one, the newest since ${localText(times.at(-1))}.</p>`;
+    <p class="note">Each version is valid until the next one. The newest is valid since ${localText(times.at(-1))}.</p>`;
 }
 
 /** Times and numbers of the versions, oldest first; from when one has ended without another there is nothing. */

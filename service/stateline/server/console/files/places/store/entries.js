@@ -44,7 +44,7 @@ export function Entries({ store, query }) {
       ${moved.said !== null && html`<p class="note" id="moved">${moved.said}</p>`}
       ${body?.committed && body.uncommitted && html`<${Positions} body=${body} />`}
       ${rows.length > 0 && html`<${Rows} store=${store} query=${query} rows=${rows} columns=${columns} changed=${moved.changed} />`}
-      ${rows.length === 0 && body?.entries && !wantsAll && html`<${Nothing}>Nothing there: ask for other keys or times, or look whether anything was <a href=${addressOf({ place: "store", store: store.store, query: { tab: "partitions" } })}>committed</a> yet.<//>`}
+      ${rows.length === 0 && body?.entries && !wantsAll && html`<${Nothing}>No entries. Try other keys or times, or check whether anything was <a href=${addressOf({ place: "store", store: store.store, query: { tab: "partitions" } })}>committed</a> yet.<//>`}
       ${isPaged(question) && rows.length > 0 && html`<${Downloads} store=${store} question=${question} arrangement=${arrangementOf(query)} />`}
     </section>`;
 }

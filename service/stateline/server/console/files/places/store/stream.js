@@ -112,9 +112,9 @@ export function Progress({ all, onBack }) {
   const said = {
     reading: `${count} rows so far …`,
     whole: `All ${count} rows, of one state.`,
-    cut: `The first ${countText(MOST_SHOWN)} rows: there are more. Narrow the question, or download them.`,
+    cut: `The first ${countText(MOST_SHOWN)} rows: there are more. Narrow the query, or download them.`,
     stopped: `Stopped after ${count} rows.`,
-    failed: `Broken off after ${count} rows.`,
+    failed: `Failed after ${count} rows.`,
   }[all.state];
   return html`<div class="buttons">
     <p role="status" id="progress">${said}</p>
@@ -138,7 +138,7 @@ export function Downloads({ store, question, arrangement }) {
     try {
       setSeen({ said: await make(over.signal), failure: null });
     } catch (error) {
-      if (over.signal.aborted) setSeen({ said: "Stopped: nothing was kept.", failure: null });
+      if (over.signal.aborted) setSeen({ said: "Stopped. Nothing was saved.", failure: null });
       else if (error instanceof Problem || error instanceof Unreachable) setSeen({ said: "", failure: error });
       else throw error;
     }
@@ -150,7 +150,7 @@ export function Downloads({ store, question, arrangement }) {
     const columns = arrangement.chosen(all);
     const shown = arranged(rows, all, arrangement);
     save(new Blob([...csvOf(shown, columns)], { type: "text/csv" }), `${store.store}.csv`);
-    return `${countText(shown.length)} rows in ${store.store}.csv.${isWhole ? "" : " There are more: narrow the question, or take Arrow."}`;
+    return `${countText(shown.length)} rows in ${store.store}.csv.${isWhole ? "" : " There are more: narrow the query, or download Arrow."}`;
   };
   const arrow = async (signal) => {
     const request = streamOf(store, question);
@@ -162,7 +162,7 @@ export function Downloads({ store, question, arrangement }) {
       if (!(error instanceof TypeError)) throw error;
       throw new Unreachable("The stream broke off: ask again.");
     }
-    return `Kept as ${store.store}.arrows.`;
+    return `Saved as ${store.store}.arrows.`;
   };
   return html`<div class="buttons">
     <button type="button" onClick=${() => run(csv)}>CSV of all rows</button>

@@ -11,8 +11,8 @@ const KINDS = { topic: "topic", operator: "operator", store: "store", global_tab
 export function Drawing({ drawn, graph, scale }) {
   const { width, height, nodes, edges, boxes } = drawn;
   const byId = new Map(nodes.map((node) => [node.id, node]));
-  return html`<div class="scroll panel topology" role="region" aria-label="The topology, drawn" tabindex="0">
-    <svg width=${width * scale} height=${height * scale} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="What goes where; the table below has the same">
+  return html`<div class="scroll panel topology" role="region" aria-label="Drawing of the topology" tabindex="0">
+    <svg width=${width * scale} height=${height * scale} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="Connections; the table below lists them">
       <defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0,0L8,4L0,8Z" /></marker></defs>
       ${boxes.map((box) => html`<${Box} key=${box.subtopology} ...${box} />`)}
       ${edges.map(({ from, to, points }) => html`<path key=${`${from} ${to}`} class="edge" d=${line(points)} marker-end="url(#arrow)" />`)}
@@ -55,10 +55,10 @@ function hrefOf({ kind, name }) {
   return kind === "pipeline" ? addressOf({ place: "pipelines" }) : null;
 }
 
-/** What the shapes mean, of those that are there. */
+/** A legend of the shapes in the drawing. */
 export function Legend({ kinds }) {
   const shown = Object.entries(KINDS).filter(([kind]) => kinds.has(kind));
-  return html`<ul class="legend shapes" aria-label="What the shapes mean">${shown.map(
+  return html`<ul class="legend shapes" aria-label="Legend of shapes">${shown.map(
     ([kind, words]) => html`<li key=${kind}><svg width="46" height="22" viewBox="-23 -11 46 22" aria-hidden="true" class=${`node ${kind}`}><path d=${outline(kind, 44, 20)} /></svg>${words}</li>`,
   )}</ul>`;
 }
