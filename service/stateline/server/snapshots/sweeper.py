@@ -29,7 +29,7 @@ _SWEEP_INTERVAL_S = 1.0
 # How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
 _COUNT_INTERVAL_S = 10.0
 
-_log, _seldom = logging.getLogger(__name__), seldom(__name__)
+_log, _seldom = logging.getLogger(__name__), seldom(f"{__name__}.checkpoints")
 
 _Key = tuple[str, str]  # the snapshot's id and the part's directory
 
