@@ -218,7 +218,7 @@ def test_windows_sessions_and_versions_at_both_levels_are_side_by_side(browser: 
             newest = table.locator("tbody tr").first.locator("td")
             newest.nth(2).get_by_text('"flights": 1').wait_for()
             assert newest.nth(1).inner_text() == "not there"
-            page.get_by_text("in the table beside what is.").wait_for()
+            page.get_by_text("in the table beside the committed ones.").wait_for()
             for name in ("read_committed", "read_uncommitted"):
                 level(page, name).get_by_text("of any keys, not committed").wait_for()
 

@@ -197,7 +197,7 @@ def test_a_token_that_may_not_know_of_queries_sees_the_other_charts(page: Consol
     page.page.reload()
     page.page.get_by_role("img", name="Records taken in, per second").locator("canvas").wait_for()
     assert page.page.get_by_role("img", name="Time to answer queries").count() == 0
-    page.page.get_by_text("only for a token for all stores").wait_for()
+    page.page.get_by_text("need a token for all stores").wait_for()
 
 
 def test_a_history_that_cannot_be_had_is_said(page: Console) -> None:
