@@ -82,22 +82,21 @@ OPERATIONS = (
     Operation("/metrics", "get", "Metrics, as Prometheus text.", problems=(), media_type="text/plain"),
 )
 
-# A server that starts looks for other nodes for so long before it answers.
+# A starting server waits this long for links to other nodes before it answers.
 _LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
-# And one that takes over from another so long until every store can be queried: that one answers meanwhile.
+# A server that takes over waits this long until every store can be queried.
 _TAKES_OVER_WITHIN_S = 15.0
 
 
 class _KeyConvertor(Convertor[str]):
-    """The rest of a path, whatever it is: Starlette's own `path` stops at a line break."""
+    """The rest of a path. Starlette's own `path` stops at a line break."""
 
     regex = r"[\s\S]*"
 
     def convert(self, value: str) -> str:
         return value
 
-    def to_string(self, value: str) -> str:
-        return value
+    to_string = convert
 
 
 register_url_convertor("stateline_key", _KeyConvertor())
@@ -111,30 +110,29 @@ def create_app(
     for_nodes: socket.socket | None = None,
     takes_over: bool = False,
 ) -> FastAPI:
-    """The HTTP application that answers for `app`. It runs once: a server that was shut down is made anew.
+    """Return the HTTP application that answers for `app`. It runs once.
 
-    `announces`: it tells other nodes of this one, as one process of a node does. `for_nodes` is the socket at which
-    they reach it (`peer_listener`), None where they do not. `takes_over`: another process answers until this one does,
-    so it begins when every store can be queried, or after a while.
+    One process of a node `announces` the node to others. `for_nodes` is the socket at which they reach it, if they can.
+    With `takes_over` another process answers meanwhile, so this one begins when every store can be queried, or after a
+    while.
 
-    Raises `ConfigurationError` when the tokens file cannot be read or temporary files can be kept nowhere,
-    `TopologyError` when the application cannot run as declared, `RetryLaterError` when the state directory
-    cannot be created.
+    Raises `ConfigurationError` if the tokens file cannot be read or there is no directory for temporary files,
+    `TopologyError` if the application is declared wrongly, `RetryLaterError` if the state directory cannot be created.
     """
-    # Secondaries keep a few files of their own beside the store's; made when the first one is opened.
+    # Secondaries keep a few own files beside the store's, from their first opening.
     use_temporary_directory(config)
     scratch = Path(tempfile.gettempdir()) / f"stateline-server-{secrets.token_hex(8)}"
     hide_directory(config.state_dir, "<state.dir>")
     hide_directory(scratch, "<scratch>")
     limits = Limits(config)
     serving = Serving(app.topology(), config, scratch)
-    snapshots = SnapshotSweeper(config.state_dir / app.application_id, config.server_snapshots_max_bytes)
+    application = config.state_dir / app.application_id
+    snapshots = SnapshotSweeper(application, config.server_snapshots_max_bytes)
     source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)
     changes = ChangeRoutes(serving.stores, serving.bodies, serving.limits, source)
     requests = RequestReader(config, serving.bounds)
     scans = ScanAnswers(serving.routing, serving.cursors, serving.partitions, serving.nodes, serving.siblings, limits)
     queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
-    application = config.state_dir / app.application_id
     figures = FiguresReader(application, serving.workers.unwritten_figures)
     metrics = Metrics(
         serving.topology,

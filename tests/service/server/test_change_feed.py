@@ -339,7 +339,7 @@ def test_offsets_that_transactions_leave_out_are_no_loss(log: Log) -> None:
 def test_a_log_that_is_not_there_is_asked_for_again_and_its_thread_ends(tmp_path: Path) -> None:
     async def ask() -> None:
         config = load_config("app", overrides=[f"state.dir={tmp_path}"])
-        log = ChangeLog(config, "nothing", [0], 1 << 20, is_changelog=True)
+        log = ChangeLog(config, "nothing", [0], is_changelog=True)
         with pytest.raises(NotReadyError, match="no topic 'nothing' yet"):
             await log.begin(After({}))
         log.close()

@@ -56,10 +56,8 @@ class ChangeFeed:
         self._partitions = tuple(partitions)
         self._definition, self._config = store.definition, source.config
         self._committed = source.committed(store)
-        buffer_bytes = source.config.server_changes_buffer_bytes
-        self._log = ChangeLog(
-            source.config, self.topic, partitions, buffer_bytes, is_changelog=store.definition.source is None
-        )
+        is_changelog = store.definition.source is None
+        self._log = ChangeLog(source.config, self.topic, partitions, is_changelog=is_changelog)
         self._pending = {p: PendingChanges(p) for p in partitions}
         self._reach: dict[int, int] = {}  # up to where the log is to be read
         self._positions: Mapping[int, Position] = {}  # of stores in memory

@@ -36,7 +36,6 @@ class ChangeLog:
         config: Config,
         topic: str,
         partitions: Sequence[int],
-        buffer_bytes: int,
         *,
         topic_id: str | None = None,
         poll_records: int = POLL_RECORDS,
@@ -46,7 +45,6 @@ class ChangeLog:
         self._config = config
         self._topic = topic
         self._partitions = tuple(partitions)
-        self._buffer_bytes = buffer_bytes
         self._topic_id = topic_id
         self._poll_records = poll_records
         self._is_changelog = is_changelog
@@ -89,7 +87,7 @@ class ChangeLog:
     def _opened(self) -> CommittedRecords:
         if self._reader is None:
             # One reader's share of memory: librdkafka's own default is 64 MiB for each.
-            kibibytes = max(1, self._buffer_bytes // 1024)
+            kibibytes = max(1, self._config.server_changes_buffer_bytes // 1024)
             small = {"queued.max.messages.kbytes": str(kibibytes), "queued.min.messages": str(POLL_RECORDS)}
             config = self._config.model_copy(update={"consumer": {**small, **self._config.consumer}})
             log = configured_log(config)

@@ -128,11 +128,9 @@ class ChangeRowRoutes:
         if request.method == "HEAD":
             return head_response(JSON)
         limits: Limits = request.app.state.limits
-        buffer_bytes = self._source.config.server_changes_buffer_bytes
         async with limits.scan(caller_of(request)), limits.query():
-            changelog = ChangeLog(
-                self._source.config, topic, store.partitions, buffer_bytes, is_changelog=store.definition.source is None
-            )
+            is_changelog = store.definition.source is None
+            changelog = ChangeLog(self._source.config, topic, store.partitions, is_changelog=is_changelog)
             with closing(changelog) as log:
                 described = await self._described(store, topic, log, arguments.text("from"))
         return json_response(described)
@@ -240,15 +238,12 @@ class ChangeRowRoutes:
         return _RowsRequest(store, topic, arguments.text("topic_id") or "", partitions[0], begin, end)
 
     def _log_of(self, asked: _RowsRequest) -> ChangeLog:
-        config, few = self._source.config, max(1, min(_POLL_RECORDS, asked.end - asked.begin))
-        buffer_bytes = config.server_changes_buffer_bytes
         return ChangeLog(
-            config,
+            self._source.config,
             asked.topic,
             (asked.partition,),
-            buffer_bytes,
             topic_id=asked.topic_id,
-            poll_records=few,
+            poll_records=max(1, min(_POLL_RECORDS, asked.end - asked.begin)),
             is_changelog=asked.store.definition.source is None,
         )
 

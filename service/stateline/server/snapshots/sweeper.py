@@ -126,7 +126,7 @@ class SnapshotSweeper:
         self.checkpoints = OpenCheckpoints(self.directory.path, MAX_OPEN)
         self._most_bytes = most_bytes  # -1 for no limit
         self.figures = SnapshotFigures()
-        """As of the last look, some seconds ago."""
+        """From the last count, some seconds ago."""
 
     def close_released(self) -> None:
         """Close the files of deleted snapshots."""
