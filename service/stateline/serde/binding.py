@@ -7,8 +7,8 @@ this topic. It is called when a topic or a store is declared, with the topic's n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from stateline.serde.plain import Serde
 from stateline.serde.schema_registry import SchemaRegistry
@@ -47,6 +47,19 @@ class Registering(Protocol):
     def looking_up(self) -> Serde:
         """The serde for what is asked for, which registers nothing. It raises `InvalidArgumentError` while its schema
         is not registered: nobody can have written it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrappingSerde:
+    """A serde around `inner`, which is bound and looks up as the inner one does."""
+
+    inner: Serde
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
+        return replace(self, inner=bound(self.inner, topic, role, registry))
+
+    def looking_up(self) -> Self:
+        return replace(self, inner=looking_up(self.inner))
 
 
 def bound(serde: Serde, topic: str, role: Role, registry: SchemaRegistry) -> Serde:

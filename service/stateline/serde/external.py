@@ -8,12 +8,11 @@ as, so they are told of, once, and kept.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
-from stateline.serde.binding import Role, bound, looking_up
-from stateline.serde.plain import Serde, StringSerde, shown
-from stateline.serde.schema_registry import SchemaRegistry
+from stateline.serde.binding import WrappingSerde
+from stateline.serde.plain import StringSerde, shown
 from stateline_store import InvalidArgumentError
 from stateline_store.rows.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX
 
@@ -24,19 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalValue:
-    """The serde of a changelog's values: `inner`, and in its errors whose store it is."""
+class ExternalValue(WrappingSerde):
+    """The serde of a changelog's values. Its errors name the store."""
 
-    inner: Serde
     whose: str
-
-    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
-        """With an inner serde for this topic."""
-        return replace(self, inner=bound(self.inner, topic, role, registry))
-
-    def looking_up(self) -> Self:
-        """With an inner serde that registers nothing."""
-        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:

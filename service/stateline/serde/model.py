@@ -95,7 +95,6 @@ class ModelSerde:
 
 
 def _first(error: ValueError) -> str:
-    """Of the fields that are wrong the first one, and what of it."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]

@@ -66,7 +66,6 @@ class ProtobufSerde(RegisteredSerde):
 
 
 def _has_map(descriptor: Any, seen: set[str]) -> bool:
-    """Whether this type, or one within it, has a field that is a map."""
     if descriptor.GetOptions().map_entry:
         return True
     seen.add(descriptor.full_name)

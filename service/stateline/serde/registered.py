@@ -96,10 +96,7 @@ class RegisteredSerde(ABC):
         self.deserialize(data)
 
     def parse_text(self, text: str) -> bytes:
-        try:
-            return self.from_json(orjson.loads(text))
-        except orjson.JSONDecodeError as error:
-            raise InvalidArgumentError(f"{shown(text)} is not the JSON of {self.name}: {error}.") from error
+        return self.from_json(_parsed(text, self))
 
     def from_json(self, value: Any) -> bytes:
         return self.serialize(self._of_plain(value))
@@ -107,8 +104,7 @@ class RegisteredSerde(ABC):
     def to_json(self, data: bytes) -> Any:
         return orjson.Fragment(json_text(self._plain(self.deserialize(data))))
 
-    def key_to_json(self, data: bytes) -> Any:
-        return self.to_json(data)
+    key_to_json = to_json
 
     def _as_registered(self, value: Any) -> bytes:
         """With the id that its schema has: that is the same under every topic's name."""
@@ -174,6 +170,10 @@ def json_of_text(serde: Serde, text: str) -> Any:
     the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
     if not isinstance(innermost(serde), RegisteredSerde):
         return serde.to_json(serde.parse_text(text))
+    return _parsed(text, serde)
+
+
+def _parsed(text: str, serde: Serde) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

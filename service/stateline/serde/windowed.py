@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from stateline.serde.binding import Role, bound, looking_up
+from stateline.serde.binding import WrappingSerde
 from stateline.serde.plain import Serde, check_serde, shown
-from stateline.serde.schema_registry import SchemaRegistry
 from stateline_store import InvalidArgumentError
 from stateline_store.rows.windowed_keys import (
     SESSION_SUFFIX,
@@ -39,7 +38,7 @@ class SessionKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowedSerde:
+class WindowedSerde(WrappingSerde):
     """Keys of a topic of windows or of sessions: `WindowKey` or `SessionKey` around a key of the serde `inner`.
 
     The bytes are those of a changelog of such a store (`stateline_store.rows.windowed_keys`), so that a table can be
@@ -47,19 +46,10 @@ class WindowedSerde:
     another array, or a time before 1970, is refused. Records belong into the partition of the inner key.
     """
 
-    inner: Serde
     kind: Literal["window", "session"]
 
     def __post_init__(self) -> None:
         check_serde(self.inner)
-
-    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
-        """With an inner serde for this topic."""
-        return replace(self, inner=bound(self.inner, topic, role, registry))
-
-    def looking_up(self) -> Self:
-        """With an inner serde that registers nothing."""
-        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:
@@ -134,22 +124,12 @@ class WindowedSerde:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindowedSerde:
+class TimeWindowedSerde(WrappingSerde):
     """Keys of a topic of windows as Java's `TimeWindowedSerializer` writes them, and its deserializer reads them:
     ``key ‖ start:i64``, without the number that `WindowedSerde` has behind it. No table can be kept of such a topic.
 
     Values are `WindowKey`; as text and in JSON the array of its parts, as there. The partition is the inner key's, too.
     """
-
-    inner: Serde
-
-    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
-        """With an inner serde for this topic."""
-        return replace(self, inner=bound(self.inner, topic, role, registry))
-
-    def looking_up(self) -> Self:
-        """With an inner serde that registers nothing."""
-        return replace(self, inner=looking_up(self.inner))
 
     @property
     def name(self) -> str:

@@ -82,7 +82,6 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _touched_ms(folder: Path, *, but: str = "") -> int:
-    """Return the newest modification time in this folder, in milliseconds since the epoch."""
     newest = 0
     for place, _, files in os.walk(folder):
         for path in [place, *(os.path.join(place, name) for name in files if name != but)]:

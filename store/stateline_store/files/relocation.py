@@ -170,7 +170,6 @@ def _refusal(directory: StateDirectory, moves: Sequence[Move]) -> TopologyError:
 
 
 def _finish(directory: StateDirectory) -> tuple[Move, ...]:
-    """Finish the moves that an earlier start began, and return them."""
     if not journal_path(directory).exists():
         return ()
     entries = read_journal(directory)

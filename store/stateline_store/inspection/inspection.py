@@ -188,7 +188,6 @@ def _is_application(path: Path) -> bool | None:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """Yield the directories in this one, by name, none if it does not exist."""
     with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
         yield from sorted(Path(entry.path) for entry in entries if entry.is_dir())
 

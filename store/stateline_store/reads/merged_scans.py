@@ -81,7 +81,6 @@ def _merged(
 
 
 def _up_to(parts: Sequence[_Part[Row]], order: Callable[[Row], Any], end: Any, reverse: bool) -> list[Row]:
-    """Return the rows that come before `end`, or with it."""
 
     def is_behind(row: Row) -> bool:
         return bool(order(row) < end if reverse else order(row) > end)

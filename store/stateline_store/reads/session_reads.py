@@ -126,7 +126,6 @@ def _session(stored_key: bytes) -> Windowed:
 
 
 def _ended(chunk: list[tuple[bytes, bytes]], first_end: int, last_end: int) -> _Chunk:
-    """Select the sessions of these stored rows that ended in this time."""
     keys, ends, starts = split_keys(chunk, SESSION_SUFFIX, PREFIX.size)
     found = windowed_rows(keys, starts, ends, chunk)
     if are_within(ends, first_end, last_end):

@@ -159,7 +159,6 @@ def _row_key(stored_key: bytes) -> bytes:
 
 
 def _latest(chunk: list[tuple[bytes, bytes]], as_of: int | None = None) -> _Chunk:
-    """Select the latest versions that existed at this time, all for None."""
     width, timestamp_of, until = PREFIX.size, _TIMESTAMP.unpack_from, _END_OF_TIME if as_of is None else as_of
     found = _Chunk()
     for stored_key, stored in chunk:
@@ -174,7 +173,6 @@ def _latest(chunk: list[tuple[bytes, bytes]], as_of: int | None = None) -> _Chun
 
 
 def _valid_at(chunk: list[tuple[bytes, bytes]], as_of: int) -> _Chunk:
-    """Select the versions in these rows of a segment that were valid at this time."""
     found = _Chunk()
     for stored_key, row in chunk:
         valid_to, oldest = bounds(row)

@@ -211,7 +211,6 @@ def _newest_commit(directory: Path, number: int) -> int:
 
 
 def _logs(directory: Path, first: int = 0) -> list[int]:
-    """Return the numbers of the existing logs, in order."""
     numbers = (int(name[:-4]) for name in os.listdir(directory) if name.endswith(".log") and name[:-4].isdecimal())
     return sorted(number for number in numbers if number >= first)
 

@@ -113,7 +113,6 @@ def unshared_bytes(snapshots: Iterable[Path]) -> int:
 
 
 def _file_stats(directory: Path) -> Iterator[os.stat_result]:
-    """Yield the status of every existing file below."""
     for folder, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(FileNotFoundError):

@@ -206,7 +206,6 @@ class CommittedStore(StateStore):
         self._committed = replace(commit, offsets={**self._committed.offsets, **commit.offsets})
 
     def _files(self, context: StoreContext) -> StoreFiles:
-        """Return the files of the store in this context."""
         return StoreFiles(context.directory, self._name, self.timestamped and not context.plain_format)
 
     def _open_files(self, files: StoreFiles) -> None:

@@ -140,9 +140,7 @@ class SegmentedStore(TransactionalStore):
         return rows, newest
 
     def _values_of(self, rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:
-        """The same rows without the timestamps that stored values of a timestamped store begin with."""
         return values_of(rows) if self.timestamped else rows
 
     def _is_too_late(self, at_ms: int) -> bool:
-        """Whether a row of this time has expired with its segment."""
         return at_ms // self._interval_ms < self._segments.oldest_live(self._stream_time_ms)

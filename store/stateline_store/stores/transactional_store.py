@@ -218,7 +218,6 @@ class TransactionalStore(CommittedStore):
             raise no_key(key) from error
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
-        """Stage stored bytes."""
         if self._engine is None or self._failure is not None:
             self._open()
         self._buffer.put(key, value)

@@ -111,5 +111,4 @@ class VersionedWrites:
         self._stage(at, new_row(timestamp, value, valid_to) if row is None else append(row, timestamp, value, valid_to))
 
     def _row_key(self, key: bytes, valid_to: int) -> bytes:
-        """Return the stored key of the row for versions whose validity ends then."""
         return PREFIX.pack(self._segments.id_of(valid_to)) + key
