@@ -232,11 +232,12 @@ class KafkaAdmin:
         return found
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {partition: at for partition, (at, _) in self.committed_with_notes(group, partitions).items()}
+        found = self._asked_offsets(group, partitions, "read_committed")
+        return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         found = self._asked_offsets(group, partitions, "read_uncommitted")  # waits for no transaction
-        told = {partition: read_metadata(each.metadata or "")[0] for partition, each in found.items()}
+        told = {partition: read_metadata(each)[0] for partition, each in found.items()}
         return {partition: client_id for partition, client_id in told.items() if client_id}
 
     def committed_with_notes(
@@ -244,9 +245,7 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
         found = self._asked_offsets(group, partitions, "read_committed")
         return {
-            partition: (each.offset, read_metadata(each.metadata or "")[1])
-            for partition, each in found.items()
-            if each.offset >= 0
+            partition: (each.offset, read_metadata(each)[1]) for partition, each in found.items() if each.offset >= 0
         }
 
     def _asked_offsets(

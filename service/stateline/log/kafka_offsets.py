@@ -39,8 +39,13 @@ def committed_metadata(client_id: str, note: OffsetNote) -> str:
     return f"{client_id}\t{fed}\t{'' if note.time_ms is None else note.time_ms}"
 
 
-def read_metadata(metadata: str) -> tuple[str, OffsetNote]:
-    """Return the client id and the note. Metadata of other programs is a client id without a note."""
+def read_metadata(committed: confluent_kafka.TopicPartition) -> tuple[str, OffsetNote]:
+    """Return the client id and the note. Metadata of other programs is a client id without a note, and bytes that are
+    no text, as Kafka Streams may write them, are neither."""
+    try:
+        metadata = committed.metadata or ""
+    except UnicodeDecodeError:
+        return "", OffsetNote()
     client_id, fed, time = parts if len(parts := metadata.split("\t")) == 3 else [metadata, "", ""]
     time_ms = int(time) if time.isascii() and time.isdigit() else None
     return client_id, OffsetNote(time_ms, fed.removeprefix(_FED) if fed.startswith(_FED) else None)
