@@ -1,8 +1,7 @@
-"""`Stream`, `Table` and what comes of them: Kafka Streams' `KStream`, `KTable`, `KGroupedStream`,
-`TimeWindowedKStream`, `SessionWindowedKStream` and ``KTable<Windowed<K>, V>`` (docs/streams.md).
+"""`Stream`, `Table`, and their grouped and windowed forms, named as in Kafka Streams (docs/streams.md).
 
-Each method adds an operator to the graph that the declarations keep (`stateline.model.nodes`) and gives what follows on
-it. All in one module, since streams make tables, and tables make streams.
+Each method adds an operator to the graph (`stateline.model.nodes`) and returns the stream or table behind it. They
+share a module, because streams make tables and tables make streams.
 """
 
 from __future__ import annotations
@@ -60,25 +59,22 @@ from stateline_store import InvalidArgumentError, TopologyError
 if TYPE_CHECKING:
     from stateline.processing.operators.joins import JoinKind
 
-# The kinds of stores that a row can be joined with.
-_LOOKED_UP = ("key_value", "timestamped_key_value", "versioned")
+_JOINABLE_STORES = ("key_value", "timestamped_key_value", "versioned")
 
 KeyValueFunction = Callable[[Any, Any], Any]
-
-
 ChangelogSettings = Mapping[str, object] | None
-"""Of the changelog of an operator's store, as `StoreDefinition.with_logging` takes them; None as ever."""
+"""Settings of a store's changelog, for `StoreDefinition.with_logging`."""
 Joiner = Callable[[Any, Any], Any]
-"""Of two values, the left one first, what the result is; None for none."""
+"""Takes the left value, then the right one, and returns the result. None is no result."""
 
 
 @says_where
 class Stream:
-    """Rows with a key, a value and a timestamp, of one partition of a topic in its order. Every method declares a step
-    and returns what comes of it; functions get (key, value), and may be called again for the same record after a crash.
+    """Rows with a key, a value and a timestamp, in the order of their partition. Each method declares a step. Functions
+    get (key, value). After a crash they may be called again for the same record.
 
-    A step that changes the key (`map`, `select_key`, `flat_map`) makes it necessary to bring the rows of a key together
-    again, by `repartition`, before they are grouped, joined or kept in a table.
+    After a step that changes the key (`map`, `select_key`, `flat_map`, `process`), call `repartition` before you group
+    or join the rows or keep them in a table.
     """
 
     def __init__(
@@ -91,28 +87,28 @@ class Stream:
         self._rekeyed = rekeyed
 
     def filter(self, predicate: KeyValueFunction) -> Stream:
-        """The rows for which it is true."""
+        """Keep the rows for which the predicate is true."""
         check_function("filter", predicate, "key", "value", role="predicate")
         return self._step("filter", partial(Filter, "filter", predicate, True))
 
     def filter_not(self, predicate: KeyValueFunction) -> Stream:
-        """The rows for which it is not."""
+        """Drop the rows for which the predicate is true."""
         check_function("filter_not", predicate, "key", "value", role="predicate")
         return self._step("filter_not", partial(Filter, "filter_not", predicate, False))
 
     def peek(self, action: KeyValueFunction) -> Stream:
-        """The same rows; the function is called for each."""
+        """Call the function for each row, and pass the rows on."""
         check_function("peek", action, "key", "value", role="action")
         return self._step("peek", partial(Peek, "peek", action))
 
     def map_values(self, mapper: KeyValueFunction, *, value: Serde | None = None) -> Stream:
-        """The rows with other values, of the type `value` (else as they were)."""
+        """Replace each value. The new values have the type `value`, by default the same as before."""
         check_function("map_values", mapper, "key", "value", role="mapper")
         serde = self._declarations.in_flight(value or self.value, "value")
         return self._step("map_values", partial(MapValues, "map_values", mapper, serde), value=serde)
 
     def flat_map_values(self, mapper: Callable[[Any, Any], Iterable[Any]], *, value: Serde | None = None) -> Stream:
-        """For each row those with the values that the function gives."""
+        """Replace each row with one row for each value that the function returns."""
         check_function("flat_map_values", mapper, "key", "value", role="mapper", may_yield=True)
 
         @wraps(mapper)
@@ -124,7 +120,7 @@ class Stream:
     def map(
         self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, key: Serde | None = None, value: Serde | None = None
     ) -> Stream:
-        """The rows as other (key, value)."""
+        """Replace each row with the (key, value) that the function returns."""
         check_function("map", mapper, "key", "value", role="mapper")
         one = wraps(mapper)(lambda *row: (mapper(*row),))
         return self._flat("map", one, key or self.key, value or self.value, rekeyed=True)
@@ -136,12 +132,12 @@ class Stream:
         key: Serde | None = None,
         value: Serde | None = None,
     ) -> Stream:
-        """For each row those (key, value) that the function gives."""
+        """Replace each row with every (key, value) that the function returns."""
         check_function("flat_map", mapper, "key", "value", role="mapper", may_yield=True)
         return self._flat("flat_map", mapper, key or self.key, value or self.value, rekeyed=True)
 
     def select_key(self, mapper: KeyValueFunction, *, key: Serde | None = None) -> Stream:
-        """The rows under another key."""
+        """Replace the key of each row."""
         check_function("select_key", mapper, "key", "value", role="mapper")
         return self._flat("select_key", lambda k, v: ((mapper(k, v), v),), key or self.key, self.value, rekeyed=True)
 
@@ -153,14 +149,15 @@ class Stream:
         key: Serde | None = None,
         value: Serde | None = None,
     ) -> Stream:
-        """For each row those that the function gives of a record and its stores (Kafka Streams' `KStream.process`).
+        """Call a function that reads and writes stores (Kafka Streams' `KStream.process`).
 
-        It gets the row as an `InputRecord` (topic, partition and offset are those of the record that it was made of),
-        then one view for each of `stores`, and a `context` if it names one. It returns one (key, value), returns a list
-        of them, or yields each; ``record._replace(…)`` has another timestamp. They are of the types `key` and `value`
-        (else as they were); None is no row.
-        Rows come in the partition's order, and find in the stores what earlier ones put. The writes of one that fails
-        are undone. The key may have changed, so rows are brought together by `repartition` before they are grouped.
+        The function gets an `InputRecord` with the topic, partition and offset of the input record. Then it gets one
+        view for each of `stores`, and a `context` if it has that parameter. It returns one (key, value) or a list of
+        them, or yields each. None is no row. ``record._replace(…)`` sets another timestamp. `key` and `value` are the
+        types of the new rows, by default the same as before.
+
+        Rows come in the partition's order, and see the writes of earlier rows. If the function raises, its writes are
+        undone.
         """
         return self._process("process", function, stores, key or self.key, value or self.value, values_only=False)
 
@@ -171,13 +168,13 @@ class Stream:
         stores: Sequence[StoreDefinition] = (),
         value: Serde | None = None,
     ) -> Stream:
-        """As `process`, of a function that gives values: keys and timestamps stay, so that no `repartition` is needed
-        (Kafka Streams' `KStream.processValues`)."""
+        """Call a function like that of `process`, which returns values only (Kafka Streams' `KStream.processValues`).
+        Keys and timestamps stay, so no `repartition` is needed."""
         return self._process("process_values", function, stores, self.key, value or self.value, values_only=True)
 
     def merge(self, other: Stream) -> Stream:
-        """The rows of both, which have the same types, in the order of their timestamps (of those of one topic, in the
-        topic's order). The topics that they come from need equal partition counts."""
+        """Combine two streams of the same types, in the order of their timestamps. Rows of one topic keep its order.
+        The input topics need equal partition counts."""
         if not isinstance(other, Stream):
             raise wrong_kind("merge", other, "stream")
         if (self.key.name, self.value.name) != (other.key.name, other.value.name):
@@ -191,7 +188,7 @@ class Stream:
         return Stream(self._declarations, node, self.key, self.value, rekeyed=self._rekeyed or other._rekeyed)
 
     def to(self, topic: str | Topic) -> None:
-        """Write the rows to a topic, which exists; a name that was not declared yet gets this stream's types."""
+        """Write the rows to an existing topic. A name that is not declared yet gets this stream's types."""
         target = self._declarations.topic_or_new("to", topic, self.key, self.value)
         self._declarations.claim_outputs("`to`", [target])
         self._node.then(
@@ -199,9 +196,9 @@ class Stream:
         )
 
     def repartition(self, name: str, *, partitions: int | None = None) -> Stream:
-        """The same rows through the topic ``<application.id>-<name>-repartition``, so that those of a key are together
-        again. It has `partitions`, else as many as the topics that it is joined with, else as those that the rows come
-        from."""
+        """Send the rows through the topic ``<application.id>-<name>-repartition``, so that one partition has all rows
+        of a key. By default the topic has as many partitions as the topics that it is joined with, or else as the
+        input."""
         topic = self._declarations.repartition(name, key=self.key, value=self.value, partitions=partitions)
         self._declarations.claim_repartition(topic)
         self.to(topic)
@@ -215,16 +212,16 @@ class Stream:
         value: Serde | None = None,
         on: KeyValueFunction | None = None,
     ) -> Stream:
-        """Each row whose key is in the table, with what `joiner` makes of (the row's value, the table's value then), of
-        the type `value` (else as it was). The timestamp stays.
+        """Join each row whose key is in the table. `joiner` gets the row's value and the table's value. The result has
+        the type `value`, by default the row's, and the row's timestamp.
 
-        The table is a `Table`, or what `app.table(…)` returned; of a versioned one the value is that of the row's
-        timestamp. Rows without a key or a value are dropped and counted. Records of the topics that rows and table come
-        from are taken in the order of their timestamps; they need equal partition counts. Raises `TopologyError` after
-        a step that changed the key, and for keys of another type.
+        The table is a `Table` or the result of `app.table(…)`. A versioned table gives the value at the row's
+        timestamp. Rows without a key or a value are dropped and counted. Records of both inputs are taken in the order
+        of their timestamps. The input topics need equal partition counts. Raises `TopologyError` after a step that
+        changed the key, and for keys of another type.
 
-        Of a `GlobalTable` none of this holds: each row is joined with what the worker has of it by then, under the key
-        that `on` makes of (key, value), None for none. The row's own key may be missing, changed or of another type.
+        A `GlobalTable` gives the value that the worker has by then. `on` returns the key to look up from (key, value),
+        None for no key. The row's own key may be missing, changed or of another type.
         """
         return self._join("join", table, joiner, value, on, left=False)
 
@@ -236,28 +233,30 @@ class Stream:
         value: Serde | None = None,
         on: KeyValueFunction | None = None,
     ) -> Stream:
-        """As `join`, with every row that has a value: `joiner` gets None where the table has none."""
+        """Join like `join`, and keep rows whose key is not in the table: `joiner` gets None for the table's value."""
         return self._join("left_join", table, joiner, value, on, left=True)
 
     def to_table(
         self, store: str | None = None, *, persistent: bool = True, changelog: ChangelogSettings = None
     ) -> Table:
-        """The newest row of each key, kept in a store of this name, or of a generated one (`Declarations.store_name`);
-        a row without a value deletes its key, one without a key is dropped and counted. `changelog` are settings of its
-        changelog, as of `StoreDefinition.with_logging`. Raises `TopologyError` after a step that changed the key."""
+        """Keep the newest row of each key in a store. By default its name is generated (`Declarations.store_name`).
+
+        A row without a value deletes its key. A row without a key is dropped and counted. `changelog` has settings of
+        the changelog, for `StoreDefinition.with_logging`. Raises `TopologyError` after a step that changed the key."""
         self._refuse_rekeyed("to_table")
         store = self._declarations.store_name(store, "KSTREAM-TOTABLE")
         name = f"to_table {store}"
         node = self._node.then(OperatorNode(name, partial(NewestOfEachKey, name)))
-        return _kept_table(self._declarations, [node], store, self.key, self.value, persistent, changelog)
+        definition = stores.timestamped_key_value(store, key=self.key, value=self.value, persistent=persistent)
+        return _kept_table(self._declarations, [node], definition, changelog)
 
     def group_by_key(self) -> GroupedStream:
-        """The rows grouped by their key. Raises `TopologyError` after a step that changed it."""
+        """Group the rows by their key. Raises `TopologyError` after a step that changed the key."""
         self._refuse_rekeyed("group_by_key")
         return GroupedStream(self._declarations, self._node, self.key, self.value)
 
     def group_by(self, mapper: KeyValueFunction, *, name: str, key: Serde | None = None) -> GroupedStream:
-        """The rows grouped by another key: `select_key`, then `repartition` under this name."""
+        """Group the rows by another key: `select_key`, then `repartition` under this name."""
         check_function("group_by", mapper, "key", "value", role="mapper")
         return self.select_key(mapper, key=key).repartition(name).group_by_key()
 
@@ -287,7 +286,7 @@ class Stream:
             return Stream(self._declarations, node, self.key, serde, rekeyed=self._rekeyed)
         self._refuse_rekeyed(what)
         definition = table.store if isinstance(table, Table) else table
-        if definition.kind not in _LOOKED_UP or (not isinstance(table, Table) and definition.source is None):
+        if definition.kind not in _JOINABLE_STORES or (not isinstance(table, Table) and definition.source is None):
             raise TopologyError(
                 f"{what}: {definition.name!r} is no table of the values of keys: pass a Table, or what app.table(…) "
                 "returned."
@@ -336,21 +335,20 @@ class Stream:
 
 @says_where
 class GroupedStream:
-    """Aggregates are kept in a store of the name that is given, else of a generated one (`Declarations.store_name`),
-    and served under it; `changelog` are settings of its changelog, as of `StoreDefinition.with_logging`. Rows without a
-    key or without a value are left out and counted; a function that raises is handled by
-    ``processing.exception.handler``."""
+    """Aggregates by key, each kept in a store and served under its name. By default the name is generated
+    (`Declarations.store_name`). `changelog` has settings of the changelog, for `StoreDefinition.with_logging`.
+
+    Rows without a key or a value are left out and counted. ``processing.exception.handler`` handles a function that
+    raises."""
 
     def __init__(self, declarations: Declarations, node: OperatorNode | Root, key: Serde, value: Serde) -> None:
         self._declarations, self._node = declarations, node
         self.key, self.value = key, value
 
     def count(self, store: str | None = None, *, persistent: bool = True, changelog: ChangelogSettings = None) -> Table:
-        """How many rows each key has had, as int64."""
+        """Count the rows of each key, as int64."""
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
-        definition = stores.timestamped_key_value(store, key=self.key, value=serdes.int64, persistent=persistent)
-        kept = self._declarations.operators_store(definition, changelog)
-        return self._table(OperatorNode(f"count {store}", partial(Count, store), (kept,)))
+        return self._table("count", store, Counting(), serdes.int64, persistent, changelog)
 
     def reduce(
         self,
@@ -360,12 +358,12 @@ class GroupedStream:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """The values of each key made one, ``reducer(what there was, value)``; the first one is taken as it is. None
-        deletes what there was."""
+        """Combine the values of each key with ``reducer(reduced, value)``. The first value is kept unchanged. A result
+        of None deletes the key."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
         value = self._declarations.in_store(store, self.value)
-        return self._folded(f"reduce {store}", store, reducing(value, reducer), value, persistent, changelog)
+        return self._table("reduce", store, reducing(value, reducer), value, persistent, changelog)
 
     def aggregate(
         self,
@@ -377,42 +375,34 @@ class GroupedStream:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """What ``adder(key, value, aggregate)`` makes of the rows of each key, beginning with ``initial()``; `value` is
-        the aggregate's type. None deletes it. A function may change the aggregate that it is given."""
+        """Aggregate the rows of each key with ``adder(key, value, aggregate)``, from ``initial()`` on. `value` is the
+        aggregate's type. A result of None deletes the key. The function may change its argument."""
         check_function("aggregate", initial, role="initial")
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         folding = Aggregating(self._declarations.in_store(store, value), initial, adder)
-        return self._folded(f"aggregate {store}", store, folding, value, persistent, changelog)
+        return self._table("aggregate", store, folding, value, persistent, changelog)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedStream:
-        """The rows by key and window: `TumblingWindows`, `HoppingWindows`, `SlidingWindows` or `SessionWindows`."""
+        """Group by key and window: `TumblingWindows`, `HoppingWindows`, `SlidingWindows` or `SessionWindows`."""
         return WindowedStream(self._declarations, self._node, self.key, self.value, windows)
 
-    def _folded(
-        self,
-        name: str,
-        store: str,
-        folding: Folding,
-        value: Serde,
-        persistent: bool,
-        changelog: ChangelogSettings,
+    def _table(
+        self, what: str, store: str, folding: Folding, value: Serde, persistent: bool, changelog: ChangelogSettings
     ) -> Table:
         definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
-        kept = self._declarations.operators_store(definition, changelog)
-        return self._table(OperatorNode(name, partial(Fold, name, store, folding), (kept,)))
-
-    def _table(self, node: OperatorNode) -> Table:
-        return Table(self._declarations, self._node.then(node), node.stores[0])
+        counts = isinstance(folding, Counting)
+        make = partial(Count, store) if counts else partial(Fold, f"{what} {store}", store, folding)
+        return _kept_table(self._declarations, [self._node], definition, changelog, what, make)
 
 
 @says_where
 class Table:
-    """`store` is where it is kept and served, and what processors read it by.
+    """The newest value of each key. Queries and processors read it from `store`.
 
-    What is made of it is kept in a store of its own, with the newest timestamp of what it was made of: of the name that
-    is given, else of a generated one (`Declarations.store_name`). `changelog` are settings of its changelog, as of
-    `StoreDefinition.with_logging`. Functions may be called again for the same change.
+    Each derived table has its own store, by default with a generated name (`Declarations.store_name`). Its rows have
+    the newest timestamp of their inputs. `changelog` has settings of the changelog, for `StoreDefinition.with_logging`.
+    Functions may be called again for the same change.
     """
 
     def __init__(self, declarations: Declarations, node: OperatorNode | Root, store: StoreDefinition) -> None:
@@ -420,8 +410,8 @@ class Table:
         self.store = store
 
     def to_stream(self) -> Stream:
-        """Its changes as rows: the new value, None for a key that was deleted. Of several changes of a key within one
-        slice of input the last one, as Kafka Streams' record cache gives it."""
+        """Return the changes as rows: the new value, or None for a deleted key. If a key changes several times within
+        one slice of input, only the last change is a row, as with Kafka Streams' record cache."""
         node = self._node.then(OperatorNode("to_stream", partial(ToStream, self.store.key, self.store.value)))
         return Stream(self._declarations, node, self.store.key, self.store.value)
 
@@ -433,17 +423,8 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """The keys for which it is true of (key, value)."""
-        check_function("filter", predicate, "key", "value", role="predicate")
-        store = self._declarations.store_name(store, "KTABLE-FILTER")
-        return self._mapped(
-            "filter",
-            lambda k, v, data: data if refuse_unrun(predicate(k, v)) else None,
-            store,
-            self.store.value,
-            persistent,
-            changelog,
-        )
+        """Keep the keys for which the predicate is true of (key, value)."""
+        return self._filtered("filter", predicate, True, store, persistent, changelog)
 
     def filter_not(
         self,
@@ -453,17 +434,8 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """The keys for which it is not."""
-        check_function("filter_not", predicate, "key", "value", role="predicate")
-        store = self._declarations.store_name(store, "KTABLE-FILTER")
-        return self._mapped(
-            "filter_not",
-            lambda k, v, data: None if refuse_unrun(predicate(k, v)) else data,
-            store,
-            self.store.value,
-            persistent,
-            changelog,
-        )
+        """Drop the keys for which the predicate is true of (key, value)."""
+        return self._filtered("filter_not", predicate, False, store, persistent, changelog)
 
     def map_values(
         self,
@@ -474,8 +446,8 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """Every key with what the function makes of (key, value), of the type `value` (else as it was); None for a key
-        that has none then."""
+        """Replace each value with what the function returns for (key, value), of the type `value` (by default the same
+        as before). A result of None deletes the key."""
         check_function("map_values", mapper, "key", "value", role="mapper")
         store = self._declarations.store_name(store, "KTABLE-MAPVALUES")
         serde = self._declarations.in_store(store, value or self.store.value)
@@ -493,11 +465,11 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """The keys that both have, with what `joiner` makes of (own value, other's value), of the type `value` (else as
-        this table's).
+        """Join the keys that both tables have. `joiner` gets this table's value and the other's. The result has the
+        type `value`, by default this table's.
 
-        Raises `TopologyError` unless both keep the newest values of keys of one type. Topics that they come from need
-        equal partition counts: the worker refuses to start otherwise.
+        Raises `TopologyError` unless both keep the newest value of each key, with keys of one type. The worker refuses
+        to start unless the input topics have equal partition counts.
         """
         return self._joined("inner", other, joiner, store, value, persistent, changelog)
 
@@ -511,7 +483,7 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """As `join`, with all keys of this table: `joiner` gets None for a value that the other does not have."""
+        """Join all keys of this table: `joiner` gets None for a value that the other table lacks. Else like `join`."""
         return self._joined("left", other, joiner, store, value, persistent, changelog)
 
     def outer_join(
@@ -524,8 +496,25 @@ class Table:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> Table:
-        """As `join`, with the keys of both: `joiner` gets None for the value that one of them does not have."""
+        """Join the keys of both tables: `joiner` gets None for a value that one of them lacks. Else like `join`."""
         return self._joined("outer", other, joiner, store, value, persistent, changelog)
+
+    def _filtered(
+        self,
+        what: str,
+        predicate: Callable[[Any, Any], object],
+        wanted: bool,
+        store: str | None,
+        persistent: bool,
+        changelog: ChangelogSettings,
+    ) -> Table:
+        check_function(what, predicate, "key", "value", role="predicate")
+        store = self._declarations.store_name(store, "KTABLE-FILTER")
+
+        def kept(key: Any, value: Any, data: bytes) -> bytes | None:
+            return data if bool(refuse_unrun(predicate(key, value))) is wanted else None
+
+        return self._mapped(what, kept, store, self.store.value, persistent, changelog)
 
     def _mapped(
         self,
@@ -539,15 +528,9 @@ class Table:
         self._refuse_windows(what)
         name = f"{what} {store}"
         make = partial(MapTable, name, function, self.store.key, self.store.value)
-        return _kept_table(
-            self._declarations,
-            [self._node.then(OperatorNode(name, make, on_changes=True))],
-            store,
-            self.store.key,
-            value,
-            persistent,
-            changelog,
-        )
+        mapped = self._node.then(OperatorNode(name, make, on_changes=True))
+        definition = stores.timestamped_key_value(store, key=self.store.key, value=value, persistent=persistent)
+        return _kept_table(self._declarations, [mapped], definition, changelog)
 
     def _joined(
         self,
@@ -582,7 +565,8 @@ class Table:
             )
             for is_left, one, another in ((True, self, other), (False, other, self))
         ]
-        return _kept_table(self._declarations, sides, store, self.store.key, serde, persistent, changelog)
+        definition = stores.timestamped_key_value(store, key=self.store.key, value=serde, persistent=persistent)
+        return _kept_table(self._declarations, sides, definition, changelog)
 
     def _refuse_windows(self, what: str) -> None:
         if self.store.kind != "timestamped_key_value":
@@ -594,25 +578,20 @@ class Table:
 
 def _kept_table(
     declarations: Declarations,
-    nodes: list[OperatorNode],
-    store: str,
-    key: Serde,
-    value: Serde,
-    persistent: bool,
+    parents: Sequence[OperatorNode | Root],
+    store: StoreDefinition,
     changelog: ChangelogSettings,
+    what: str = "keep",
+    make: Callable[..., Any] | None = None,
 ) -> Table:
-    """The table of what these nodes give, changes whose old values are not known yet."""
-    definition = declarations.operators_store(
-        stores.timestamped_key_value(store, key=key, value=value, persistent=persistent), changelog
-    )
-    keep = OperatorNode(f"keep {store}", partial(Keep, store), (definition,))
-    for node in nodes:
-        node.then(keep)
-    return Table(declarations, keep, definition)
+    kept = declarations.operators_store(store, changelog)
+    node = OperatorNode(f"{what} {kept.name}", make or partial(Keep, kept.name), (kept,))
+    for parent in parents:
+        parent.then(node)
+    return Table(declarations, node, kept)
 
 
 def _refuse_other_keys(what: str, key: Serde, table: StoreDefinition) -> None:
-    """Raise `TopologyError` unless the table has keys of this type."""
     if key.name != table.key.name:
         raise TopologyError(
             f"{what} has keys of type {key.name}, and {table.name!r} of type {table.key.name}: join what has the same "
@@ -622,14 +601,13 @@ def _refuse_other_keys(what: str, key: Serde, table: StoreDefinition) -> None:
 
 @says_where
 class WindowedStream:
-    """Aggregates are kept in a store of windows, or of sessions, of the name that is given, else of a generated one,
-    and served under it; `changelog` are settings of its changelog, as of `GroupedStream`.
+    """Aggregates by key and window, each kept in a store like those of `GroupedStream`.
 
-    Rows without a key are left out and counted, and over sliding windows those without a value; over others these
-    count, and functions get None for them. What comes too late for its window is left out and counted.
+    Rows without a key, and rows too late for their window, are left out and counted. Sliding windows also leave out
+    rows without a value; elsewhere functions get None for the value.
 
-    `retention` says how long the store keeps a window after stream time has passed its start (a session: its end); at
-    least, and unless given, as long as records may still go into it. A smaller one raises `InvalidArgumentError`.
+    `retention` is how long the store keeps a window after stream time has passed its start (a session: its end). The
+    default is as long as records may still go into the window. A smaller one raises `InvalidArgumentError`.
     """
 
     def __init__(
@@ -651,7 +629,7 @@ class WindowedStream:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> WindowedTable:
-        """How many rows each key has had in each window, as int64."""
+        """Count the rows of each key and window, as int64."""
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         return self._table("count", store, Counting(), serdes.int64, retention, persistent, changelog)
 
@@ -664,8 +642,8 @@ class WindowedStream:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> WindowedTable:
-        """The values of each key and window made one, ``reducer(what there was, value)``; the first one is taken as it
-        is. None deletes what there was."""
+        """Combine the values of each key and window with ``reducer(reduced, value)``. The first value is kept
+        unchanged. A result of None deletes the window's value."""
         check_function("reduce", reducer, "reduced", "value", role="reducer")
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
         value = self._declarations.in_store(store, self.value)
@@ -683,11 +661,11 @@ class WindowedStream:
         persistent: bool = True,
         changelog: ChangelogSettings = None,
     ) -> WindowedTable:
-        """What ``adder(key, value, aggregate)`` makes of the rows of each key and window, beginning with ``initial()``;
-        `value` is the aggregate's type. None deletes it. A function may change the aggregate that it is given.
+        """Aggregate the rows of each key and window with ``adder(key, value, aggregate)``, from ``initial()`` on.
+        `value` is the aggregate's type. A result of None deletes the aggregate. A function may change its argument.
 
-        Of sessions that a row joins ``merger(key, one, other)`` makes one, before the row is added; it gets what
-        ``initial()`` gives first. Sessions need it, other windows have none: `InvalidArgumentError` else.
+        If a row joins sessions, ``merger(key, one, other)`` combines them, from ``initial()`` on, before the row is
+        added. Raises `InvalidArgumentError` for sessions without a merger, and for other windows with one.
         """
         if (merger is not None) != isinstance(self.windows, SessionWindows):
             raise InvalidArgumentError(
@@ -737,10 +715,7 @@ class WindowedStream:
 
 
 @says_where
-class WindowedTable:
-    """An aggregate for each key and window. `store` is where they are kept and served, and what processors read them
-    by."""
-
+class _WindowChanges:
     def __init__(
         self, declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
     ) -> None:
@@ -748,20 +723,29 @@ class WindowedTable:
         self.store, self.windows = store, windows
 
     def to_stream(self) -> Stream:
-        """Its changes as rows, under keys of `serdes.windowed` or `serdes.session_windowed`: the new value, None for a
-        session that was joined to another. Of several changes of a window within one slice of input the last one, as
-        Kafka Streams' record cache gives it. Timestamps are the windows' largest, of a session its end.
+        """Return the changes as rows, with keys of `serdes.windowed` or `serdes.session_windowed`. The value is the new
+        one, or None for a session that was merged into another. If a window changes several times within one slice of
+        input, only the last change is a row, as with Kafka Streams' record cache.
 
-        Java's windowed deserializers read windows' keys from a topic whose key is `serdes.time_windowed`.
+        Timestamps are the largest of each window, or a session's end. Final results come in the order in which their
+        windows close. Java's windowed deserializers read the keys from a topic whose key is `serdes.time_windowed`.
         """
-        return _windowed_stream(self._declarations, self._node, self.store, self.windows)
+        wrap = serdes.session_windowed if isinstance(self.windows, SessionWindows) else serdes.windowed
+        key = wrap(self.store.key)
+        node = self._node.then(OperatorNode("to_stream", partial(ToStream, key, self.store.value)))
+        return Stream(self._declarations, node, key, self.store.value)
+
+
+@says_where
+class WindowedTable(_WindowChanges):
+    """An aggregate for each key and window. Queries and processors read it from `store`."""
 
     def suppress(self, until: UntilWindowCloses) -> FinalResults:
-        """The final value of each window, once, when it has closed: ``suppress(until_window_closes())``.
+        """Emit the final value of each window once, when it closes: ``suppress(until_window_closes())``.
 
-        A window closes when stream time, that of its partition's records, has gone past its end and the grace: one that
-        no later record closes gives nothing. Exactly once with ``processing.guarantee=exactly_once_v2``; at least once
-        without, after a crash perhaps again. What had closed before this was declared is not given.
+        A window closes when the stream time of its partition passes its end plus the grace. Until a later record closes
+        it, there is no result. With ``processing.guarantee=exactly_once_v2`` each result is emitted exactly once;
+        without it, a crash may repeat results. Windows that closed before this was declared are not emitted.
         """
         if not isinstance(until, UntilWindowCloses):
             raise InvalidArgumentError(f"suppress({shown(until)}): until_window_closes() is accepted.")
@@ -769,27 +753,5 @@ class WindowedTable:
         return FinalResults(self._declarations, self._node.then(node), self.store, self.windows)
 
 
-@says_where
-class FinalResults:
-    """What `WindowedTable.suppress` returns; `store` holds the windows that are not final, too."""
-
-    def __init__(
-        self, declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
-    ) -> None:
-        self._declarations, self._node = declarations, node
-        self.store, self.windows = store, windows
-
-    def to_stream(self) -> Stream:
-        """The results as rows, as `WindowedTable.to_stream`, by the times at which they close."""
-        return _windowed_stream(self._declarations, self._node, self.store, self.windows)
-
-
-def _windowed_stream(
-    declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
-) -> Stream:
-    """Changes of windows as rows."""
-    wrap = serdes.session_windowed if isinstance(windows, SessionWindows) else serdes.windowed
-    key = wrap(store.key)
-    return Stream(
-        declarations, node.then(OperatorNode("to_stream", partial(ToStream, key, store.value))), key, store.value
-    )
+class FinalResults(_WindowChanges):
+    """The result of `WindowedTable.suppress`. `store` also holds the windows that are not final."""
