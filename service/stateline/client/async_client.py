@@ -93,7 +93,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         await self._transport.close()
 
     def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> AsyncStore:
-        """One store, asked or not: whether it exists shows with its first query."""
+        """Return a store. Its first query shows whether it exists."""
         own = StoreTerms(name, self._terms.with_(terms), session or self._session)
         return AsyncStore(self._transport, own)
 
@@ -103,11 +103,11 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         return answer.stores
 
     async def topology(self) -> Topology:
-        """What the application consists of."""
+        """Return the application's topology."""
         return await self._transport.ask(Call(requests.TOPOLOGY, answers.TOPOLOGY))
 
     async def instances(self) -> tuple[Instance, ...]:
-        """Who runs what."""
+        """Return the instances and their tasks."""
         answer = await self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))
         return answer.instances
 
@@ -218,23 +218,23 @@ class AsyncStore:
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Version]:
         """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
-        return self._scan(self._store.parts(key, "versions", arguments), answers.VERSIONS)
+        return self._scan(self._store.parts("versions", arguments, requests.key_text(key)), answers.VERSIONS)
 
     def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
         """Windows of a key that start in these times."""
-        return self._scan(self._store.parts(key, "windows", arguments), answers.WINDOWS)
+        return self._scan(self._store.parts("windows", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
         """Sessions of a key that overlap these times."""
-        return self._scan(self._store.parts(key, "sessions", arguments), answers.WINDOWS)
+        return self._scan(self._store.parts("sessions", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
         """Windows of every key that start in these times."""
-        return self._scan(self._store.parts_of_every_key("windows", arguments), answers.KEYED_WINDOWS)
+        return self._scan(self._store.parts("windows", arguments), answers.KEYED_WINDOWS)
 
     def all_sessions(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
         """Sessions of every key that end in these times, by serialized key, then end."""
-        return self._scan(self._store.parts_of_every_key("sessions", arguments), answers.KEYED_WINDOWS)
+        return self._scan(self._store.parts("sessions", arguments), answers.KEYED_WINDOWS)
 
     @overload
     async def count(self, *, exact: Literal[True], **terms: Unpack[TermArguments]) -> ExactCountAnswer: ...
@@ -332,9 +332,8 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
 
         Close the generator (`contextlib.aclosing`) when it is not read to the end.
         """
-        async with self._transport.stream(
-            self._rows(store, partition, arguments), self._kept_at(store, partition)
-        ) as incoming:
+        request = requests.snapshot_rows(self.details.id, store, partition, arguments)
+        async with self._transport.stream(request, self._kept_at(store, partition)) as incoming:
             async for batch in async_batches(incoming.chunks):
                 yield batch
 
@@ -343,6 +342,3 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
         if part is None or part.url is None:
             return self._affinity
         return self._transport.routing.begun_at(part.url.removesuffix(part.path))
-
-    def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
-        return requests.snapshot_rows(self.details.id, store, partition, given)

@@ -94,7 +94,7 @@ class Client(AbstractContextManager["Client"]):
         self._transport.close()
 
     def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> Store:
-        """One store, asked or not: whether it exists shows with its first query."""
+        """Return a store. Its first query shows whether it exists."""
         own = StoreTerms(name, self._terms.with_(terms), session or self._session)
         return Store(self._transport, own)
 
@@ -104,11 +104,11 @@ class Client(AbstractContextManager["Client"]):
         return answer.stores
 
     def topology(self) -> Topology:
-        """What the application consists of."""
+        """Return the application's topology."""
         return self._transport.ask(Call(requests.TOPOLOGY, answers.TOPOLOGY))
 
     def instances(self) -> tuple[Instance, ...]:
-        """Who runs what."""
+        """Return the instances and their tasks."""
         answer = self._transport.ask(Call(requests.INSTANCES, answers.INSTANCES))
         return answer.instances
 
@@ -216,23 +216,23 @@ class Store:
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Version]:
         """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
-        return self._scan(self._store.parts(key, "versions", arguments), answers.VERSIONS)
+        return self._scan(self._store.parts("versions", arguments, requests.key_text(key)), answers.VERSIONS)
 
     def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Window]:
         """Windows of a key that start in these times."""
-        return self._scan(self._store.parts(key, "windows", arguments), answers.WINDOWS)
+        return self._scan(self._store.parts("windows", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> Scan[Window]:
         """Sessions of a key that overlap these times."""
-        return self._scan(self._store.parts(key, "sessions", arguments), answers.WINDOWS)
+        return self._scan(self._store.parts("sessions", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> Scan[KeyedWindow]:
         """Windows of every key that start in these times."""
-        return self._scan(self._store.parts_of_every_key("windows", arguments), answers.KEYED_WINDOWS)
+        return self._scan(self._store.parts("windows", arguments), answers.KEYED_WINDOWS)
 
     def all_sessions(self, **arguments: Unpack[TimeArguments]) -> Scan[KeyedWindow]:
         """Sessions of every key that end in these times, by serialized key, then end."""
-        return self._scan(self._store.parts_of_every_key("sessions", arguments), answers.KEYED_WINDOWS)
+        return self._scan(self._store.parts("sessions", arguments), answers.KEYED_WINDOWS)
 
     @overload
     def count(self, *, exact: Literal[True], **terms: Unpack[TermArguments]) -> ExactCountAnswer: ...
@@ -329,9 +329,8 @@ class Snapshot(AbstractContextManager["Snapshot"]):
 
         Close the generator (`contextlib.closing`) when it is not read to the end.
         """
-        with self._transport.stream(
-            self._rows(store, partition, arguments), self._kept_at(store, partition)
-        ) as incoming:
+        request = requests.snapshot_rows(self.details.id, store, partition, arguments)
+        with self._transport.stream(request, self._kept_at(store, partition)) as incoming:
             yield from batches(incoming.chunks)
 
     def _kept_at(self, store: str, partition: int) -> Affinity:
@@ -339,6 +338,3 @@ class Snapshot(AbstractContextManager["Snapshot"]):
         if part is None or part.url is None:
             return self._affinity
         return self._transport.routing.begun_at(part.url.removesuffix(part.path))
-
-    def _rows(self, store: str, partition: int, given: RowArguments) -> Request:
-        return requests.snapshot_rows(self.details.id, store, partition, given)

@@ -52,6 +52,7 @@ Key = str | int | float | bytes | UUID | datetime | list[Any] | dict[str, Any] |
 Time = int | datetime
 """Milliseconds since the epoch, or a `datetime` with its time zone."""
 Order = Literal["asc", "desc"]
+Part = Literal["windows", "sessions", "versions"]
 Since = GivenPosition | Literal["earliest", "latest"]
 """Where changes begin: after a Position, with the first that the log still has, or with the next to come."""
 
@@ -189,16 +190,9 @@ def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
     return _paged(Query(store, "range", terms, members), given)
 
 
-def parts(
-    store: str, key: Key, what: Literal["windows", "sessions", "versions"], terms: Terms, given: TimeArguments
-) -> Paged:
-    """Windows, sessions or versions of one key."""
-    return _parts(store, key_text(key), what, terms, given)
-
-
-def parts_of_every_key(store: str, what: Literal["windows", "sessions"], terms: Terms, given: TimeArguments) -> Paged:
-    """Windows of every key, by their start, or sessions."""
-    return _parts(store, None, what, terms, given)
+def parts(store: str, key: str | None, what: Part, terms: Terms, given: TimeArguments) -> Paged:
+    """Windows, sessions or versions of the key with this text, or of every key."""
+    return _paged(Query(store, what, terms, {**_times(given), "order": given.get("order")}, key), given)
 
 
 def count(store: str, terms: Terms, *, exact: bool = False) -> Request:
@@ -281,10 +275,6 @@ def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments
     return replace(request, accept=ARROW)
 
 
-def _parts(store: str, key: str | None, what: str, terms: Terms, given: TimeArguments) -> Paged:
-    return _paged(Query(store, what, terms, {**_times(given), "order": given.get("order")}, key), given)
-
-
 def _paged(query: Query, given: PageArguments) -> Paged:
     page_size, limit = given.get("page_size"), given.get("limit")
     for name, size in (("page_size", page_size), ("limit", limit)):
@@ -311,13 +301,9 @@ def _post(path: str, members: Mapping[str, Any]) -> Request:
 
 
 def _get(path: str, members: Mapping[str, Any], terms: Terms) -> Request:
-    query = _encoded({**members, **terms.members()})
+    given = {n: _parameter(n, value) for n, value in {**members, **terms.members()}.items() if value is not None}
+    query = urlencode(given, quote_via=quote, safe="")
     return Request("GET", f"{path}?{query}" if query else path, wait_ms=terms.wait_ms or 0)
-
-
-def _encoded(members: Mapping[str, Any]) -> str:
-    given = {name: _parameter(name, value) for name, value in members.items() if value is not None}
-    return urlencode(given, quote_via=quote, safe="")
 
 
 def _parameter(name: str, value: Any) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stateline.client import answers, requests
 from stateline.client.answers import AnswerReader
-from stateline.client.requests import Key, Paged, RangeArguments, Request, TimeArguments
-from stateline.client.results import (
-    Answer,
-    Page,
-)
+from stateline.client.requests import Paged, Part, RangeArguments, Request, TimeArguments
+from stateline.client.results import Answer, Page
 from stateline.client.session import Session
 from stateline.client.terms import TermArguments, Terms
 
@@ -76,13 +73,9 @@ class StoreTerms:
         """The partitions that queries ask, unless they name others."""
         return self._terms.partitions
 
-    def parts(self, key: Key, what: Literal["windows", "sessions", "versions"], given: TimeArguments) -> Paged:
-        """Return the query for windows, sessions or versions of one key."""
+    def parts(self, what: Part, given: TimeArguments, key: str | None = None) -> Paged:
+        """Return the query for windows, sessions or versions of the key with this text, or of every key."""
         return requests.parts(self.name, key, what, self.terms(given, TimeArguments), given)
-
-    def parts_of_every_key(self, what: Literal["windows", "sessions"], given: TimeArguments) -> Paged:
-        """Return the query for windows or sessions of every key."""
-        return requests.parts_of_every_key(self.name, what, self.terms(given, TimeArguments), given)
 
     def terms(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
         """Return the terms of a query with these arguments, which are those of the class `of`."""

@@ -1,4 +1,4 @@
-"""What an application has declared, by name: one owner of it for `App` and for the streams and tables made of it.
+"""The declarations of an application by name, shared by `App` and its streams and tables.
 
 Every method raises `TopologyError` for a name that is taken or was not declared, and `InvalidArgumentError` for one
 that Kafka would refuse.
@@ -63,8 +63,8 @@ class Declarations:
     # Topics
 
     def topic(self, operator: str, topic: str | Topic, key: Serde | None = None, value: Serde | None = None) -> Topic:
-        """The declared topic; a name that was not declared yet is, with these serdes (bytes by default). `operator` is
-        named in errors."""
+        """Return the declared topic, or declare this name with these serdes (bytes by default). `operator` is named in
+        errors."""
         if not isinstance(topic, str | Topic):
             raise wrong_kind(operator, topic, "topic")
         if isinstance(topic, Topic):
@@ -81,7 +81,7 @@ class Declarations:
         return self.declare(wanted)
 
     def declare(self, topic: Topic) -> Topic:
-        """Note the topic, and give it back with serdes that write for it."""
+        """Declare the topic, and return it with serdes bound to it."""
         key, value = self._bound(topic.key, topic.name, "key"), self._bound(topic.value, topic.name, "value")
         topic = replace(topic, key=key, value=value)
         known = self._topics.setdefault(topic.name, topic)
@@ -94,7 +94,7 @@ class Declarations:
         return known
 
     def topics(self, operator: str, argument: str, given: Iterable[str | Topic]) -> tuple[Topic, ...]:
-        """As `topic`, of each in the list that the argument was given."""
+        """Return the declared topics of a list. `argument` is named in errors."""
         return tuple(self.topic(operator, topic) for topic in listed(operator, argument, given))
 
     def results(
@@ -113,7 +113,7 @@ class Declarations:
         return tuple(found)
 
     def topic_or_new(self, operator: str, topic: str | Topic, key: Serde, value: Serde) -> Topic:
-        """As `topic`, and a name that was declared may have other types than these."""
+        """Return the declared topic, whatever its types. A name that is not declared yet gets these serdes."""
         known = not isinstance(topic, str) or topic in self._topics
         return self.topic(operator, topic) if known else self.topic(operator, topic, key, value)
 
@@ -139,7 +139,8 @@ class Declarations:
             )
 
     def claim_outputs(self, writer: str, topics: Iterable[Topic]) -> None:
-        """Note that this, no pipeline, writes to the topics. Raises `TopologyError` if one is a pipeline's alone."""
+        """Note that `writer`, which is no pipeline, writes to the topics. Raises `TopologyError` if a pipeline owns
+        one."""
         writers = {topic.name: f"{writer} ({here()})" for topic in topics}
         for pipeline in self._pipelines.values():
             refuse_other_writers(pipeline, self._described(pipeline), writers)
@@ -155,10 +156,9 @@ class Declarations:
         return kept
 
     def store_name(self, given: str | None, operator: str) -> str:
-        """The name that an operator's store was given; else Kafka Streams' for a store without one,
-        ``KSTREAM-AGGREGATE-STATE-STORE-0000000002``. The number is that of such stores so far, in the order of
-        declaration: one that is declared before others renames them, and so their changelogs.
-        """
+        """Return the given name, or generate Kafka Streams' name: ``KSTREAM-AGGREGATE-STATE-STORE-0000000002``. The
+        number counts such stores in the order of declaration. A new store before others renames them and their
+        changelogs."""
         if given is not None:
             return given
         number, self._stores_without_name = self._stores_without_name, self._stores_without_name + 1
@@ -167,8 +167,7 @@ class Declarations:
     def operators_store(
         self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None
     ) -> StoreDefinition:
-        """Declare the store of an operator: processors may name it, and only read it. `changelog` are settings of its
-        changelog."""
+        """Declare the store of an operator. Processors may only read it. `changelog` has settings of its changelog."""
         if changelog is not None:
             definition = definition.with_logging(changelog)
         return self.store(replace(definition, is_operators=True))
@@ -185,8 +184,8 @@ class Declarations:
         return self._bound(value, self._changelog(store), "value")
 
     def in_flight(self, serde: Serde, role: Role) -> Serde:
-        """The serde of keys or values that an operator makes, before it is known where they go. One that is of a topic
-        stays so; the schema of another is registered for no topic that there is, once for each type."""
+        """Return the serde of keys or values that an operator makes. A serde bound to a topic is unchanged. Any other
+        schema is registered once for each type, under the name of no real topic."""
         if not is_unbound(serde):
             return serde
         return self._bound(serde, f"{self.application_id}-{in_topic_names(serde.name)}", role)
@@ -273,8 +272,8 @@ class Declarations:
         *,
         may_yield: bool = False,
     ) -> tuple[tuple[StoreDefinition, ...], tuple[Topic, ...]]:
-        """What the function gets besides `first`. Raises `TopologyError` unless it takes that, all is declared, and it
-        may write there."""
+        """Return the function's stores and output topics, its arguments after `first`. Raises `TopologyError` unless it
+        accepts them, all are declared, and it may write there."""
         stores, forwards = listed(operator, "stores", stores), listed(operator, "forwards", forwards)
         for definition in stores:
             if not isinstance(definition, StoreDefinition):
@@ -289,13 +288,11 @@ class Declarations:
         return stores, forwards
 
     def stream_root(self, topic: Topic) -> Root:
-        """Where the rows of a topic come in."""
         return self.root(topic, None, partial(StreamSource, topic))
 
     def root(
         self, topic: Topic, table: StoreDefinition | None, make: Callable[[OperatorContext], RecordSource]
     ) -> Root:
-        """Where the operators of this topic, or of its table, begin."""
         roots = self._roots.setdefault(topic.name, [])
         for root in roots:
             if root.table == table:
@@ -348,7 +345,6 @@ def _note(definition: StoreDefinition) -> str:
 
 
 def _differences(known: Topic, other: Topic) -> list[str]:
-    """What of these two topics is not the same."""
     types = [name for name in ("key", "value") if getattr(known, name).name != getattr(other, name).name]
     rest = ("schema", "partitions", "internal", "external", "event_time")
     others = [name.replace("event_time", "timestamp") for name in rest if getattr(known, name) != getattr(other, name)]

@@ -1,4 +1,4 @@
-"""Functions that are called as time goes by, as an application declares them (`App.punctuate`). Pure."""
+"""Punctuations as an application declares them (`App.punctuate`). Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from stateline_store import InvalidArgumentError, TopologyError
 
 
 class Punctuated(NamedTuple):
-    """What `App.punctuate` was told."""
-
     function: Callable[..., Any]
     stores: tuple[StoreDefinition, ...]
     forwards: tuple[Topic, ...]
@@ -22,7 +20,8 @@ class Punctuated(NamedTuple):
 
 
 def punctuator(name: str, declared: Punctuated, processors: Sequence[Processor]) -> Processor:
-    """It, at a topic that feeds its stores. Raises `TopologyError` without one: nothing says which tasks there are."""
+    """Return a processor of a topic that feeds the punctuation's stores. Without such a topic there are no tasks:
+    raises `TopologyError`."""
     tables = [store.source for store in declared.stores if store.source is not None]
     sources = [p.source for store in declared.stores for p in processors if store in p.stores]
     if not tables and not sources:

@@ -73,13 +73,9 @@ def _subtopology(subtopology: Subtopology) -> GraphPart:
     for processor in subtopology.processors:
         edges += _operators(processor) if processor.roots else _processor(processor)
     entries = [_topic(topic.name) for topic in subtopology.sources]
-    entries += [_drawn(processor) for processor in subtopology.processors if _is_called_by_clock(processor)]
+    entries += [_drawn(processor) for processor in subtopology.processors if processor.is_called_by_clock]
     number = subtopology.ordinal
     return GraphPart(f"Subtopology {number}", tuple(entries), tuple(dict.fromkeys(edges)), number)
-
-
-def _is_called_by_clock(processor: Processor) -> bool:
-    return processor.punctuation is not None and processor.punctuation.on == "wall_clock_time"
 
 
 def _drawn(processor: Processor) -> Drawn:
@@ -89,7 +85,7 @@ def _drawn(processor: Processor) -> Drawn:
 
 def _processor(processor: Processor) -> Iterator[Edge]:
     drawn = _drawn(processor)
-    if not _is_called_by_clock(processor):
+    if not processor.is_called_by_clock:
         yield Edge(_topic(processor.source.name), drawn)
     yield from (Edge(drawn, _store(store), "uses") for store in processor.stores)
     yield from (Edge(drawn, _topic(topic.name)) for topic in processor.forwards)

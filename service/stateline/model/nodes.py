@@ -12,15 +12,15 @@ from stateline.model.topic import Topic
 
 @dataclass(eq=False, slots=True)
 class OperatorNode:
-    """One operator. Each task makes its own with `make`, of its `OperatorContext`
-    (`stateline.processing.operators.interface`); what that gives goes to the `children`, in this order.
+    """One operator. Each task calls `make` with its `OperatorContext` (`stateline.processing.operators.interface`). The
+    operator's results go to the `children`, in this order.
 
-    `stores` are those that it reads or writes, `forwards` the topics that it writes to. A node that `looks_up` in a
-    table wants to find there what was in it when each single record was read; what is in a `global_table`, which is
-    beside the tasks, it takes as it is. One that calls a function of the user's
-    `on_changes` wants each change of its own where a failure must cost that one only. One whose result depends on which
-    of several topics a record came from first wants them `in_order` of their timestamps. One that `shares_stores` wants
-    to find in each of its stores what others have put there up to each single record, and nothing more.
+    The operator reads or writes `stores`, and writes to the topics `forwards`.
+    - `looks_up`: it needs the table's rows as they were when each record was read.
+    - `global_table`: it reads the current rows of a table beside the tasks.
+    - `on_changes`: it calls a user's function for each change, and a failure costs only that change.
+    - `in_order`: it needs the records of several topics in the order of their timestamps.
+    - `shares_stores`: for each record, it needs exactly the writes that other operators made up to that record.
     """
 
     name: str
@@ -35,7 +35,7 @@ class OperatorNode:
     children: list[OperatorNode] = field(default_factory=list)
 
     def then(self, child: OperatorNode) -> OperatorNode:
-        """Hand on to this one too; it is returned."""
+        """Pass rows on to this node too, and return it."""
         self.children.append(child)
         return child
 
@@ -50,7 +50,6 @@ class Root:
     children: list[OperatorNode] = field(default_factory=list)
 
     def then(self, child: OperatorNode) -> OperatorNode:
-        """As `OperatorNode.then`."""
         self.children.append(child)
         return child
 
@@ -80,7 +79,8 @@ def looks_up_its_own(roots: Sequence[Root]) -> bool:
 
 
 def shares_with_others(roots: Sequence[Root]) -> bool:
-    """Whether a function sees stores that records of the same topic change by other ways: as `looks_up_its_own`."""
+    """Whether a function sees stores that other operators change for records of the same topic. Then each record must
+    go through all operators before the next one."""
     nodes = nodes_of(roots)
     tables = {root.topic.name for root in roots}
     for node in nodes:
@@ -101,5 +101,5 @@ def is_met_twice(roots: Sequence[Root]) -> bool:
 
 
 def calls_on_changes(roots: Iterable[Root]) -> bool:
-    """Whether functions of the user's are called with changes, of which there is one for several records of a key."""
+    """Whether a user's function is called with changes. One change may stand for several records of a key."""
     return any(node.on_changes for node in nodes_of(roots))

@@ -33,6 +33,10 @@ class Processor:
     roots: tuple[Root, ...] = field(default=(), repr=False)
     punctuation: Punctuation | None = None
 
+    @property
+    def is_called_by_clock(self) -> bool:
+        return self.punctuation is not None and self.punctuation.on == "wall_clock_time"
+
 
 def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
     """What the topology knows of the operators that get the records of one topic."""

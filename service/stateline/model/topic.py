@@ -14,14 +14,14 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 
 def checked_name(what: str, name: str) -> str:
-    """The name itself. Raises `InvalidArgumentError` unless Kafka takes it as (part of) a topic name."""
+    """Return the name. Raises `InvalidArgumentError` unless Kafka accepts it as part of a topic name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise InvalidArgumentError(f"{name!r} cannot be used as {what} name: use 1 to 200 of a-z A-Z 0-9 . _ - only.")
     return name
 
 
 def checked_store_name(name: str) -> str:
-    """As `checked_name`; refuses also what is a file or a directory of something else in a task's directory."""
+    """Return the name. Raises `InvalidArgumentError` if Kafka refuses it, or if Stateline has a file of that name."""
     taken = checked_name("store", name).startswith(".") or name in ("rocksdb", "topics.json")
     if taken or name.endswith(("-v2", ".notice", ".position")):
         raise InvalidArgumentError(

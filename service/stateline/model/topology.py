@@ -60,13 +60,12 @@ class Subtopology:
         return tuple(dict.fromkeys(names))
 
     def sources_of(self, store: str) -> tuple[Topic, ...]:
-        """The source topics that this store's Position follows: as `stores_fed_by`."""
+        """The source topics that this store's Position follows."""
         return tuple(topic for topic in self.sources if store in self.stores_fed_by(topic.name))
 
     def is_called_by_clock(self, store: str) -> bool:
         """Whether a function that the clock calls may write this store: then the store changes without input."""
-        called = (p for p in self.processors if p.punctuation is not None and p.punctuation.on == "wall_clock_time")
-        return any(kept.name == store for p in called for kept in p.stores)
+        return any(kept.name == store for p in self.processors if p.is_called_by_clock for kept in p.stores)
 
     def needs_order(self) -> bool:
         """Whether records of its several topics must be taken by their timestamps."""
@@ -91,13 +90,13 @@ class Topology:
         return {**self.stores, **self.global_tables}
 
     def digest(self) -> str:
-        """Equal of two applications whose tasks are the same and whose stores can be read by each other. 16 hex digits;
-        other nodes compare it, so it stays what it is. On the wire and in topics: never change."""
+        """Return 16 hex digits, equal for applications with the same tasks that can read each other's stores. Other
+        nodes compare it. On the wire and in topics: never change."""
         return self._digest_of(lambda store: store.description)
 
     def tasks_digest(self) -> str:
-        """As `digest`, and equal where stores have timestamps in one of the two alone: their tasks and changelogs are
-        the same, and what one has the other can show. On the wire and in topics: never change."""
+        """Return a `digest` that ignores whether stores have timestamps. Applications with equal digests have the same
+        tasks and changelogs, and can show each other's rows. On the wire and in topics: never change."""
         return self._digest_of(lambda store: store.plain_description)
 
     def _digest_of(self, described: Callable[[StoreDefinition], str]) -> str:

@@ -6,7 +6,7 @@ that comes later than `grace` after its window's end is left out and counted. Le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -19,12 +19,13 @@ _NONE = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What all kinds have: how late a record may come after the end of its window."""
+    """`grace` is how late a record may come after the end of its window."""
 
     grace: timedelta = field(default=_NONE, kw_only=True)
 
     def __post_init__(self) -> None:
-        _checked("grace", self.grace)
+        for each in fields(self):
+            _checked(each.name, getattr(self, each.name), positive=each.name != "grace")
 
     @property
     def grace_ms(self) -> int:
@@ -33,13 +34,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class _WindowsOfASize(Windows):
-    """What tumbling and hopping windows have."""
-
     size: timedelta
-
-    def __post_init__(self) -> None:
-        _checked("size", self.size, positive=True)
-        Windows.__post_init__(self)
 
     @property
     def size_ms(self) -> int:
@@ -80,8 +75,6 @@ class HoppingWindows(_WindowsOfASize):
     advance: timedelta
 
     def __post_init__(self) -> None:
-        _checked("size", self.size, positive=True)
-        _checked("advance", self.advance, positive=True)
         Windows.__post_init__(self)
         if self.advance > self.size:
             raise InvalidArgumentError(
@@ -104,10 +97,6 @@ class SlidingWindows(Windows):
     """
 
     difference: timedelta
-
-    def __post_init__(self) -> None:
-        _checked("difference", self.difference, positive=True)
-        Windows.__post_init__(self)
 
     @property
     def size_ms(self) -> int:
@@ -136,10 +125,6 @@ class SessionWindows(Windows):
 
     gap: timedelta
 
-    def __post_init__(self) -> None:
-        _checked("gap", self.gap, positive=True)
-        Windows.__post_init__(self)
-
     @property
     def gap_ms(self) -> int:
         return self.gap // _MILLISECOND
@@ -161,12 +146,11 @@ AnyWindows: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 
 @dataclass(frozen=True, slots=True)
 class UntilWindowCloses:
-    """What `until_window_closes` returns."""
+    """The result of `until_window_closes`."""
 
 
 def until_window_closes() -> UntilWindowCloses:
-    """For `WindowedTable.suppress`: nothing of a window is given on before it is final (Kafka Streams'
-    `Suppressed.untilWindowCloses`)."""
+    """Have `WindowedTable.suppress` emit each window once it is final (`Suppressed.untilWindowCloses`)."""
     return UntilWindowCloses()
 
 

@@ -114,8 +114,8 @@ def test_a_query_that_is_too_long_for_a_url_says_the_same_in_a_body(make: Any, o
         lambda terms: sent.count("s", terms),
         lambda terms: sent.position("s", terms),
         lambda terms: sent.entries("s", terms, {"lower": "a"}).page(None),
-        lambda terms: sent.parts_of_every_key("s", "windows", terms, {}).page(None),
-        lambda terms: sent.parts_of_every_key("s", "sessions", terms, {}).page(None),
+        lambda terms: sent.parts("s", None, "windows", terms, {}).page(None),
+        lambda terms: sent.parts("s", None, "sessions", terms, {}).page(None),
     ],
 )
 def test_a_bound_that_is_too_long_for_a_url_goes_in_a_body_with_every_query(make: Any) -> None:
@@ -141,7 +141,7 @@ def test_what_is_no_key_is_refused_before_it_is_sent(key: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         sent.key("s", key, Terms())
     with pytest.raises(InvalidArgumentError):
-        sent.parts("s", key, "windows", Terms(), {}).page(None)
+        sent.parts("s", sent.key_text(key), "windows", Terms(), {}).page(None)
 
 
 def test_terms_arrive_by_the_contracts_names() -> None:
@@ -170,15 +170,15 @@ def test_a_cursor_stands_alone_except_for_the_size_of_its_page() -> None:
 def test_a_time_is_milliseconds_or_a_datetime_with_its_zone() -> None:
     summer = timezone(timedelta(hours=2))
     late = datetime(1970, 1, 1, 2, 0, 1, 500_000, tzinfo=summer)
-    page = sent.parts_of_every_key("s", "windows", Terms(), {"time_from": 7, "time_to": late}).page(None)
+    page = sent.parts("s", None, "windows", Terms(), {"time_from": 7, "time_to": late}).page(None)
     assert page.target == "/v1/stores/s/windows?from=7&to=1500"
     assert sent.entries("s", Terms(), {"as_of": late}).page(None).target == "/v1/stores/s/range?as_of=1500"
     assert sent.key("s", "k", Terms(), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)).target.endswith("as_of=-1000")
     with pytest.raises(InvalidArgumentError, match="time zone"):
-        sent.parts_of_every_key("s", "windows", Terms(), {"time_from": datetime(2026, 1, 1)})
+        sent.parts("s", None, "windows", Terms(), {"time_from": datetime(2026, 1, 1)})
     far = sent.key("s", "k", Terms(), datetime(2038, 9, 24, 5, 50, 31, 391_000, tzinfo=UTC)).target
     assert far.endswith("as_of=2168920231391")
-    early = sent.parts_of_every_key("s", "windows", Terms(), {"time_from": 20_260_101}).page(None)
+    early = sent.parts("s", None, "windows", Terms(), {"time_from": 20_260_101}).page(None)
     assert "from=020260101" in early.target, "not what the server takes for a date"
     assert sent.key("s", "k", Terms(), 20_260_101_000_000).target.endswith("as_of=020260101000000")
 

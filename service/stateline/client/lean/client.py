@@ -76,15 +76,13 @@ class LeanClient:
     retry_s: float = 120.0
 
     def ask(self, request: LeanRequest, *, patience_s: float | None = None) -> Any:
-        """The JSON of the answer, None of an empty one. Raises what the server refuses, and `NotReadyError` when
-        nothing but passing failures were met for `patience_s` (`retry_s` unless given).
-        """
+        """Return the answer's JSON, None if it is empty. Raises the server's error, and `NotReadyError` after
+        `patience_s` (default: `retry_s`) with only failures that are retried."""
         return self.ask_when(request, patience_s=patience_s)[0]
 
     def ask_when(self, request: LeanRequest, *, patience_s: float | None = None) -> tuple[Any, int]:
-        """As `ask`, and when that was by the server's clock, in milliseconds since the epoch (to the second: HTTP's
-        `Date`, or by this machine's clock where somebody on the way takes that out): what it says of times is to be
-        compared with nobody else's."""
+        """Return the answer of `ask` and the server's time in milliseconds since the epoch, from HTTP's `Date` (precise
+        to a second). Compare times in the answer with that time only. Without `Date`, it is this machine's clock."""
         failover = Failover(self, self.retry_s if patience_s is None else patience_s)
         while True:
             try:
@@ -168,7 +166,6 @@ class Failover:
 
     @property
     def url(self) -> str:
-        """Whom to ask now."""
         return self._urls[self._next % len(self._urls)]
 
     def pause(self, error: Exception) -> None:
