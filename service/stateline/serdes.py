@@ -102,10 +102,8 @@ def avro(
 def protobuf(
     message: type[Message], *, registry: str | Mapping[str, object] | None = None, conf: Mapping[str, Any] | None = None
 ) -> ProtobufSerde:
-    """Protobuf in Confluent's wire format, for a class that protoc generated. Other parameters as for `avro`.
-
-    Raises `InvalidArgumentError` for another class, `ConfigurationError` without ``stateline[protobuf]``.
-    """
+    """Protobuf in Confluent's wire format, for a class that protoc generated. Other parameters as for `avro`. Raises
+    `InvalidArgumentError` for another class, `ConfigurationError` without ``stateline[protobuf]``."""
     return ProtobufSerde(message, registry=_settings(registry), conf=conf or {})
 
 
@@ -116,9 +114,7 @@ def json_schema(
     conf: Mapping[str, Any] | None = None,
 ) -> JsonSchemaSerde:
     """JSON with a schema in Confluent's wire format. Without a registry use `json`. Other parameters as for `avro`.
-
-    Raises `InvalidArgumentError` for an invalid schema, `ConfigurationError` without ``stateline[json-schema]``.
-    """
+    Raises `InvalidArgumentError` for an invalid schema, `ConfigurationError` without ``stateline[json-schema]``."""
     return JsonSchemaSerde(schema_text(schema), registry=_settings(registry), conf=conf or {})
 
 

@@ -25,10 +25,7 @@ STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The form of rows. `segment_interval_ms` is None for a kind without segments.
-
-    Thread-safe: it never changes.
-    """
+    """The form of rows. `segment_interval_ms` is None for a kind without segments. Thread-safe: it never changes."""
 
     kind: StoreKind
     timestamped: bool = False
@@ -41,8 +38,7 @@ class Layout:
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A store") -> Layout:
-        """Read the row's bytes at `where`. Raises `NewerFormatError` for those of a newer version, `DamagedDataError`
-        for bytes that are none."""
+        """Read the row's bytes at `where`. Raises `NewerFormatError` for a newer version, else `DamagedDataError`."""
         layout = _decoded(cls, data, where)
         if not isinstance(layout.kind, str):
             raise DamagedDataError(f"{data!r:.200} names no kind of store; {', '.join(STORE_KINDS)} are known.")
@@ -112,9 +108,7 @@ class StoreTypes:
 
     def check(self, stored: StoreTypes, where: object) -> None:
         """Refuse rows of other types than these, which the application declares. `where` is a directory or a changelog.
-
-        Raises `TopologyError`, because the same bytes would be read as something else.
-        """
+        Raises `TopologyError`, because the same bytes would be read as something else."""
         changed = [name for name in _IN_WORDS if getattr(self, name) != getattr(stored, name)]
         if changed:
             raise TopologyError(

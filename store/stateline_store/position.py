@@ -46,10 +46,7 @@ class TopicPartition(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Position:
     """An immutable topic → partition → offset map. Offsets are of the last record applied. A partition without an
-    applied record is absent.
-
-    Thread-safe: it never changes. Build one with `Position.of`, grow one with `merge`.
-    """
+    applied record is absent. Thread-safe: it never changes. Build one with `Position.of`, grow one with `merge`."""
 
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
@@ -96,11 +93,8 @@ class Position:
 
     @classmethod
     def decode(cls, data: bytes, where: object = "This") -> Position:
-        """Read version 0 bytes. Bytes after the content are ignored.
-
-        Raises `DamagedDataError` if the bytes end early or hold a negative length, `NewerFormatError` for another
-        version. Both name `where`.
-        """
+        """Read version 0 bytes. Bytes after the content are ignored. Raises `DamagedDataError` if the bytes end early
+        or hold a negative length, `NewerFormatError` for another version. Both name `where`."""
         if data and data[0] != _VERSION:
             raise NewerFormatError.of(where, f"Position version {data[0]}", f"version {_VERSION}")
         try:

@@ -18,11 +18,8 @@ Row = TypeVar("Row", covariant=True)
 
 
 class ChunkSource:
-    """The chunks of a scan. The scan's store holds it weakly, to end it when the store closes.
-
-    The scan and its iterators hold it. So it lives as long as one of them: a loop over a scan may hold the iterator
-    alone.
-    """
+    """The chunks of a scan. The scan's store holds it weakly, to end it when the store closes. The scan and its
+    iterators hold it. So it lives as long as one of them: a loop over a scan may hold the iterator alone."""
 
     __slots__ = ("__weakref__", "chunks", "was_cut")
 

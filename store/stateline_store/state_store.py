@@ -111,17 +111,13 @@ class StateStore(ABC):
         self.flush()
 
     def staged_changes(self) -> Iterable[Change]:
-        """Return the changes since the last commit. The runtime writes them to the changelog, then commits.
-
-        The default returns none. A user's own store that is declared as logged must override this and `restore`.
-        """
+        """Return the changes since the last commit. The runtime writes them to the changelog, then commits. The default
+        returns none. A user's own store that is declared as logged must override this and `restore`."""
         return ()
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Apply (key, value, record timestamp) of changelog records, the newest last. A `commit` follows.
-
-        The default raises `TopologyError`: declare the store as not logged.
-        """
+        """Apply (key, value, record timestamp) of changelog records, the newest last. A `commit` follows. The default
+        raises `TopologyError`: declare the store as not logged."""
         del changes
         raise TopologyError(f"Store {self.name!r} has no `restore`: define it, or declare the store with logged=False.")
 
@@ -141,10 +137,8 @@ class StateStore(ABC):
         return
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the last committed changelog offset of this partition.
-
-        Returns None before a commit, and if the store is not persistent or does not manage its offsets.
-        """
+        """Return the last committed changelog offset of this partition. Returns None before a commit, and if the store
+        is not persistent or does not manage its offsets."""
         del partition
         return None
 

@@ -1,8 +1,7 @@
-"""Keys and values of a Kafka Streams application's changelog: what does not fit the declaration is told so.
+"""Serdes of a Kafka Streams application's changelog: they report keys and values that do not fit the declaration.
 
-The topic does not say what kind of store it is of, nor the types of its keys and values. A wrong type is noticed by the
-serde. Of the kind the declaration is believed: keys that end like those of another kind may be what they are declared
-as, so they are told of, once, and kept.
+The topic says neither its kind of store nor its types. The serde refuses a value or key of another type. A key that
+looks like one of another kind may still be as declared: it is logged once, and kept.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def iso_time(text: str, default_zone: tzinfo | None = None) -> datetime:
-    """Return the time of ISO 8601 text.
-
-    Raise `InvalidArgumentError`, which shows the text, for other text, and for text without a zone or default.
-    """
+    """Return the time of ISO 8601 text. Raise `InvalidArgumentError`, which shows the text, for other text, and for
+    text without a zone or default."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:

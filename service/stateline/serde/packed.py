@@ -20,8 +20,7 @@ _AS_DATETIME = 3  # msgpack's name for it
 
 
 class MsgpackSerde:
-    """Whatever MessagePack has a type for: what JSON has, bytes, and times with a zone. Raises `ConfigurationError`
-    where the package is missing."""
+    """What JSON has, bytes, and times with a zone. Raises `ConfigurationError` where the package is missing."""
 
     name = "msgpack"
 

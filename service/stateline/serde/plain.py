@@ -62,9 +62,8 @@ class Serde(Protocol):
 
 
 def type_name(serde: Serde) -> str:
-    """What tells this type from others where a store keeps it: the name of one of Stateline's own; of others the name
-    of their class, without its module, which changes as code is moved, and what they call themselves. On disk: never
-    change."""
+    """Return the name under which a store keeps this type: Stateline's own by the serde's name, others by their class
+    without its module (code moves) and the serde's name. On disk: never change."""
     kind, inner = type(serde), getattr(serde, "inner", None)
     if kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return f"{kind.__qualname__} ({serde.name})"
@@ -94,8 +93,7 @@ def shortened(text: str, limit: int = 60) -> str:
 
 
 def check_serde(given: object) -> None:
-    """Raise `InvalidArgumentError` unless this can be the type of keys or values: a class, or a function that makes a
-    serde, cannot."""
+    """Raise `InvalidArgumentError` unless this can be the type of keys or values. A class or a function cannot."""
     if isinstance(given, type) or not callable(getattr(given, "deserialize", None)):
         raise InvalidArgumentError(
             f"{shown(given)} is no serde: use serdes.string, serdes.json, serdes.int64 or another of stateline.serdes, "

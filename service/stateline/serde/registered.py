@@ -43,8 +43,7 @@ class RegisteredSerde(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Format and type, as ``avro(shop.Order)``: the same for each version of the schema. In stores' files: never
-        change."""
+        """Format and type, as ``avro(shop.Order)``, for all versions of the schema. In stores' files: never change."""
 
     @abstractmethod
     def _writer(self, client: Any) -> Any:
@@ -181,8 +180,7 @@ def _parsed(text: str, serde: Serde) -> Any:
 
 
 def awaits_registry(serde: Serde) -> bool:
-    """Whether a registry has to be asked for the schema before the first key is written, by a serde that looks it up:
-    that takes as long as the registry does."""
+    """Whether the registry must be asked for the schema before the first key can be written."""
     inner = innermost(serde)
     return isinstance(inner, RegisteredSerde) and not inner.is_looked_up
 

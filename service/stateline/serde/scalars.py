@@ -61,10 +61,8 @@ class UuidSerde:
 
 
 class DatetimeSerde:
-    """A `datetime` with a zone, to the millisecond: what is finer is cut off. It is read in UTC.
-
-    Keys are in order of time from 1970 on; those before come behind, as for all integers of Kafka's.
-    """
+    """A `datetime` with a zone, to the millisecond: what is finer is cut off. It is read in UTC. Keys are in order of
+    time from 1970 on; those before come behind, as for all integers of Kafka's."""
 
     name = "datetime"
 

@@ -43,16 +43,13 @@ class SchemaRegistry:
             raise ConfigurationError(f"{whose}: {_NOWHERE}")
 
     def client(self) -> Any:
-        """The process's client of this registry, the same one until it is configured anew.
-
-        Raises `ConfigurationError` without ``schema.registry.url``, and for settings that the client refuses.
-        """
+        """The process's client of this registry, the same one until it is configured anew. Raises `ConfigurationError`
+        without ``schema.registry.url``, and for settings that the client refuses."""
         return _client(tuple(sorted(self._settings.items())))
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """The module, which Stateline's extra of this name installs. Raises `ConfigurationError`, with the line that
-    installs it."""
+    """Import a module of this extra. Raises `ConfigurationError` with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -35,10 +35,8 @@ def no_key(key: object) -> InvalidArgumentError:
 
 
 class Engine(Protocol):
-    """Committed rows, and the commit that they came with. Not thread-safe: the store's owner uses it.
-
-    Every call after `close` raises `StoreClosedError`.
-    """
+    """Committed rows, and the commit that they came with. Not thread-safe: the store's owner uses it. Every call after
+    `close` raises `StoreClosedError`."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the committed value, None if there is none."""

@@ -35,8 +35,7 @@ Known: TypeAlias = bytes | Unknown | None
 
 
 class RowCache:
-    """The cache of one database. It is right if it is told all writes (`committed`, `clear`). For the thread that made
-    it."""
+    """The cache of one database, for the thread that made it. Every write must reach it (`committed`, `clear`)."""
 
     __slots__ = ("__weakref__", "_asked", "older", "older_bytes", "younger", "younger_bytes")
 

@@ -129,10 +129,8 @@ class NoticeView:
         return self.slots[_REMAINING]
 
     def look_again(self) -> None:
-        """Map the file that the path names now. After generation 0 it can be another file.
-
-        Raises `NotPresentError` when there is none; the old mapping stays then.
-        """
+        """Map the file that the path names now. After generation 0 it can be another file. Raises `NotPresentError`
+        when there is none; the old mapping stays then."""
         fresh = NoticeView(self.path)
         self.close()
         self._mapping, self.slots = fresh._mapping, fresh.slots
@@ -149,10 +147,8 @@ class CommitNotice:
     __slots__ = ("_mapping", "_slots", "path")
 
     def __init__(self, path: Path) -> None:
-        """Map the notice, creating it when there is none. Its values stay as the last owner left them.
-
-        Raises `StorageError` when the file system refuses, `NewerFormatError` for a notice of a newer version.
-        """
+        """Map the notice, creating it when there is none. Its values stay as the last owner left them. Raises
+        `StorageError` when the file system refuses, `NewerFormatError` for a notice of a newer version."""
         self.path = path
         try:
             mapping = _map(path, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -167,10 +163,8 @@ class CommitNotice:
         self._slots = memoryview(mapping).cast("Q")
 
     def open(self, commit_number: int, committed_at_ms: int) -> None:
-        """Publish a new generation, with the newest commit of the opened database. Readers open it again.
-
-        The generation is written last, so that a reader of the generation also finds the number of its database.
-        """
+        """Publish a new generation, with the newest commit of the opened database. Readers open it again. The
+        generation is written last, so that a reader of the generation also finds the number of its database."""
         self._slots[_STAGED_RECORDS] = self._slots[_STAGED_BYTES] = 0
         self._slots[_COMMITTED_AT] = committed_at_ms
         self._slots[_NUMBER] = commit_number

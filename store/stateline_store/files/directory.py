@@ -56,10 +56,8 @@ def global_task(instance: str) -> str:
 
 
 def directory_name(store_name: str, *, timestamped: bool) -> str:
-    """Return the store's name on disk. The two formats never share a directory.
-
-    Raises `InvalidArgumentError` for a name that would be taken for the other format's.
-    """
+    """Return the store's name on disk. The two formats never share a directory. Raises `InvalidArgumentError` for a
+    name that would be taken for the other format's."""
     if store_name.endswith("-v2"):
         raise InvalidArgumentError(f"Store name {store_name!r}: '-v2' at the end marks timestamped stores on disk.")
     return f"{store_name}-v2" if timestamped else store_name
@@ -86,10 +84,8 @@ def notice_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, 0o750 each. An existing one is left as it is.
-
-    Raises `RetryLaterError` naming the path when the file system refuses (read-only, full, no permission).
-    """
+    """Create a directory and its parents, 0o750 each. An existing one is left as it is. Raises `RetryLaterError` naming
+    the path when the file system refuses (read-only, full, no permission)."""
     try:
         for folder in reversed([path, *path.parents]):
             if not folder.exists():
@@ -151,10 +147,8 @@ class TaskLock:
 
 
 class StateDirectory:
-    """The paths of one application below `state_dir`. Only the locks and the deletions change anything.
-
-    Thread-safe: it never changes.
-    """
+    """The paths of one application below `state_dir`. Only the locks and the deletions change anything. Thread-safe: it
+    never changes."""
 
     def __init__(self, state_dir: Path, application_id: str) -> None:
         """Create the application's directory. Raises `RetryLaterError` if it cannot be created."""
@@ -166,10 +160,8 @@ class StateDirectory:
         make_directory(self.application)
 
     def process_id(self) -> UUID:
-        """Return the id of this directory, the same for every process that shares it, and kept across restarts.
-
-        Raises `RetryLaterError` naming the file when the file system refuses.
-        """
+        """Return the id of this directory, the same for every process that shares it, and kept across restarts. Raises
+        `RetryLaterError` naming the file when the file system refuses."""
         return process_id(self.application)
 
     def task(self, task_id: str) -> Path:
@@ -194,10 +186,8 @@ class StateDirectory:
         return _lock(self.task(task_id))
 
     def tasks(self) -> list[str]:
-        """Return the ids of the tasks that have a directory here, in order of their numbers.
-
-        Raises `RetryLaterError` naming the directory if it may not be read.
-        """
+        """Return the ids of the tasks that have a directory here, in order of their numbers. Raises `RetryLaterError`
+        naming the directory if it may not be read."""
         try:
             names = [entry.name for entry in self.application.iterdir() if entry.is_dir()]
         except OSError as error:

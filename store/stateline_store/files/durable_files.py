@@ -53,10 +53,8 @@ def replace_file(
 
 
 def create_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Make a file with this content, unless it exists. Of several processes at once, the first one's file stays.
-
-    It is whole as soon as it can be seen, and after a power cut too. Raises `OSError`.
-    """
+    """Make a file with this content, unless it exists. Of several processes at once, the first one's file stays. It is
+    whole as soon as it can be seen, and after a power cut too. Raises `OSError`."""
     handle, draft = _draft(path, mode, only_writer=False)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -125,10 +123,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the names in the directory. A rename or an unlink is durable only then.
-
-    Raises `OSError`.
-    """
+    """Sync the names in the directory. A rename or an unlink is durable only then. Raises `OSError`."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -46,10 +46,8 @@ def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
 
 
 def read_position(path: Path) -> Position:
-    """Return the Position in this file, an empty one without a file. Unknown offsets are left out.
-
-    Raises as `read_offset_checkpoint`.
-    """
+    """Return the Position in this file, an empty one without a file. Unknown offsets are left out. Raises as
+    `read_offset_checkpoint`."""
     advice = "Delete the file: queries with a bound then wait until the store has read on in its input"
     return Position.of((tp, offset) for tp, offset in _read(path, advice).items() if offset != OFFSET_UNKNOWN)
 

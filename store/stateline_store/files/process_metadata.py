@@ -30,9 +30,7 @@ def known_process_id(application: Path) -> UUID | None:
 
 def process_id(application: Path) -> UUID:
     """Return the id of this application's directory. The first caller makes it, and all processes that share it agree.
-
-    Raises `RetryLaterError` naming the file when the file system refuses.
-    """
+    Raises `RetryLaterError` naming the file when the file system refuses."""
     path = application / PROCESS_FILE
     known = _read(path)
     if known is not None:

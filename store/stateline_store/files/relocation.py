@@ -72,10 +72,8 @@ def settle_places(
 
 
 def plan_relocation(directory: StateDirectory, wanted: Mapping[str, int]) -> list[Move]:
-    """Return the moves of every store to the subtopology that `wanted` names for it, none if all are in place.
-
-    It reads names only, and locks nothing: it serves displays. Raises `TopologyError` for refused cases (rules above).
-    """
+    """Return the moves of every store to the subtopology that `wanted` names for it, none if all are in place. It reads
+    names only, and locks nothing: it serves displays. Raises `TopologyError` for refused cases (rules above)."""
     return plan_moves(read_listing(directory), wanted, directory)
 
 

@@ -89,10 +89,8 @@ def journal_path(directory: StateDirectory) -> Path:
 
 
 def read_journal(directory: StateDirectory) -> list[JournalEntry]:
-    """Return the moves of an interrupted relocation, none without a journal.
-
-    Raises `NewerFormatError` for a journal of a newer version, `DamagedDataError` for one that cannot be read.
-    """
+    """Return the moves of an interrupted relocation, none without a journal. Raises `NewerFormatError` for a journal of
+    a newer version, `DamagedDataError` for one that cannot be read."""
     path = journal_path(directory)
     try:
         document = json.loads(path.read_bytes())

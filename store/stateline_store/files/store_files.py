@@ -14,8 +14,7 @@ from stateline_store.files.directory import directory_name, notice_path, store_p
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """The files of the store of this name. `timestamped`: in the timestamped (v2) format, which has names of
-    its own."""
+    """The files of one store. `timestamped`: in the timestamped (v2) format, which has names of its own."""
 
     task: Path
     name: str

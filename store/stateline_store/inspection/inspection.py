@@ -49,11 +49,8 @@ _Content = TypeVar("_Content")
 
 
 def inspect_directory(path: Path) -> DirectoryReport:
-    """Inspect a state directory, an application's directory in one, or a task's.
-
-    Raises `DoesNotExistError` if the path does not exist, `InvalidArgumentError` if it is none of these three, and
-    `RetryLaterError` if it may not be read.
-    """
+    """Inspect a state directory, an application's directory in one, or a task's. Raises `DoesNotExistError` if the path
+    does not exist, `InvalidArgumentError` if it is none of these three, and `RetryLaterError` if it may not be read."""
     where = path.absolute()
     found = level_of(where)
     if found == "task":
@@ -178,8 +175,7 @@ def lock_holder(path: Path) -> tuple[bool | None, int | None]:
 
 
 def _is_application(path: Path) -> bool | None:
-    """Return whether this is an application's directory: it holds tasks, or files that only such a directory has. None
-    if it may not be read."""
+    """Whether it holds tasks, or files that only an application's directory has. None if it may not be read."""
     try:
         holds_tasks = any(_is_task(folder) for folder in _folders(path))
         return holds_tasks or any((path / name).is_file() for name in _APPLICATION_MARKS)

@@ -226,15 +226,6 @@ def _version_range(
     return VersionedReads(reader, _segments(schema)).get_range(keys, query.as_of, reverse=_is_down(query))
 
 
-def _count(query: CountQuery, reader: Reader, schema: StoreSchema) -> int:
-    del query, schema
-    return reader.approximate_num_entries()
-
-
-def _position(query: PositionQuery, reader: Reader, schema: StoreSchema) -> None:
-    del query, reader, schema  # `run` has looked at it
-
-
 def _there(
     query: KeysQuery | VersionedKeysQuery, get: Callable[[bytes], Found | None], value_bytes: Callable[[Found], int]
 ) -> list[tuple[bytes, Found]]:
@@ -299,8 +290,8 @@ _ANSWERS: dict[tuple[type[Query[Any]], StoreKind], Callable[[Any, Reader, StoreS
     (MultiVersionedKeyQuery, "versioned"): _versions,
     (VersionedRangeQuery, "versioned"): _version_range,
     (VersionedPrefixQuery, "versioned"): _version_range,
-    **{(CountQuery, kind): _count for kind in STORE_KINDS},
-    **{(PositionQuery, kind): _position for kind in STORE_KINDS},
+    **{(CountQuery, kind): lambda query, reader, schema: reader.approximate_num_entries() for kind in STORE_KINDS},
+    **{(PositionQuery, kind): lambda query, reader, schema: None for kind in STORE_KINDS},  # `run` gives the Position
 }
 # The type of a field, as its class declares it → the types that it accepts, and that in words.
 _ACCEPTED: dict[str, tuple[tuple[type, ...], str]] = {

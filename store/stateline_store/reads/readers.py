@@ -42,10 +42,8 @@ class Reader(Protocol):
         """Scan the rows of this range in key order, as they are now."""
 
     def range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> StoreIterator:
-        """Scan the rows from `lower` to `upper`, both included, None open, as they are now.
-
-        If `lower` is above `upper`, the scan is empty and a warning is logged.
-        """
+        """Scan the rows from `lower` to `upper`, both included, None open, as they are now. If `lower` is above
+        `upper`, the scan is empty and a warning is logged."""
         return self.scan(KeyRange.between(lower, upper), reverse=reverse)
 
     def prefix_scan(self, prefix: bytes, *, reverse: bool = False) -> StoreIterator:

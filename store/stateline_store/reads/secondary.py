@@ -50,19 +50,14 @@ _ATTEMPTS = 5  # openings before giving up: each fails only when a flush ends wi
 
 
 class SecondaryReader(Reader):
-    """A `Reader` of committed state in another process. Data and Position only change by `refresh`.
-
-    Not thread-safe. It never answers wrong or empty for lack of data: it raises `RetryLaterError` instead.
-    """
+    """A `Reader` of committed state in another process. Data and Position only change by `refresh`. Not thread-safe. It
+    never answers wrong or empty for lack of data: it raises `RetryLaterError` instead."""
 
     isolation_level = IsolationLevel.READ_COMMITTED
 
     def __init__(self, store_directory: Path, notice_path: Path, scratch_directory: Path) -> None:
-        """Open the store as its owner last committed it.
-
-        `scratch_directory` is created if need be, and its files are removed at `close`. Raises `NotPresentError` if no
-        owner has opened the store here, or if it was wiped.
-        """
+        """Open the store as its owner last committed it. `scratch_directory` is created if need be, and its files are
+        removed at `close`. Raises `NotPresentError` if no owner has opened the store here, or if it was wiped."""
         self._directory = store_directory
         self._scratch = scratch_directory
         self._secondary: RocksDBSecondary | None = None

@@ -29,8 +29,7 @@ _MOST_LOOK_UPS = 32
 
 class VersionedRecord(NamedTuple):
     """A version of a key: valid from `timestamp` (included) to `valid_to` (excluded), in ms since the epoch. `valid_to`
-    is None for the latest version, which is still valid.
-    """
+    is None for the latest version, which is still valid."""
 
     value: bytes
     timestamp: int

@@ -81,8 +81,7 @@ def flushing_at_once(stores: int) -> Iterator[None]:
 
 
 def primary_options(tuning: Tuning, few_tables: bool = False) -> Options:
-    """Return options of the owner's database, and of each of its column families. `few_tables`: one thread opens all
-    tables at once."""
+    """Return the options of the owner's column families. `few_tables`: one thread opens all tables at once."""
     options = _common()
     if few_tables:
         _open_with_one_thread(options)

@@ -71,8 +71,7 @@ def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunk
 
 
 def _forwards(rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
-    """Yield rows by `items`, which is cheaper than stepping here. It ends at an error as at the end: `witness` tells
-    these apart."""
+    """Yield rows by `items`, cheaper than stepping here. It ends at an error as at the end: `witness` tells which."""
     size, behind = FIRST_CHUNK, keys.start
     while chunk := _taken(rows, size):
         behind = chunk[-1][0] + b"\0"  # before the chunk is given away: it is the taker's to change

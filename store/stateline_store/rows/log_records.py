@@ -25,10 +25,7 @@ _RECYCLED = frozenset((5, 6, 7, 8, 11, 131))  # the log's number, in four bytes,
 
 class UnreadableLogError(ValueError):
     """A log that continues with bytes that are no record, as from elsewhere on the disk, or with a record of another
-    RocksDB.
-
-    A log that is only not written to its end just ends.
-    """
+    RocksDB. A log that is only not written to its end just ends."""
 
     def __init__(self, path: Path, at: int, *, is_newer: bool = False) -> None:
         """Make the error. `is_newer`: there is a fragment with the right checksum and an unknown type."""

@@ -104,8 +104,7 @@ class Segments:
         return (first, last) if first <= last else (1, 0)
 
     def between(self, first_ms: int, last_ms: int) -> range:
-        """Return the segments of these timestamps, both included, oldest first. Timestamps in the wrong order give
-        none."""
+        """Return the segments of these timestamps, both included, oldest first, none for a wrong order."""
         return range(self.id_of(first_ms), self.id_of(last_ms) + 1) if first_ms <= last_ms else range(0)
 
     def expired(self, before_ms: int, stream_time_ms: int) -> KeyRange | None:
@@ -139,16 +138,14 @@ def scan_segments(
 
 
 def existing(scan: Callable[[KeyRange], StoreIterator], segments: range) -> Iterator[int]:
-    """Return the segments that have rows, ascending, or all segments if they are few. The scanned rows must not change
-    meanwhile."""
+    """Return the segments with rows, ascending, or all if they are few. The scanned rows must not change meanwhile."""
     if len(segments) <= MOST_AT_ONCE:
         return iter(segments)
     return present(scan, KeyRange(PREFIX.pack(segments[0]), SegmentRange(segments).end))
 
 
 def present(scan: Callable[[KeyRange], StoreIterator], keys: KeyRange = EVERY_KEY) -> Iterator[int]:
-    """Return the segments with rows in this range of stored keys, in stored order. A versioned store's -1 is the last.
-    It takes one scan for each."""
+    """Yield the segments with rows in this range, in stored order: a versioned store's -1 is last. One scan each."""
     while True:
         with scan(keys) as rows:
             row = next(rows, None)

@@ -96,8 +96,7 @@ def by_key(
 
 
 def by_key_down(chunks: _Chunks[_Row], keys: SuffixedRange) -> _Chunks[_Row]:
-    """Yield these rows in the order of this range, downwards. It holds back the rows of one key, and of its
-    prefixes."""
+    """Yield these rows downwards in the order of this range. Holds back the rows of one key and of its prefixes."""
     width = len(keys.greatest)
     held = list[tuple[bytes, list[_Row]]]()  # each key is the beginning of the next one and of the newest row
     for chunk in chunks:

@@ -28,8 +28,7 @@ def join(value: bytes, timestamp: int) -> bytes:
 
 
 def checked_join(value: bytes | None, timestamp: int) -> bytes | None:
-    """Return the stored bytes of a value and its timestamp, None for None. Raises `InvalidArgumentError` for a wrong
-    type or a timestamp that does not fit."""
+    """Return the stored bytes, None for no value. Raises `InvalidArgumentError` for a wrong type or timestamp."""
     try:
         return None if value is None else TIMESTAMP.pack(timestamp) + value
     except (struct.error, TypeError) as error:
@@ -52,8 +51,7 @@ def values_of(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, bytes]]:
 
 
 def with_timestamps(rows: Scan[tuple[Key, bytes]]) -> Scan[tuple[Key, ValueAndTimestamp]]:
-    """Scan the same rows with value and timestamp apart. Stepping raises `DamagedDataError` for bytes that are
-    neither."""
+    """Scan the same rows with value and timestamp apart. Stepping to a damaged row raises `DamagedDataError`."""
     return Scan(_split(rows))
 
 

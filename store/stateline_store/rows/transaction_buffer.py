@@ -50,9 +50,7 @@ class TransactionBuffer(SortedMap):
         return self._version
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Stage one put, or one delete when the value is None. Raises `InvalidArgumentError` unless both
-        are bytes.
-        """
+        """Stage a put, or a delete for None. Raises `InvalidArgumentError` unless both are bytes."""
         if type(key) is not bytes or (type(value) is not bytes and value is not None):
             raise InvalidArgumentError(f"A row is (bytes, bytes or None), not ({key!r:.60}, {value!r:.60}).")
         version = self._version
@@ -77,9 +75,7 @@ class TransactionBuffer(SortedMap):
         self.take(rows)
 
     def take(self, rows: dict[bytes, bytes | None]) -> None:
-        """Stage these rows, all or (on `InvalidArgumentError`) nothing. The dict is the buffer's from then
-        on.
-        """
+        """Stage these rows, on `InvalidArgumentError` none of them. The dict is the buffer's from then on."""
         added = _checked_size(rows)
         staged = self._version.rows
         if self._undo is not None:
@@ -113,10 +109,8 @@ class TransactionBuffer(SortedMap):
     def merge_over(
         self, base: StoreIterator, keys: KeyRange | SegmentRange = EVERY_KEY, *, reverse: bool = False
     ) -> StoreIterator:
-        """Scan the base's rows with the staged ones over them, in key order. Closing it closes the base.
-
-        `base` must cover the same range in the same direction.
-        """
+        """Scan the base's rows with the staged ones over them, in key order. Closing it closes the base. `base` must
+        cover the same range in the same direction."""
         if not self._version.rows:
             return base
         version, names, low, high = self._pinned(keys)

@@ -28,8 +28,7 @@ _TOMBSTONE = -1  # on disk: never change
 
 
 class Version(NamedTuple):
-    """The value of a key from `timestamp` (included) to `valid_to` (excluded), in ms. A value of None is a
-    tombstone."""
+    """The value of a key from `timestamp` (included) to `valid_to` (excluded), in ms. None is a tombstone."""
 
     timestamp: int
     value: bytes | None
@@ -70,10 +69,7 @@ def new_row(timestamp: int, value: bytes | None, valid_to: int) -> bytes:
 
 def append(row: bytes, timestamp: int, value: bytes | None, valid_to: int) -> bytes:
     """Return the row with one more version, the newest. A gap between the row's end and `timestamp` becomes a
-    tombstone.
-
-    It costs a copy and no decoding. Each new version of a key does this to the version before.
-    """
+    tombstone. It costs a copy and no decoding. Each new version of a key does this to the version before."""
     end, oldest = bounds(row)
     if timestamp < end:
         raise _damaged(row)  # versions overlap: one batch writes all rows of a put, so none of ours ever do

@@ -48,11 +48,8 @@ _COPY_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """One store partition of a snapshot. Thread-safe: it never changes.
-
-    `directory` is relative to the snapshot's. `lengths` has the bytes that count of files that grow. JSON as `to_json`
-    writes it, on disk: never change.
-    """
+    """One store partition of a snapshot. Thread-safe: it never changes. `directory` is relative to the snapshot's.
+    `lengths` has the bytes that count of files that grow. JSON as `to_json` writes it, on disk: never change."""
 
     store: str
     partition: int

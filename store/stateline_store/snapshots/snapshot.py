@@ -120,8 +120,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class CallerShare:
-    """The largest number of snapshots of one caller, by the name under which they are counted. Thread-safe: it never
-    changes."""
+    """The most snapshots that one caller may have, by the name under which they are counted. Thread-safe."""
 
     caller: str
     most: int

@@ -110,11 +110,8 @@ class SnapshotDirectory:
         pin: Pin | None = None,
         elsewhere: Sequence[PartsElsewhere] = (),
     ) -> Snapshot:
-        """Make a snapshot of the linked parts, which survives this process.
-
-        If another snapshot was made under this pin meanwhile, return that one, and leave `unfinished` as rubbish.
-        Raises as `pinned`.
-        """
+        """Make a snapshot of the linked parts, which survives this process. If another snapshot was made under this pin
+        meanwhile, return that one, and leave `unfinished` as rubbish. Raises as `pinned`."""
         snapshot = Snapshot(
             unfinished.id, now_ms, expires_at_ms, tuple(parts), owner, unfinished.caller, tuple(elsewhere)
         )

@@ -54,8 +54,7 @@ class StoreCopy:
 
     @classmethod
     def of(cls, source: str, topics: Mapping[str, str], parts: Sequence[CheckpointPart], linked: Path) -> StoreCopy:
-        """Return the copy of these parts of a snapshot, which are linked in this directory. Raises
-        `RetryLaterError`."""
+        """Return the copy of these parts of a snapshot, linked in this directory. Raises `RetryLaterError`."""
         files: dict[str, int] = {}
         for part in parts:
             try:
@@ -97,8 +96,7 @@ class StoreCopy:
         return found
 
     def check_stores(self, task_id: str, wanted: Mapping[str, bool], partition: int) -> None:
-        """Raise `DamagedDataError` unless the copy has some of these stores of this task, timestamped or not, and
-        nothing else."""
+        """Raise `DamagedDataError` unless the copy has some of these stores of this task, and nothing else."""
         told = [(part.store, part.partition, part.directory) for part in self.parts]
         names = {name: directory_name(name, timestamped=stamped) for name, stamped in wanted.items()}
         expected = {(name, partition, f"{task_id}/{folder}") for name, folder in names.items()}

@@ -123,9 +123,7 @@ class CommittedStore(StateStore):
 
     def wipe(self) -> None:
         """Delete the data of a damaged store, where the last `init` opened it or tried to. The store must be closed.
-
-        Readers raise `NotPresentError` until the next `init`.
-        """
+        Readers raise `NotPresentError` until the next `init`."""
         if self._engine is not None or self._context is None:
             raise StoreClosedError(
                 f"Store {self._name!r} can be wiped after an init (even a failed one) and when closed."
@@ -135,8 +133,7 @@ class CommittedStore(StateStore):
 
     def set_state(self, state: StoreState, restore_remaining: int | None = None) -> None:
         """Publish the store's state. `restore_remaining` is a number of offsets, and unchanged for None
-        (`CommitNotice.publish_state`). A store in memory keeps the number for its owner alone.
-        """
+        (`CommitNotice.publish_state`). A store in memory keeps the number for its owner alone."""
         self._open()
         if self._notice is not None:
             self._notice.publish_state(state, restore_remaining)
@@ -235,10 +232,8 @@ class CommittedStore(StateStore):
         """Use the segments of the database that was opened."""
 
     def _take_position_file(self, path: Path) -> None:
-        """Move the Position of Kafka Streams' file into the store, if the store has rows and no Position.
-
-        Then delete the file (KIP-892). In a store without rows, the Position would vouch for missing rows.
-        """
+        """Move the Position of Kafka Streams' file into the store, if the store has rows and no Position. Then delete
+        the file (KIP-892). In a store without rows, the Position would vouch for missing rows."""
         if not path.exists():
             return
         old = self._committed

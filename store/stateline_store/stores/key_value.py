@@ -50,8 +50,7 @@ class KeyValueStore(TransactionalStore):
         return found
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage many entries. The last of equal keys counts. If one is refused (`InvalidArgumentError`), nothing is
-        staged."""
+        """Stage many entries. The last of equal keys counts. On `InvalidArgumentError`, nothing is staged."""
         self._open()
         self._buffer.put_all(entries)
 

@@ -28,9 +28,7 @@ Changes: TypeAlias = Iterable[tuple[bytes, bytes | None, int]]
 
 class RowPackers(dict[int, Callable[[int, bytes, int, int], bytes]]):
     """By the length of a key: a function that packs (segment, key, and the two numbers of its suffix) to a stored key.
-
-    One call into C instead of five, on the hot path of every put. It raises `struct.error` for what does not fit.
-    """
+    One call into C instead of five, on the hot path of every put. It raises `struct.error` for what does not fit."""
 
     def __init__(self, suffix: struct.Struct) -> None:
         super().__init__()

@@ -47,8 +47,7 @@ class SessionStore(SegmentedStore):
         return SessionReads(self.reader(isolation_level), self._segments)
 
     def fetch_session(self, key: bytes, start_ms: int, end_ms: int) -> bytes | None:
-        """Return the aggregate of exactly this session, staged or committed, None if there is none or it has
-        expired."""
+        """Return the aggregate of exactly this session, staged or committed, None if absent or expired."""
         return self._seen_reads().fetch_session(key, start_ms, end_ms)
 
     def fetch(self, key: bytes, *, reverse: bool = False) -> WindowedIterator:
@@ -84,8 +83,7 @@ class SessionStore(SegmentedStore):
         return self._values_of(found)
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
-        """Scan all keys' sessions that end from `earliest_end` to `latest_end`, both included, in the order of
-        `fetch_keys`."""
+        """Scan all sessions that end from `earliest_end` to `latest_end`, both included, as ordered by `fetch_keys`."""
         return self._values_of(self._seen_reads().find_sessions_ended(earliest_end, latest_end, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:

@@ -23,11 +23,8 @@ from stateline_store.stores.key_value import KeyValueStore
 
 
 class TimestampedKeyValueStore(KeyValueStore):
-    """A KeyValueStore with a timestamp (milliseconds since the epoch) beside each value.
-
-    The methods of KeyValueStore work on the values alone. `put`, `put_all` and `put_if_absent` store timestamp -1,
-    unknown.
-    """
+    """A KeyValueStore with a timestamp (milliseconds since the epoch) beside each value. The methods of KeyValueStore
+    work on the values alone. `put`, `put_all` and `put_if_absent` store timestamp -1, unknown."""
 
     timestamped: ClassVar[bool] = True
 
@@ -59,11 +56,8 @@ class TimestampedKeyValueStore(KeyValueStore):
         self.put_all_with_timestamp((key, value, UNKNOWN_TIMESTAMP) for key, value in entries)
 
     def put_all_with_timestamp(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """Stage many (key, value, timestamp). The last of equal keys counts. None deletes.
-
-        It is the hot path of tables: over a million entries a second. If one entry is refused (`InvalidArgumentError`),
-        nothing is staged.
-        """
+        """Stage many (key, value, timestamp). The last of equal keys counts. None deletes. It is the hot path of
+        tables: over a million entries a second. If one entry is refused (`InvalidArgumentError`), nothing is staged."""
         self._open()
         pack = TIMESTAMP.pack
         try:

@@ -63,8 +63,7 @@ class TransactionalStore(CommittedStore):
         return self._own_reader()
 
     def advance(self, position: Position) -> None:
-        """Advance the pending Position: input up to here is staged. Call it with each slice of input. It never goes
-        back."""
+        """Advance the pending Position to the staged input. Call it with each slice of input. It never goes back."""
         self._open()
         self._pending = self._pending.merge(position)
 

@@ -20,7 +20,6 @@ from stateline_store.layout import Layout, StoreKind
 from stateline_store.reads.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
 from stateline_store.rows.segments import Segments
-from stateline_store.rows.staged_versions import StagedVersions
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.scan import Scan
 from stateline_store.state_store import Change, StoreContext
@@ -28,6 +27,9 @@ from stateline_store.stores.transactional_store import TransactionalStore
 from stateline_store.stores.versioned_writes import VersionedWrites
 
 NOT_PUT: Final = -(2**63)  # Kafka Streams' PUT_RETURN_CODE_NOT_PUT; no timestamp is negative
+# Estimated for 64-bit CPython: a Change (64), two bytes headers (33 each), an int (32), a pointer in the list (8), a
+# set slot at its usual load (about 50).
+_CHANGE_OVERHEAD = 220
 
 
 class VersionedStore(TransactionalStore):
@@ -64,7 +66,7 @@ class VersionedStore(TransactionalStore):
         self._segments = Segments(history_retention_ms, interval_ms)
         self._reads: VersionedReads | None = None
         self._writes: VersionedWrites | None = None
-        self._staged_versions = StagedVersions()
+        self._staged_versions = _StagedVersions()
         self._dropped_records = 0
         super().__init__(name, persistent=persistent, tuning=tuning)
 
@@ -107,8 +109,7 @@ class VersionedStore(TransactionalStore):
 
     @property
     def dropped_records(self) -> int:
-        """The number of puts and deletes since the opening that were dropped as late. Restored records do not count. A
-        rollback does not change it."""
+        """The number of puts and deletes dropped as late since the opening. Restores and rollbacks do not change it."""
         return self._dropped_records
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
@@ -142,10 +143,8 @@ class VersionedStore(TransactionalStore):
         raise InvalidArgumentError(f"Store {self.name!r} is versioned: put versions, not rows ({len(rows)} given).")
 
     def staged_changes(self) -> Iterable[Change]:
-        """Return every put since the last commit, in order: the key, the plain value, the version's timestamp.
-
-        Replayed in this order by `restore`, they give the same rows: each put meets the same stream time again.
-        """
+        """Return every put since the last commit, in order: the key, the plain value, the version's timestamp. Replayed
+        in this order by `restore`, they give the same rows: each put meets the same stream time again."""
         self._open()
         return iter(tuple(self._staged_versions.changes))
 
@@ -199,6 +198,43 @@ class VersionedStore(TransactionalStore):
             )
         assert self._writes is not None
         return self._writes
+
+
+class _StagedVersions:
+    """The puts since the last commit, in order, for the changelog, and all changed keys. Restored keys count too."""
+
+    __slots__ = ("_undo", "changes", "keys", "size_bytes")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.changes: list[Change] = []
+        self.size_bytes = 0
+        self.keys: set[bytes] = set()
+        # At the savepoint: how many changes there were, and their size; since then: keys that changed first after it.
+        self._undo: tuple[int, int, set[bytes]] | None = None
+
+    def add(self, key: bytes, value: bytes | None, timestamp: int) -> None:
+        self.changes.append(Change(key, value, timestamp))
+        self.size_bytes += len(key) + (len(value) if value else 0) + _CHANGE_OVERHEAD
+        if key not in self.keys:
+            self.add_key(key)
+
+    def add_key(self, key: bytes) -> None:
+        if self._undo is not None and key not in self.keys:
+            self._undo[2].add(key)
+        self.keys.add(key)
+
+    def savepoint(self) -> None:
+        self._undo = (len(self.changes), self.size_bytes, set())
+
+    def rollback_to_savepoint(self) -> None:
+        if self._undo is not None:
+            count, self.size_bytes, newly_changed = self._undo
+            del self.changes[count:]
+            self.keys -= newly_changed
+            self._undo = None
 
 
 def default_segment_interval_ms(history_retention_ms: int) -> int:

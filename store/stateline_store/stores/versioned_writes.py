@@ -35,9 +35,7 @@ class VersionedWrites:
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
         """Stage a version that is not late, None for a tombstone. Returns the end of its validity, None for the latest.
-
-        Its segment, and so every segment that it touches, is live.
-        """
+        Its segment, and so every segment that it touches, is live."""
         latest = self._reads.get(key)
         if latest is not None and timestamp > latest.timestamp:
             self._append(key, latest.timestamp, latest.value, timestamp)

@@ -85,11 +85,8 @@ class WindowStore(SegmentedStore):
         return WindowReads(reader, self._segments, self._window_size_ms, retain_duplicates=self._retain_duplicates)
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
-        """Return the value of the window that starts then, staged or committed, None if there is none or it has
-        expired.
-
-        With retained duplicates, return the newest one.
-        """
+        """Return the window's value, staged or committed, None if absent or expired. Of retained duplicates, the
+        newest."""
         return self._seen_reads().fetch_one(key, start_ms)
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
@@ -108,8 +105,7 @@ class WindowStore(SegmentedStore):
         return self._values_of(self._seen_reads().fetch_keys(key_from, key_to, time_from, time_to, reverse=reverse))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> WindowedIterator:
-        """Scan (windowed key, value) of all keys' windows that start from `time_from` to `time_to`, in the order of
-        `fetch_keys`."""
+        """Scan all keys' windows that start from `time_from` to `time_to`, in the order of `fetch_keys`."""
         return self._values_of(self._seen_reads().fetch_all(time_from, time_to, reverse=reverse))
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
