@@ -53,9 +53,10 @@ def delete(app: App, config: Config, name: str) -> str:
     topology = app.topology()
     directory = StateDirectory(config.state_dir, config.application_id)
     found = delete_leftover(directory, name, topology.all_stores, topology.target)
+    changelog = f"{config.application_id}-{name}-changelog"
     return (
         f"Deleted {name!r} ({found.described}: {', '.join(found.tasks)}). If it has a changelog topic, that stays. To "
-        f"delete that too: stateline topics {topology.target} --delete {config.application_id}-{name}-changelog"
+        f"delete that too, run with the code that declares it: stateline topics {topology.target} --delete {changelog}"
     )
 
 

@@ -21,7 +21,7 @@ def topics(
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Delete this topic with all its records, at once. Repeatable."),
+        typer.Option(metavar="TOPIC", help="Delete this topic with all its records. Repeatable."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --delete.")] = False,
     count: Annotated[

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from stateline.cli.reset.execution import Execution
-from stateline.cli.reset.found import others_of
 from stateline.cli.reset.running import running_here
 from stateline.cli.topics.listing import offset_bounds, topic_roles
 from stateline.config.settings import Config
@@ -50,14 +49,11 @@ def delete_topics(
 def deletable(
     topology: Topology, config: Config, existing: Mapping[str, TopicInfo], names: Sequence[str]
 ) -> dict[str, str]:
-    """Topic → role of the topics that can be deleted: the application's, and undeclared ones with names of its
-    changelogs and repartition topics. Raises `DoesNotExistError` for any other name."""
+    """Topic → role of the topics that can be deleted: those that the code declares, and its pipelines' markers. Any
+    other name, which may be another application's, raises `DoesNotExistError`."""
     roles = topic_roles(topology, config.dead_letter_topic)
-    known = roles.keys() | topology.topics_read().keys()
-    own = {name: role for name, role in roles.items() if role != "external"}
-    own |= {epochs_topic(topology.application_id, name): "markers" for name in topology.pipelines}
-    others = others_of(topology.application_id, existing, known | own.keys())
-    found = own | dict.fromkeys(others, "undeclared")
+    found = {name: role for name, role in roles.items() if role != "external"}
+    found |= {epochs_topic(topology.application_id, name): "markers" for name in topology.pipelines}
     for name in names:
         if name not in found or name not in existing:
             there = ", ".join(sorted(found.keys() & existing.keys())) or "none"
@@ -67,7 +63,4 @@ def deletable(
 
 def _said(role: str, topic: TopicInfo, admin: Admin) -> str:
     most = sum(end - first for _, (first, end) in offset_bounds(admin, topic))
-    kind = f"{role} topic {topic.name}"
-    if role == "undeclared":
-        kind += " (of earlier code, or of an application whose id begins with this one's)"
-    return f"delete the {kind}: {topic.partitions} partitions, {most:,} records at most"
+    return f"delete the {role} topic {topic.name}: {topic.partitions} partitions, {most:,} records at most"
