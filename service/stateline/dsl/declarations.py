@@ -113,7 +113,7 @@ class Declarations:
         return tuple(found)
 
     def topic_or_new(self, operator: str, topic: str | Topic, key: Serde, value: Serde) -> Topic:
-        """Return the declared topic, whatever its types. A name that is not declared yet gets these serdes."""
+        """Return the declared topic, which keeps its types. A name that is not declared yet gets these serdes."""
         known = not isinstance(topic, str) or topic in self._topics
         return self.topic(operator, topic) if known else self.topic(operator, topic, key, value)
 

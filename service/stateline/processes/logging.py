@@ -30,7 +30,7 @@ _VARIES = re.compile(r"\d+")  # ports, times, counts
 
 
 class SaidOnce(logging.Filter):
-    """Passes a message once a minute, whatever its numbers: librdkafka repeats the same one hundreds of times.
+    """Passes a message once a minute. Numbers make no difference: librdkafka repeats a message hundreds of times.
 
     Thread-safe, except that two equal messages at the same moment may both pass.
     """

@@ -43,7 +43,7 @@ class SchemaRegistry:
             raise ConfigurationError(f"{whose}: {_NOWHERE}")
 
     def client(self) -> Any:
-        """The process's client of this registry, the same one until it is configured anew. Raises `ConfigurationError`
+        """The client of this registry. A process has one for the same settings. Raises `ConfigurationError`
         without ``schema.registry.url``, and for settings that the client refuses."""
         return _client(tuple(sorted(self._settings.items())))
 

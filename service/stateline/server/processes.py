@@ -167,7 +167,7 @@ def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
         http=ProblemProtocol,
         ws="none",  # nothing here speaks WebSocket
         log_config=None,  # its lines go where ours go, in our format
-        # Its own default believes whatever is on this machine, and a variable of the environment.
+        # uvicorn's defaults trust proxies on this machine, and those of FORWARDED_ALLOW_IPS.
         proxy_headers=proxies is not None,
         forwarded_allow_ips=proxies or "",
         ssl_certfile=config.server_tls_certificate_file,
@@ -246,7 +246,7 @@ class _Processes(Supervisor):
 
     def poll(self) -> None:
         """Also tell the supervisor above when clients are answered: by all processes if they take over, else by any.
-        That supervisor stands in until then."""
+        Until then that supervisor answers them with 503."""
         super().poll()
         if self._readiness.is_awaited and (self.is_ready if self._readiness.takes_over else self.is_answered):
             self._readiness.say()

@@ -40,7 +40,8 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ResetWork:
-    """The steps of a reset, decided when it began. Whoever completes it does the same. In the log: never change.
+    """The steps of a reset, decided when it began. A process that completes the reset follows them too. In the
+    log: never change.
 
     `subtopologies` read their input again. `stores` and `pipelines` are emptied, with `everything` also undeclared
     ones. `changelogs`, `internal` (repartition topics and markers) and `results` are topics to delete. `offsets` are

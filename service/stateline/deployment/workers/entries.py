@@ -196,7 +196,8 @@ class WorkerEntries:
         if key.startswith(FAULT_KEY) and (fault := FaultEntry.decode(value)) is not None:
             self.faults[_name(key, FAULT_KEY)] = SaidFault(record.offset, record.timestamp_ms, fault)
         if key.startswith(_STANDBYS_KEY) and (standbys := StandbysEntry.decode(value)) is not None:
-            # Older entries have an age by the writer's clock. Entries that arrive later are new, whatever it says.
+            # Older entries have an age by the writer's clock. Entries that arrive later count as new: clocks of
+            # machines differ.
             age_s = 0.0 if self._own_at is None else max(0, now_ms() - record.timestamp_ms) / 1000
             self.standbys[_name(key, _STANDBYS_KEY)] = time.monotonic() - age_s, standbys
 

@@ -89,7 +89,7 @@ class CopySender:
             say(writer, {"refused": without_paths(why), "for_good": False})
 
     def _refusal(self, hello: Hello) -> str:
-        """Return why this node gets nothing, whatever it asks for; empty if it does."""
+        """Return why this node gets no files at all, empty if it may get some."""
         if hello.topology != self._topology.digest():
             return "it runs another topology"
         return "node.copy.max.bytes.per.second = 0 there" if self._limit == 0 else ""

@@ -175,7 +175,7 @@ def _a_place(parts: PartsElsewhere) -> tuple[str, int] | None:
 
 def described(found: KeptSnapshot, nodes: AskedNodes) -> dict[str, Any]:
     """Return the JSON of a snapshot. With several nodes, each part has its node and, if known, its URL. With one node
-    the path is enough, at whatever address it was asked."""
+    clients use the path at the address that they know."""
     snapshot = found.snapshot
     stores: dict[str, dict[int, Any]] = {}
     position = Position()
