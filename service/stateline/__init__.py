@@ -50,18 +50,16 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES = {
-    "dsl.app": ("App",),
-    "model.pipeline": ("Windowing",),
-    "model.store_definition": ("StoreDefinition",),
-    "model.topic": ("Topic",),
-    "model.windows": (
-        *("HoppingWindows", "SessionWindows", "SlidingWindows", "TumblingWindows", "until_window_closes"),
-    ),
-    "processing.processor_context": ("ProcessorContext",),
-    "processing.records": ("InputRecord", "Output"),
-    "processing.store_views": ("SessionView", "StoreView", "VersionedView", "WindowView"),
+    "dsl.app": "App",
+    "model.pipeline": "Windowing",
+    "model.store_definition": "StoreDefinition",
+    "model.topic": "Topic",
+    "model.windows": "HoppingWindows SessionWindows SlidingWindows TumblingWindows until_window_closes",
+    "processing.processor_context": "ProcessorContext",
+    "processing.records": "InputRecord Output",
+    "processing.store_views": "SessionView StoreView VersionedView WindowView",
 }
-_HOMES = {name: f"stateline.{module}" for module, names in _NAMES.items() for name in names}
+_HOMES = {name: f"stateline.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -348,7 +348,7 @@ class GroupedStream:
     def count(self, store: str | None = None, *, persistent: bool = True, changelog: ChangelogSettings = None) -> Table:
         """Count the rows of each key, as int64."""
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
-        return self._table("count", store, Counting(), serdes.int64, persistent, changelog)
+        return self._table("count", store, partial(Count, store), serdes.int64, persistent, changelog)
 
     def reduce(
         self,
@@ -363,7 +363,8 @@ class GroupedStream:
         check_function("reduce", reducer, "reduced", "value", role="reducer")
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
         value = self._declarations.in_store(store, self.value)
-        return self._table("reduce", store, reducing(value, reducer), value, persistent, changelog)
+        fold = partial(Fold, f"reduce {store}", store, reducing(value, reducer))
+        return self._table("reduce", store, fold, value, persistent, changelog)
 
     def aggregate(
         self,
@@ -381,18 +382,23 @@ class GroupedStream:
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         folding = Aggregating(self._declarations.in_store(store, value), initial, adder)
-        return self._table("aggregate", store, folding, value, persistent, changelog)
+        fold = partial(Fold, f"aggregate {store}", store, folding)
+        return self._table("aggregate", store, fold, value, persistent, changelog)
 
     def windowed_by(self, windows: AnyWindows) -> WindowedStream:
         """Group by key and window: `TumblingWindows`, `HoppingWindows`, `SlidingWindows` or `SessionWindows`."""
         return WindowedStream(self._declarations, self._node, self.key, self.value, windows)
 
     def _table(
-        self, what: str, store: str, folding: Folding, value: Serde, persistent: bool, changelog: ChangelogSettings
+        self,
+        what: str,
+        store: str,
+        make: Callable[..., Any],
+        value: Serde,
+        persistent: bool,
+        changelog: ChangelogSettings,
     ) -> Table:
         definition = stores.timestamped_key_value(store, key=self.key, value=value, persistent=persistent)
-        counts = isinstance(folding, Counting)
-        make = partial(Count, store) if counts else partial(Fold, f"{what} {store}", store, folding)
         return _kept_table(self._declarations, [self._node], definition, changelog, what, make)
 
 

@@ -149,6 +149,11 @@ def inspect_store(path: Path) -> StoreReport:
         return StoreReport(name, path, timestamped, size_bytes, problem=problem_of(path, error))
 
 
+def may_be_held(path: Path) -> bool:
+    """Return whether a process holds this task's lock, or may: `lock_holder` cannot tell."""
+    return lock_holder(path)[0] is not False
+
+
 def lock_holder(path: Path) -> tuple[bool | None, int | None]:
     """Return whether a process holds this task's lock now, and its process id.
 

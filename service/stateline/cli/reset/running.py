@@ -21,7 +21,7 @@ from stateline.deployment.workers.instance_file import instances_directory
 from stateline.log.interface import Admin, GroupMember, Log
 from stateline.model.topology import Topology
 from stateline_store import StateDirectory
-from stateline_store.inspection.inspection import lock_holder
+from stateline_store.inspection.inspection import lock_holder, may_be_held
 
 _LOOK_INTERVAL_S = 0.25
 
@@ -33,10 +33,10 @@ def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
     if not holds_run_lock and lock_holder(directory.application / ".run-lock")[0]:
         found.append(f"stateline run in {directory.application}")
     for path in sorted(instances_directory(directory.application).glob("*.lock")):
-        if lock_holder(path)[0] is not False:
+        if may_be_held(path):
             found.append(f"worker {path.stem} here")
     for path in sorted(pipelines_directory(config.state_dir, config.application_id).glob("*/")):
-        if lock_holder(pipeline_lock_path(path))[0] is not False or _jvm_holds(path / ".spark-lock"):
+        if may_be_held(pipeline_lock_path(path)) or _jvm_holds(path / ".spark-lock"):
             found.append(f"pipeline {path.name} here")
     if _any_server(directory.application):
         found.append("a server here")
@@ -46,7 +46,7 @@ def running_here(config: Config, *, holds_run_lock: bool = False) -> list[str]:
 def is_served_here(config: Config) -> bool:
     """Whether a server, or `stateline run`, runs with this state directory. Makes no file."""
     application = config.state_dir / config.application_id
-    return application.is_dir() and (lock_holder(application / ".run-lock")[0] is not False or _any_server(application))
+    return application.is_dir() and (may_be_held(application / ".run-lock") or _any_server(application))
 
 
 def _any_server(application: Path) -> bool:

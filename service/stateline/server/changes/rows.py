@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
-from stateline.query.kinds import INTEGER, STRING
+from stateline.query.kinds import BOOLEAN, INTEGER, STRING
 from stateline.server.changes.feed import changes_of, read_position
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.pending import ChangeSource
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 OFFSETS = "/v1/stores/{store}/changes/offsets"
 ROWS = "/v1/stores/{store}/changes/rows"
 _BY_PARTITION = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-_COLUMN = object_schema({"name": STRING, "type": STRING, "nullable": {"type": "boolean"}})
+_COLUMN = object_schema({"name": STRING, "type": STRING, "nullable": BOOLEAN})
 _ANSWER = object_schema(
     {
         "store": STRING,

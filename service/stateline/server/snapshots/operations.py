@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateline.query.kinds import INTEGER, STRING
+from stateline.query.kinds import INTEGER, POSITION_SCHEMA, STRING
 from stateline.server.contract.openapi import Operation, object_schema
 from stateline.server.rows.columns import MEDIA_TYPE
 from stateline.server.snapshots.filter import PARAMETERS, SPLIT_PARAMETERS
@@ -12,14 +12,13 @@ ONE = f"{PATH}/{{id}}"
 ROWS = f"{ONE}/stores/{{store}}/partitions/{{partition}}"
 SPLITS = f"{ROWS}/splits"
 
-_POSITION = {"$ref": "#/components/schemas/Position"}
 _TIME = {"type": "integer", "description": "Milliseconds since the epoch."}
 _PART = object_schema(
     {
         "path": STRING,
         "node": {"type": "string", "description": "The node that keeps it, with several nodes."},
         "url": {"type": "string", "description": "The whole address at that node, if known."},
-        "position": _POSITION,
+        "position": POSITION_SCHEMA,
         "commit": INTEGER,
         "committed_at_ms": INTEGER,
     },
@@ -30,7 +29,7 @@ _SNAPSHOT = object_schema(
         "id": STRING,
         "created_at": _TIME,
         "expires_at": _TIME,
-        "position": _POSITION,
+        "position": POSITION_SCHEMA,
         "stores": {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _PART}},
     }
 )

@@ -27,7 +27,7 @@ from stateline_store import (
     StatelineError,
 )
 from stateline_store.clock import boot_ms
-from stateline_store.inspection.inspection import lock_holder
+from stateline_store.inspection.inspection import may_be_held
 
 # A worker that has ended is there again sooner, and one that works stays longer.
 _STARTS_WITHIN_S = 4.0
@@ -149,7 +149,7 @@ class Workers:
     def is_alive(self, instance: str) -> bool:
         """Whether the process of this instance lives, as far as can be told here. One that was killed leaves its file,
         and no lock."""
-        return self.is_connected(instance) or lock_holder(lock_path(self._application, instance))[0] is not False
+        return self.is_connected(instance) or may_be_held(lock_path(self._application, instance))
 
     def owner(self, task_id: str) -> str | None:
         """The instance that has this task: one that answers, else one that is there, else one that said so last;

@@ -38,7 +38,7 @@ _TOPIC_INTERVAL_S = 5.0
 _UNKNOWN_PATIENCE_S = 3 * _TOPIC_INTERVAL_S
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Joining:
     """`name` is the worker's in the group, `own` its entry. On the embedded log, which has one machine, `entries` and
     `crash_loop` are None and it asks nobody."""

@@ -30,7 +30,7 @@ from stateline_store.task_id import TaskId
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StoreFormats:
     """`upgrade_mode` is None when `upgrade.from` is not set."""
 
