@@ -50,6 +50,9 @@ cli.add_typer(nodes.certificates)
 for _function in _COMMANDS:
     cli.command(cls=PlainHelp, epilog=FLAGS)(_function)
 
+# Causes of a failed access to a file that no restart mends.
+_WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
 
 @cli.callback(invoke_without_command=True)
 def _root(
@@ -78,10 +81,6 @@ def split_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     taken = {"-v", "--verbose", "-q", "--quiet", "--traceback"}
     rest = [argument for argument in before if argument not in taken]
     return Flags(verbosity, "--traceback" in before), [*rest, *after]
-
-
-# Causes of a failed access to a file that no restart mends.
-_WRONG_PATH = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
 def explained(error: BaseException) -> tuple[str, int]:

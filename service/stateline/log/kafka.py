@@ -11,8 +11,8 @@ from stateline.log.interface import IsolationLevel
 from stateline.log.kafka_admin import KafkaAdmin
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import kafka_error
-from stateline.log.kafka_offsets import NEVER_CREATES
 from stateline.log.kafka_producer import KafkaProducer
+from stateline.log.kafka_topics import NEVER_CREATES
 from stateline.log.waiting import Patience
 from stateline_store import ConfigurationError, InvalidArgumentError
 

@@ -21,7 +21,8 @@ from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
 from stateline.log.interface import GroupMember, NewTopic, OffsetNote, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import asked_offsets, read_metadata, told_of_topics
+from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.waiting import Patience, waiting_is_said
 from stateline_store import (
     DoesNotExistError,
@@ -232,33 +233,32 @@ class KafkaAdmin:
         return found
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        found = self._asked_offsets(group, partitions, "read_committed")
-        return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
+        return committed_offsets(self._consumer_of(group), group, partitions, *self._limits())
 
     def committed_by(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        found = self._asked_offsets(group, partitions, "read_uncommitted")  # waits for no transaction
+        consumer = self._consumer_of(group, "read_uncommitted")  # waits for no transaction
+        found = asked_offsets(consumer, group, partitions, *self._limits())
         told = {partition: read_metadata(each)[0] for partition, each in found.items()}
         return {partition: client_id for partition, client_id in told.items() if client_id}
 
     def committed_with_notes(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
-        found = self._asked_offsets(group, partitions, "read_committed")
+        found = asked_offsets(self._consumer_of(group), group, partitions, *self._limits())
         return {
             partition: (each.offset, read_metadata(each)[1]) for partition, each in found.items() if each.offset >= 0
         }
 
-    def _asked_offsets(
-        self, group: str, partitions: Iterable[TopicPartition], isolation_level: str
-    ) -> dict[TopicPartition, confluent_kafka.TopicPartition]:
+    def _limits(self) -> tuple[str, float]:
+        return self._bootstrap_servers, self._patience.of(CALL_TIMEOUT_S)
+
+    def _consumer_of(self, group: str, isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
         consumer = self._consumers.get((group, isolation_level))
         if consumer is None:
             settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation_level}
             consumer = confluent_kafka.Consumer({**self._settings, **settings}, logger=LOGGER)
             self._consumers[group, isolation_level] = consumer
-        timeout_s = self._patience.of(CALL_TIMEOUT_S)
-        found = asked_offsets(consumer, group, partitions, self._bootstrap_servers, timeout_s)
-        return {TopicPartition(each.topic, each.partition): each for each in found}
+        return consumer
 
     def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
         if not next_offsets:

@@ -19,8 +19,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaEr
 
 from stateline.log.interface import NO_NOTES, AssignmentListener, OffsetNote, Record
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import committed_metadata, committed_offsets, told_of_topics
+from stateline.log.kafka_offsets import committed_metadata, committed_offsets
 from stateline.log.kafka_silence import SILENCE_S, SilentPartitions
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.waiting import Patience, within
 from stateline_store import FencedError, InvalidArgumentError, LogUnavailableError, RetryLaterError, TopicPartition
 from stateline_store.clock import boot_ms

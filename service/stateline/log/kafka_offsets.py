@@ -1,4 +1,4 @@
-"""Asks brokers for topics by name, and for the offsets that a group has committed.
+"""Asks brokers for the offsets that a group has committed.
 
 A consumer of the group asks for its offsets. It need not have joined. librdkafka's two other ways fail while a group
 has no coordinator, as on a broker that has just started: its admin call crashes the process
@@ -8,12 +8,10 @@ has no coordinator, as on a broker that has just started: its admin call crashes
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._metadata import TopicMetadata  # confluent_kafka.admin does not export it to type checkers
+from confluent_kafka import KafkaError, KafkaException
 
 from stateline.log.interface import OffsetNote
 from stateline.log.kafka_errors import kafka_error, meaning
@@ -61,7 +59,7 @@ def committed_offsets(
     """Return the next offset of each of these partitions that has one. Waits for a transaction that is writing offsets:
     they must not look absent. Raises `LogUnavailableError` after `timeout_s`."""
     found = asked_offsets(consumer, group, partitions, bootstrap_servers, timeout_s)
-    return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+    return {partition: each.offset for partition, each in found.items() if each.offset >= 0}
 
 
 def asked_offsets(
@@ -70,12 +68,12 @@ def asked_offsets(
     partitions: Iterable[TopicPartition],
     bootstrap_servers: str,
     timeout_s: float,
-) -> list[confluent_kafka.TopicPartition]:
+) -> dict[TopicPartition, confluent_kafka.TopicPartition]:
     """Return all that was committed for each partition. A consumer that is not read_committed waits for no transaction.
     Raises `LogUnavailableError` after `timeout_s`."""
     asked = [confluent_kafka.TopicPartition(*partition) for partition in partitions]
     if not asked:
-        return []
+        return {}
     what, deadline = f"The offsets of group {group!r} cannot be read", time.monotonic() + timeout_s
     while True:
         try:
@@ -93,30 +91,4 @@ def asked_offsets(
             time.sleep(_POLL_INTERVAL_S)
     if errors := [each.error for each in found if each.error is not None]:
         raise meaning(errors[0], bootstrap_servers, what)
-    return list(found)
-
-
-_FEW = 8  # beyond it ask for all topics: requests name one topic or none
-_LONGEST = 249  # characters of a topic's name: Kafka's `Topic.MAX_NAME_LENGTH`
-
-_LEAST_S = 0.05
-
-NEVER_CREATES = {"allow.auto.create.topics": False}
-"""A setting of every client. Without it a broker may create a topic that a client asks for."""
-
-
-def told_of_topics(
-    client: AdminClient | Producer | Consumer, names: Collection[str] | None, timeout_s: float
-) -> dict[str, TopicMetadata]:
-    """Return the metadata of these topics, or of all topics for None. Absent topics, and those that the login may not
-    see, are left out. The client keeps asking for an absent topic once a second. Up to `_FEW` names are asked for one
-    by one, because the metadata of a large cluster takes megabytes. Raises `KafkaException` if no broker answers within
-    `timeout_s`."""
-    if names is None or len(names) > _FEW:
-        found = client.list_topics(timeout=timeout_s).topics
-    else:
-        found, until_s = {}, time.monotonic() + timeout_s
-        for name in names:
-            if len(name) <= _LONGEST and "\0" not in name:  # librdkafka takes no others
-                found |= client.list_topics(name, timeout=max(_LEAST_S, until_s - time.monotonic())).topics
-    return {name: topic for name, topic in found.items() if topic.error is None and (names is None or name in names)}
+    return {TopicPartition(each.topic, each.partition): each for each in found}

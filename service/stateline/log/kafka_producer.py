@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stateline.log.interface import NO_NOTES, Consumer, Headers, LeftOut, LogRow, OffsetNote
 from stateline.log.kafka_consumer import KafkaConsumer
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import told_of_topics
+from stateline.log.kafka_topics import told_of_topics
 from stateline.log.timestamps import TIMESTAMPS, checked_timestamp
 from stateline.log.waiting import Patience, waiting_is_said, within
 from stateline.serde.plain import shown

@@ -23,8 +23,8 @@ from stateline import serdes
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
-from stateline.spark.sink.encoding import check_schema
 from stateline.spark.sink.json_texts import json_texts
+from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import result_records, topic_names
 from stateline_store import RecordError, TopologyError
 

@@ -15,7 +15,7 @@ from stateline import serdes
 from stateline.model.pipeline import Pipeline
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde
-from stateline.spark.sink.encoding import check_pipeline
+from stateline.spark.sink.result_checks import check_pipeline
 from stateline.spark.sink.result_records import ResultRecord, result_records
 from stateline.spark.sources.embedded_offsets import limited, to_json, to_offsets, to_topic_ids
 from stateline_store import RecordError, TopicPartition, TopologyError

@@ -42,6 +42,8 @@ from stateline.processes.application import only_run
 from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory, TopicPartition
 from stateline_store.steps import reached
 
+Say = Callable[[str], object]
+
 
 class Execution:
     """One reset of an application. `say` tells people what it waits for."""
@@ -165,9 +167,6 @@ class Execution:
 def _existing(names: tuple[str, ...], admin: Admin) -> list[str]:
     """An interrupted reset may have deleted some of these topics."""
     return sorted(admin.topics(names)) if names else []
-
-
-Say = Callable[[str], object]
 
 
 def reset(

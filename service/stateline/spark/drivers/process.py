@@ -31,6 +31,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _JVM_LOCK_TIMEOUT_S = 60.0  # a killed driver's JVM ends its micro-batch first
 _LOCK_ATTEMPTS = 5  # a server that checks the pipeline holds the lock for microseconds
 
+_LOOK_S = 0.1
+_PATIENCE_S = 60.0  # longer than a start: a hanging driver must not block the others
+
 
 class Stopping(threading.Event):
     """Set when a driver must stop in order. `by_signal`: its process must end too."""
@@ -194,10 +197,6 @@ def jvm_lock(session: SparkSession, path: Path) -> Iterator[None]:
         yield
     finally:
         channel.close()
-
-
-_LOOK_S = 0.1
-_PATIENCE_S = 60.0  # longer than a start: a hanging driver must not block the others
 
 
 @contextmanager

@@ -13,30 +13,28 @@ file is left behind. If it is killed, the lease expires.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateline.client.lean.client import LeanClient, LeanRequest
+from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest
 from stateline.deployment.unix_sockets import check_user
 from stateline_store.errors import CallerError, CursorExpiredError, NotReadyError, StatelineError
 
 if TYPE_CHECKING:
     from stateline.spark.reading.source_options import SourceOptions
-import contextlib
-import logging
-import threading
-from collections.abc import Iterator, Sequence
 
-from stateline.client.lean.client import PLANNING_S
+_logger = logging.getLogger(__name__)
 
 _RELEASE_S = 10.0  # then the lease ends by itself
 _JVM = "java"
@@ -173,14 +171,7 @@ def _address(snapshot: str) -> bytes:
     return b"\0stateline-lease-%d-%s" % (os.getuid(), snapshot.encode())
 
 
-if __name__ == "__main__":
-    _keep(_LeaseTerms(**json.load(sys.stdin)))
-
-
-_logger = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
+@contextmanager
 def pinned(server: LeanClient, stores: Sequence[str], ttl_s: int) -> Iterator[dict[str, Any]]:
     """Yield a snapshot of these stores, as the server describes it. Its lease of `ttl_s` seconds is renewed every third
     of it until the block ends, then the snapshot is released. Raises the server's refusals, and `NotReadyError` if it
@@ -210,3 +201,7 @@ def _keep_on(server: LeanClient, snapshot: str, ttl_s: int, ended: threading.Eve
             return
         except StatelineError as error:  # out of reach: it may come back before the lease ends
             _logger.warning("The lease of the snapshot %s is not renewed: %s", snapshot, error)
+
+
+if __name__ == "__main__":
+    _keep(_LeaseTerms(**json.load(sys.stdin)))

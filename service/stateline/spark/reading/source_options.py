@@ -42,6 +42,14 @@ _MOST_S = 10**9
 _MOST_BYTES = 2**63
 _ID = re.compile(r"[0-9a-f]{24}")
 
+KEYS_AT_ONCE = 500
+"""The most keys of one request. server.limit.max must allow as many."""
+BYTES_AT_ONCE = 1024 * 1024
+"""The most bytes of one request's keys, as JSON: a quarter of the default of server.body.max.bytes."""
+_SERDES: Mapping[str, Serde] = {
+    each.name: each for each in (serdes.string, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -193,15 +201,6 @@ def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], def
     if text.lower() not in choices:
         raise InvalidArgumentError(f"{name}={text[:60]!r}: {' or '.join(choices)} is accepted.")
     return choices[text.lower()]
-
-
-KEYS_AT_ONCE = 500
-"""The most keys of one request. server.limit.max must allow as many."""
-BYTES_AT_ONCE = 1024 * 1024
-"""The most bytes of one request's keys, as JSON: a quarter of the default of server.body.max.bytes."""
-_SERDES: Mapping[str, Serde] = {
-    each.name: each for each in (serdes.string, serdes.bytes, serdes.int32, serdes.int64, serdes.float64)
-}
 
 
 def read_keys(text: str) -> tuple[Any, ...]:

@@ -40,7 +40,6 @@ from stateline.spark.operators.declared import Declared
 from stateline.spark.sink.checkpoint import Ends, ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder
 from stateline.spark.sink.dead_letters import DeadLetters
-from stateline.spark.sink.encoding import check_schema
 from stateline.spark.sink.epoch_writer import (
     USUAL_TIMEOUTS,
     BatchResult,
@@ -52,6 +51,7 @@ from stateline.spark.sink.epoch_writer import (
 from stateline.spark.sink.identity import Identity
 from stateline.spark.sink.large_results import records_of
 from stateline.spark.sink.receiving import EncodedRows, RowReceiver
+from stateline.spark.sink.result_checks import check_schema
 from stateline.spark.sink.result_records import topic_names
 from stateline.spark.sink.result_table import ResultTable
 from stateline.spark.sink.sending import SENT, SendRows, Sent

@@ -24,6 +24,9 @@ _NULL = "null"
 _ESCAPED = r'["\\\x00-\x1f]'
 _EXACT_SCALE = 6  # with more digits Arrow writes small decimals with an exponent
 
+SHOWN_CHARACTERS = 300  # of a row in an error
+_JSON_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_NON_STR_KEYS
+
 
 def json_texts(array: pa.Array) -> pa.Array:
     """Return one JSON text per value, ``null`` for null."""
@@ -123,10 +126,6 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _one_by_one(array: pa.Array) -> pa.Array:
     return pa.array([None if value is None else json_text(value) for value in plain(array)], pa.string())
-
-
-SHOWN_CHARACTERS = 300  # of a row in an error
-_JSON_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_NON_STR_KEYS
 
 
 def plain(array: pa.Array) -> list[Any]:

@@ -10,6 +10,8 @@ from stateline.log import Log, Record
 from stateline.log.committed_records import records_between
 from stateline_store import TopicPartition
 
+LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted
+
 
 def last_offsets(log: Log, partitions: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return topic → partition, as text → the last offset, if any. `partitions` are the topics' counts."""
@@ -31,9 +33,6 @@ def _bounds(log: Log, partitions: Mapping[str, int]) -> dict[TopicPartition, tup
     places = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
     with closing(log.admin()) as admin:
         return {place: admin.watermarks(place) for place in places}
-
-
-LOOK_BACK = 64  # offsets: the newest marker is among the last ones, unless many transactions were aborted
 
 
 def newest_markers(log: Log, topic: str) -> list[EpochMarker]:

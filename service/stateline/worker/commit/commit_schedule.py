@@ -7,25 +7,22 @@ In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobo
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from stateline.log.interface import Consumer
-from stateline.model.topology import Topology
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.commit.epochs import EpochGate
+from stateline.worker.commit.purge import Purge
 from stateline.worker.commit.work_trace import WorkTrace
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
-from stateline_store import RetryLaterError, StatelineError, TopicPartition
-
-logger = logging.getLogger(__name__)
+from stateline_store import RetryLaterError
 
 # An early commit, which spares readers a longer one, comes after at least so many times the time that a commit waits
 # for disks and the log. The least wait of the last few counts, because longer waits are those for other programs.
@@ -109,50 +106,3 @@ class CommitSchedule:
         if self._committer.is_all_or_nothing:
             return self._tasks.dirty() if to_free_memory else []
         return [task for task in self._tasks.dirty() if to_free_memory or task.marks.is_loading()]
-
-
-def purged_topics(topology: Topology) -> frozenset[str]:
-    """Return the repartition topics that are read only once: they have no table, and no pipeline reads them. Pure."""
-    others = {topic.name for pipeline in topology.pipelines.values() for topic in pipeline.inputs}
-    others |= {table.source.name for table in topology.global_tables.values() if table.source is not None}
-    return frozenset(
-        topic.name
-        for subtopology in topology.subtopologies
-        for topic in subtopology.sources
-        if topic.internal and not subtopology.tables(topic.name) and topic.name not in others
-    )
-
-
-class Purge:
-    """Deletes processed records of repartition topics, as Kafka Streams does: nobody else reads them. After a failure a
-    later commit deletes them."""
-
-    def __init__(self, context: WorkerContext) -> None:
-        self._admin = context.admin
-        self._topics = purged_topics(context.topology)
-        self._interval_s = context.config.repartition_purge_interval_ms / 1000
-        self._due_s = time.monotonic() + self._interval_s
-        self._purged: dict[TopicPartition, int] = {}
-        self._failed = False
-
-    def after_commit(self, tasks: Iterable[Task]) -> None:
-        now_s = time.monotonic()
-        if not self._topics or now_s < self._due_s:
-            return
-        self._due_s = now_s + self._interval_s
-        committed = {
-            partition: offset
-            for task in tasks
-            for partition, offset in task.processing.committed_next_offsets.items()
-            if partition.topic in self._topics and offset > self._purged.get(partition, 0)
-        }
-        try:
-            self._admin.delete_records(committed)
-        except StatelineError as error:
-            if not self._failed:  # once
-                logger.warning("Repartition topics keep what has been processed until this is mended: %s", error)
-            self._failed = True
-            self._purged.clear()  # a topic may have been created again
-            return
-        self._failed = False
-        self._purged.update(committed)

@@ -26,10 +26,11 @@ from pathlib import Path
 from stateline.deployment.workers.figures import StoreFigures
 from stateline.model.reset_command import of_store
 from stateline.model.store_definition import StoreDefinition
-from stateline.worker.files.figures import StoreCommits, WriteStall
+from stateline.worker.files.figures import StoreCommits
 from stateline.worker.tasks.changelog_offsets import ChangelogOffsets
 from stateline.worker.tasks.readable_stores import refuse_unreadable
 from stateline.worker.tasks.store_formats import StoreFormats
+from stateline.worker.tasks.write_stall import WriteStall
 from stateline_store import IsolationLevel, Position, StateStore, StoreState, TopicPartition, TransactionalStore
 from stateline_store.errors import DamagedDataError, PoisonedError, StatelineError, TopologyError
 from stateline_store.files.offset_checkpoint import OFFSET_UNKNOWN

@@ -25,11 +25,11 @@ from stateline.query.wire import LENGTH, decode_message, frame
 from stateline.worker import InputRecord, Output
 from stateline.worker.commit import commit_schedule
 from stateline.worker.commit.commit_order import Committer
-from stateline.worker.files.figures import WriteStall
 from stateline.worker.files.registration import socket_path
 from stateline.worker.loop import worker as worker_module
 from stateline.worker.loop.worker import Worker
 from stateline.worker.tasks.task import TaskState
+from stateline.worker.tasks.write_stall import WriteStall
 from stateline_store import (
     IsolationLevel,
     KeyValueStore,

@@ -15,7 +15,7 @@ from service.worker.operators.operator_scene import Scene
 from stateline import App, serdes
 from stateline.log import Log, open_log
 from stateline.log.embedded import EmbeddedAdmin
-from stateline.worker.commit.commit_schedule import purged_topics
+from stateline.worker.commit.purge import purged_topics
 from stateline_store import LogUnavailableError, TopicPartition
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from stateline.deployment.workers.figures import StoreFigures
-from stateline.worker.files.figures import MOST_S, StoreCommits, WriteStall
+from stateline.worker.files.figures import StoreCommits
+from stateline.worker.tasks.write_stall import MOST_S, WriteStall
 
 
 def test_figures_are_those_of_the_commits_of_the_last_thirty_seconds() -> None:
