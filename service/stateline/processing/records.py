@@ -36,7 +36,8 @@ class OutputRecord(NamedTuple):
     partition_key: bytes | None = None
 
 
-def _check_headers(given: Any) -> None:
+def check_headers(given: Any) -> None:
+    """Raise `InvalidArgumentError` unless these are pairs of a text and bytes or None."""
     if not isinstance(given, list | tuple) or not all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], bytes | None)
         for pair in given
@@ -52,23 +53,26 @@ class Output:
         self._max_record_bytes = max_record_bytes
         self._pending: list[OutputRecord] = []
         self._record_timestamp_ms = 0
+        self._record_headers: Headers = ()
 
-    def record_starts(self, timestamp_ms: int) -> None:
-        """Set the timestamp for `forward`. The runtime calls this before each record."""
-        self._record_timestamp_ms = timestamp_ms
+    def record_starts(self, timestamp_ms: int, headers: Headers = ()) -> None:
+        """Set the timestamp and headers for `forward`. The runtime calls this before each record."""
+        self._record_timestamp_ms, self._record_headers = timestamp_ms, headers
         self._pending.clear()
 
-    def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
-        """Write a record with the input's timestamp unless one is given. A key of None goes to any partition, a
-        window's or a session's to that of the inner key. Raises `InvalidArgumentError` for a key or value that the
-        topic's serdes cannot write, or that is too large, for a timestamp that is no whole number of milliseconds, and
-        for headers other than (text, bytes or None)."""
+    def forward(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers | None = None) -> None:
+        """Write a record with the input's timestamp and headers unless others are given. A key of None goes to any
+        partition, a window's or a session's to that of the inner key. Raises `InvalidArgumentError` for a key or value
+        that the topic's serdes cannot write, or that is too large, for a timestamp that is no whole number of
+        milliseconds, and for headers other than (text, bytes or None)."""
         raw_key = None if key is None else self._topic.key.serialize(key)
         raw_value = None if value is None else self._topic.value.serialize(value)
         refuse_too_large(raw_key, raw_value, self._max_record_bytes)
         stamp = self._record_timestamp_ms if timestamp_ms is None else checked_timestamp(timestamp_ms)
-        if headers:
-            _check_headers(headers)
+        if headers is None:
+            headers = self._record_headers
+        elif headers:
+            check_headers(headers)
         where = partition_key(self._topic.key, raw_key)
         self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 

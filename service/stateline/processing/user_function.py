@@ -89,7 +89,7 @@ class UserFunction:
         for view in self._views:
             view.record_starts(timestamp_ms)
         for output in self._outputs:
-            output.record_starts(timestamp_ms)
+            output.record_starts(timestamp_ms, () if record is None else record.headers)
         if record is not None:
             for context in self._named.values():
                 context.record_starts(record.timestamp_ms)

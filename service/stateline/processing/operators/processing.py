@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stateline.log.interface import Headers, Record
 from stateline.log.timestamps import checked_timestamp
 from stateline.model.record_size import refuse_too_large
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.function_results import key_and_value, several, written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import LazyColumn, Rows
-from stateline.processing.records import InputRecord
+from stateline.processing.records import InputRecord, check_headers
 from stateline.processing.user_function import UserFunction
 from stateline.serde.plain import Serde
 
-_Row = tuple[bytes | None, bytes | None, int, Any, Any]  # as bytes, the timestamp, and as objects
+_Row = tuple[bytes | None, bytes | None, int, Headers, Any, Any]  # as bytes, the timestamp, headers, and as objects
 
 
 class ProcessRows:
-    """Gives the rows that the function returns: (key, value), or a record with its timestamp. With `values_only` it
-    returns values, and keys and timestamps stay."""
+    """Gives the rows that the function returns: (key, value), or a record with its timestamp and headers. With
+    `values_only` it returns values. What the function does not return stays as it was in the row."""
 
     def __init__(
         self,
@@ -43,9 +44,9 @@ class ProcessRows:
 
     def process(self, rows: Rows) -> Rows:
         made: list[_Row] = []
-        places: list[int] = []
+        records: list[Record] = []
         typed = zip(rows.keys.typed, rows.values.typed, rows.keys.raw, rows.timestamps, rows.records, strict=True)
-        for place, (key, value, raw_key, at_ms, record) in enumerate(typed):
+        for key, value, raw_key, at_ms, record in typed:
             given = InputRecord(record.topic, record.partition, record.offset, at_ms, key, value, record.headers)
 
             def taken(result: Any, given: InputRecord = given, raw_key: bytes | None = raw_key) -> list[_Row]:
@@ -54,12 +55,12 @@ class ProcessRows:
             called = self._function.call(given, at_ms, record, taken)
             if called is not None:
                 made += called[0]
-                places += [place] * len(called[0])
+                records += [_with_headers(record, row[3]) for row in called[0]]
         return Rows(
-            LazyColumn(self._key, [row[0] for row in made], [row[3] for row in made]),
-            LazyColumn(self._value, [row[1] for row in made], [row[4] for row in made]),
+            LazyColumn(self._key, [row[0] for row in made], [row[4] for row in made]),
+            LazyColumn(self._value, [row[1] for row in made], [row[5] for row in made]),
             [row[2] for row in made],
-            [rows.records[place] for place in places],
+            records,
         )
 
     def _taken(self, result: Iterable[Any] | None, given: InputRecord, raw_key: bytes | None) -> list[_Row]:
@@ -69,15 +70,21 @@ class ProcessRows:
         several(result, self._function.function)
         if self._values_only:
             values = [(written(self._value, value), value) for value in result]
-            return [(raw_key, raw, given.timestamp_ms, given.key, value) for raw, value in values]
+            return [(raw_key, raw, given.timestamp_ms, given.headers, given.key, value) for raw, value in values]
         rows = [result] if isinstance(result, tuple) else result  # one (key, value), or one record
-        return [self._row(one, given.timestamp_ms) for one in rows]
+        return [self._row(one, given) for one in rows]
 
-    def _row(self, made: Any, timestamp_ms: int) -> _Row:
+    def _row(self, made: Any, given: InputRecord) -> _Row:
+        timestamp_ms, headers = given.timestamp_ms, given.headers
         if isinstance(made, InputRecord):
-            key, value, timestamp_ms = made.key, made.value, checked_timestamp(made.timestamp_ms)
+            key, value, timestamp_ms, headers = made.key, made.value, checked_timestamp(made.timestamp_ms), made.headers
+            check_headers(headers)
         else:
             key, value = key_and_value(made, self._function.function)
         raw_key, raw = written(self._key, key), written(self._value, value)
         refuse_too_large(raw_key, raw, self._most)
-        return raw_key, raw, timestamp_ms, key, value
+        return raw_key, raw, timestamp_ms, headers, key, value
+
+
+def _with_headers(record: Record, headers: Headers) -> Record:
+    return record if record.headers is headers else record._replace(headers=headers)

@@ -67,19 +67,20 @@ def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record
     expired, changed, at_ms = store.take_expired(), set(changes.keys), store.stream_time_ms
     gone = [key for key in expired if key not in changed]
     each = zip(changes.keys, changes.new, changes.timestamps, strict=True)
+    bare = record._replace(headers=())  # another key's
     timestamps = [at_ms if new is None and key in expired else own_ms for key, new, own_ms in each]
     return Changes(
         [*changes.keys, *gone],
         [*changes.old, *plain(expired[key] for key in gone)],
         [*changes.new, *[None] * len(gone)],
         [*timestamps, *[at_ms] * len(gone)],
-        [*changes.records, *[record] * len(gone)],
+        [*changes.records, *[bare] * len(gone)],
     )
 
 
 class TopicSink:
-    """Writes each row with its timestamp. Rows of windows and sessions go to their inner key's partition. Bytes that
-    serdes of the same names have written are copied. Others are serialized again."""
+    """Writes each row with its timestamp and its record's headers. Rows of windows and sessions go to their inner key's
+    partition. Bytes that serdes of the same names have written are copied. Others are serialized again."""
 
     def __init__(self, name: str, topic: Topic, context: OperatorContext) -> None:
         self._name, self._topic, self._context = name, topic, context
@@ -99,5 +100,6 @@ class TopicSink:
 
         places = range(len(rows.records))
         for place, (key, value) in self._context.each(self._name, rows.records, places, checked):
+            at_ms, headers = rows.timestamps[place], rows.records[place].headers
             where = partition_key(topic.key, key)
-            self._context.outputs.append(OutputRecord(topic.name, key, value, rows.timestamps[place], (), where))
+            self._context.outputs.append(OutputRecord(topic.name, key, value, at_ms, headers, where))
