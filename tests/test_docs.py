@@ -301,6 +301,12 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
+def test_modules_that_the_documents_name_exist() -> None:
+    for path in DOCUMENTS:
+        for name in re.findall(r"`((?:\w+/)+[\w.]+\.py)`", path.read_text(encoding="utf-8")):
+            assert any((ROOT / at / name).exists() for at in ("", "service/stateline", "tests")), (path.name, name)
+
+
 def test_commands_that_the_documents_name_exist() -> None:
     commands = set(getattr(get_command(cli), "commands", {}))
     for path in DOCUMENTS:

@@ -27,16 +27,13 @@ A value is bytes, or ValueAndTimestamp in a timestamped store. Any other pair of
 `UnknownQueryTypeError`. The Position of an answer is the reader's at the moment of `run`: a scan shows that state to
 its end, whatever is committed meanwhile.
 
-To add a kind of query:
+`CONTRIBUTING.md`, "Add a kind of query", has all steps, from `_NAMES` of the package (the public names of each module)
+to `docs/generate.py`. In this module, a new kind needs its row above, a function, and an entry in these tables:
 
-1. Add its class to `stateline_store/reads/query_types.py`, and to `_NAMES` of the package.
-2. Here, add its row above, a function, and a line of `_ANSWERS`.
-3. Declare it in `service/stateline/query/kinds.py`, as a form of a kind or as a kind of its own. The paths, bodies,
-   OpenAPI schemas, console and generated documentation follow. If its answer is no scan, `QueryRoutes` needs a method.
-4. Add a method to `StoreCalls` and to the clients of `service/stateline/client`.
-
-Tests: `tests/store/query_oracles.py` and `tests/support/oracles/matrix_oracle.py` compute the right answers.
-Documents: `docs/stores.md` and `docs/client.md`.
+- `_ANSWERS`: (query, kind of store) → the function that answers it
+- `_TIMESTAMPED`: queries that only timestamped stores answer
+- `_ACCEPTED`: annotation of a query's field → the accepted types, and their names in an error. It needs an entry only
+  for an annotation that no query has yet
 """
 
 from __future__ import annotations
