@@ -1,8 +1,19 @@
-"""Measure how easy the documentation is to read: `python tests/prose.py [FILE ...]`.
+"""Measure how easy the documentation is to read, and what is too long: `python tests/prose.py [FILE ...]`.
 
 It reads README.md, CONTRIBUTING.md and every page of docs/, without code, tables and headings. It prints one line per
 page and the totals, and exits with 1 if a total misses its target. `--long` lists sentences over 30 words. `--quiet`
-prints only missed targets.
+prints only missed targets. Without files it also checks these limits:
+
+| what                                     | at most                          |
+|------------------------------------------|----------------------------------|
+| words per sentence, mean                 | 15                               |
+| sentences over 30 words                  | 5 %                              |
+| words per paragraph, mean                | 40                               |
+| which, that, what, … (`_PRONOUNS`)       | 22 per 1,000 words               |
+| words of a page of docs/, counted alike  | 2,500; in docs/decisions/ 300    |
+| lines of CHANGELOG.md                    | 150                              |
+| lines of a product file                  | 300, except those in LONG_FILES  |
+| docstrings that begin with "As"          | 0                                |
 """
 
 from __future__ import annotations
@@ -21,6 +32,20 @@ TARGETS = {
     "words per paragraph": 40.0,
     "pronouns per 1,000": 22.0,
 }
+PAGE_WORDS, DECISION_WORDS, CHANGELOG_LINES, FILE_LINES = 2500, 300, 150, 300
+# Product files over the limit: a file that is short now leaves this list, and no other joins it.
+LONG_FILES = {
+    "service/stateline/": (
+        "client/async_client client/client client/requests client/results config/settings dsl/app "
+        "dsl/declarations dsl/streams log/embedded_consumer log/interface log/kafka_admin log/kafka_consumer "
+        "log/kafka_producer processes/supervisor processing/store_views query/kinds query/wire serde/plain "
+        "server/changes/rows server/main server/nodes/nodes server/queries/routes server/snapshots/routes "
+        "server/state/group_watch server/state/partitions server/state/workers "
+        "spark/drivers/several_pipelines worker/loop/worker worker/queries/query_socket "
+        "worker/standbys/standby_assignment worker/standbys/standby_tasks"
+    ),
+    "store/stateline_store/": ("reads/queries snapshots/snapshot_directory"),
+}
 
 _PRONOUNS = frozenset(("which", "that", "what", "whose", "who", "those", "these"))
 _FENCE = re.compile(r"^ *(```|~~~)")
@@ -29,6 +54,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'*`]*\s+(?=[A-Z`*\[(\"'])")
 _WORD = re.compile(r"[A-Za-z0-9][\w'’./:=-]*")
 _CODE = re.compile(r"``.+?``|`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_AS = re.compile(r'"""As ')
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf)\.", re.IGNORECASE)
 
 
@@ -80,6 +106,28 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def mistakes(root: Path = ROOT) -> Iterator[str]:
+    """Yield a line for each page or file of this tree that is too long, and each docstring that refers elsewhere."""
+    for page in sorted((root / "docs").rglob("*.md")):
+        limit = DECISION_WORDS if page.parent.name == "decisions" else PAGE_WORDS
+        if (words := len(prose_of(page.read_text(encoding="utf-8")).words)) > limit:
+            yield f"{page.relative_to(root)} has {words} words, over {limit}: make two pages of it."
+    if (lines := len((root / "CHANGELOG.md").read_text(encoding="utf-8").splitlines())) > CHANGELOG_LINES:
+        yield f"CHANGELOG.md has {lines} lines, over {CHANGELOG_LINES}: join entries."
+    known = {f"{at}{name}.py" for at, names in LONG_FILES.items() for name in names.split()}
+    for file in sorted(path for at in ("service", "store") for path in (root / at).rglob("*.py")):
+        text, name = file.read_text(encoding="utf-8"), str(file.relative_to(root))
+        is_long = text.count("\n") > FILE_LINES
+        if is_long and name not in known:
+            yield f"{name} has {text.count(chr(10))} lines, over {FILE_LINES}: make two modules of it."
+        if name in known and not is_long:
+            yield f"{name} is short now: leave it out of LONG_FILES in tests/prose.py."
+        for found in _AS.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f"{name}:{line}: the docstring begins with 'As': say what it does."
+    yield from (f"{name} is gone: leave it out of LONG_FILES." for name in sorted(known) if not (root / name).exists())
+
+
 def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Paragraphs and items of lists, each in one line."""
     open_lines: list[str] = []
@@ -111,7 +159,8 @@ def _line(name: str, prose: Prose) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print the figures of these files, or of all pages; 1 if a total misses its target."""
-    files = [Path(each).resolve() for each in arguments if not each.startswith("--")] or pages()
+    named = [Path(each).resolve() for each in arguments if not each.startswith("--")]
+    files = named or pages()
     everything, shown = Prose(), list[str]()
     shown.append(f"{'page':<34} {'words':>7}  " + "  ".join(f"{name}" for name in TARGETS))
     for path in files:
@@ -128,7 +177,9 @@ def main(arguments: list[str]) -> int:
     missed = [name for name, value in everything.figures().items() if round(value, 1) > TARGETS[name]]
     if missed:
         print(f"Over the target: {', '.join(f'{name} (at most {TARGETS[name]:g})' for name in missed)}.")
-    return 1 if missed else 0
+    wrong = [] if named else list(mistakes())
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
+    return 1 if missed or wrong else 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Terms:
         return replace(self, bound=bound, wait_ms=wait_ms if self.wait_ms is None else self.wait_ms)
 
     def members(self) -> dict[str, Any]:
-        """As members of a JSON body, by the contract's names."""
+        """Return the members of a JSON body, by the names of the HTTP contract."""
         members = {
             "isolation_level": None if self.isolation_level is None else IsolationLevel(self.isolation_level).value,
             "position_bound": self.bound.to_json() if self.bound else None,

@@ -103,7 +103,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _from_here(file: str) -> str:
-    """As short as it tells the file: below the working directory from there on."""
+    """Return the path relative to the working directory, or the whole path if the file is not below it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere; or there is no working directory any more

@@ -32,7 +32,7 @@ class ConfiguredTopics:
 
     @classmethod
     def of(cls, config: Config) -> ConfiguredTopics:
-        """As they are configured."""
+        """Return what the settings say."""
         return cls(config.topic, config.windowstore_changelog_additional_retention_ms)
 
 

@@ -45,7 +45,7 @@ def kept_for_ever(topology: Topology) -> list[str]:
 
 
 def _compacted(tables: list[StoreDefinition]) -> Mapping[str, str]:
-    """As a changelog of these tables; what is behind the retention of windows and sessions stays, too."""
+    """Return the settings of a changelog of these tables. Windows and sessions stay beyond their retention."""
     versioned = [table for table in tables if table.kind == "versioned"]
     return max(versioned, key=lambda table: table.retention_ms).changelog_settings() if versioned else COMPACTED
 

@@ -50,7 +50,7 @@ class OpenScan:
         return QueryRows(entries, rest=self)
 
     async def more(self, limit: int) -> QueryRows:
-        """As `rows`."""
+        """Return the next entries, like `rows`."""
         return self.rows(limit)
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class ModelSerde:
         return self.serialize(self.deserialize(_JSON.serialize(value)))
 
     def to_json(self, data: bytes) -> Any:
-        """As it is stored, in one line."""
+        """Return the stored JSON in one line."""
         return orjson.Fragment(one_line(data))
 
     key_to_json = to_json

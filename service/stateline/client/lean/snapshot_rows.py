@@ -65,7 +65,7 @@ class PartAddress:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> PartAddress:
-        """As the server describes it."""
+        """Return the address from the server's description of the part."""
         return cls(described["path"], described.get("url"))
 
     def at(self, server: LeanClient) -> LeanClient:

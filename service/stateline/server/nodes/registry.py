@@ -184,7 +184,7 @@ class Registry:
 
 
 def _note_last(kept: dict[str, T], node: str, value: T) -> None:
-    """As the newest. The oldest is dropped where there are too many."""
+    """Keep the value as the newest. Beyond `MOST_NODES`, the oldest is dropped."""
     kept.pop(node, None)
     kept[node] = value
     if len(kept) > MOST_NODES:

@@ -54,7 +54,8 @@ class ClusterCopies:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """As `Copies.ask`, of whichever node may answer."""
+        """Ask each partition's owner, here or at another node, or a copy here if it may answer. Whoever is asked may
+        wait for a bound until the deadline."""
         if store.is_global:  # each node has its own copy
             outcomes = await self._copies.ask(store, terms, queries, deadline_s)
             for answer in answers_of(outcomes).values():
@@ -77,12 +78,12 @@ class ClusterCopies:
         return outcomes | dict(zip(away, answers, strict=True))
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
-        """As `Copies.look_for_owners`, of those that no other node owns."""
+        """Find the workers of this node that are to answer. Partitions of other nodes are left out."""
         here = [p for p in partitions if self._nodes.owner(store.placement.task_id(p)) is None]
         await self._copies.look_for_owners(store, terms, here)
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
-        """As in `CopyRouter`: what is not owned here its owner is asked for."""
+        """Return the ends of partitions owned here, and ask other owners for theirs (`CopyRouter.ends`)."""
         owners = self._owners(store, partitions)
         here = self._copies.ends(store, [p for p in partitions if p not in owners])
         asked: dict[Link, list[int]] = {}
@@ -92,7 +93,7 @@ class ClusterCopies:
         return {p: end for each in found for p, end in each.items()}
 
     def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
-        """As in `CopyRouter`."""
+        """Ask the owners' nodes to announce their next commit here."""
         for link in set(self._owners(store, partitions).values()):
             link.wake()
 
@@ -103,8 +104,8 @@ class ClusterCopies:
         return {p: link for p, link in found.items() if link is not None}
 
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
-        """As `Copies.explained`, with the URL of the owner, wherever it is: of one that is out of reach here, too, as
-        it may be in reach of whoever asks. Without an owner it says why there is none."""
+        """Return a failure with the owner's URL, also if this node cannot reach the owner: the client may reach it.
+        Without an owner, the failure says why there is none."""
         found = self._copies.explained(store, partition, terms, outcome)
         if not isinstance(found, Failure):
             return found

@@ -116,7 +116,7 @@ class Copies:
             await self._workers.refresh()
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
-        """As in `CopyRouter`, of those that nobody else can have."""
+        """Return the ends of the partitions that no other machine can have."""
         found = self._ends(store, partitions)
         if len(found) < len(partitions) and await self._ownership.settle():
             found = self._ends(store, partitions)

@@ -61,12 +61,12 @@ class AnswersForNodes:
             raise type(error)(f"Node {self._node!r}: {error} Give all nodes the same server.tokens.file.") from error
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
-        """As `Copies.ends`; raises `DoesNotExistError` when there is no such store."""
+        """Return the ends of the partitions that this node owns (`CopyRouter.ends`). Raises `DoesNotExistError`."""
         served = self._stores.get(store)
         return await self._copies.ends(served, [p for p in partitions if p in served.partitions])
 
     def next_commit(self) -> asyncio.Event:
-        """As `CommitSignal.next_commit`."""
+        """Return the event that the next commit sets."""
         return self._commits.next_commit()
 
     async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:

@@ -151,5 +151,5 @@ class ServedStores:
 
 
 def _asked(definition: StoreDefinition) -> StoreDefinition:
-    """As a server has it: keys are asked for, and none is written."""
+    """Return the definition with a key serde for lookups. A server writes no keys."""
     return replace(definition, key=looking_up(definition.key))

@@ -147,8 +147,8 @@ class WorkerConnection:
     def point(
         self, terms: Terms, partition: int, key: KeyQuery, declared: str, later: Callable[[Outcome | None], None]
     ) -> None:
-        """As `query`, of one key, for who does not wait in a task: `later` is called once, with None where there is no
-        answer within `POINT_TIMEOUT_S`, or none that can be used. Raises `NotPresentError` when the worker is gone."""
+        """Look up one key without waiting in a task. `later` is called once with the answer, or with None if no usable
+        one comes within `POINT_TIMEOUT_S`. Raises `NotPresentError` if the worker is gone."""
         number = self._exchange.number()
 
         def on_reply(reply: Message | None) -> None:
@@ -176,7 +176,7 @@ class WorkerConnection:
         raise self._scans.failure(reply, "made no snapshot")
 
     async def link_for_copy(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
-        """As `snapshot`, of the stores of one task, for another node: standbys will do."""
+        """Let the worker link the stores of one task, for a copy on another node. Standbys count too."""
         reply = await self._linked("copy", snapshot, places)
         if "parts" in reply and "topics" in reply:
             return LinkedForCopy([CheckpointPart.from_json(part) for part in reply["parts"]], reply["topics"])

@@ -206,7 +206,7 @@ class Workers:
 
     @property
     def member_ids(self) -> set[str]:
-        """As whom their group knows the instances of this directory, alive or not."""
+        """Return the member ids of this directory's instances in their group, alive or not."""
         return {each.member_id for each in self.instances.values() if each.member_id is not None}
 
     def _note_leases(self) -> None:

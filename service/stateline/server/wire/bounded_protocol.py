@@ -58,7 +58,6 @@ class BoundedProtocol(HttpToolsProtocol):
     url = b""
 
     def __init__(self, config: Any, *args: Any, **others: Any) -> None:
-        """As uvicorn makes it."""
         super().__init__(config, *args, **others)
         self._hosts = 0  # headers of that name
         self._reads_no_more = self._is_refused = False
@@ -176,9 +175,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_last = True
 
     def shutdown(self) -> None:
-        """As uvicorn's; but a connection that has been taken, and whose request is on its way, gets its answer: uvicorn
-        would close it, and the client find it reset. So does one that was handed over, unless it stays idle for as long
-        as any may."""
+        """Shut down like uvicorn, but answer a request that is on its way. Uvicorn would close the connection, and the
+        client would find it reset. A connection that was handed over stays until it is idle for too long."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.cycle is not None and not is_answering and not self._in_message
         has_its_answer = is_idle or (is_answering and self.cycle.response_started)

@@ -120,8 +120,8 @@ class Exchange(asyncio.Protocol):
             self._pending.pop(message["id"], None)
 
     def ask(self, message: Message, on_reply: Callable[[Message | None], None]) -> None:
-        """As `request`, for who does not wait in a task: `on_reply` is called once, with None when the other end hangs
-        up before it replies."""
+        """Send a request without waiting in a task. `on_reply` is called once with the reply, or with None if the
+        other end hangs up before. Raises `NotPresentError` if it already has."""
         if not self.alive:
             raise NotPresentError(f"{self.who} has hung up: ask again in a moment.")
         self.send(message)

@@ -74,8 +74,8 @@ class ProblemProtocol(BoundedProtocol):
     """
 
     def __init__(self, config: Any, *args: Any, **others: Any) -> None:
-        """As uvicorn makes it. The application's ``state.at_once`` gives the body of an answer, or None; an empty one
-        when it will call its second argument with that, once."""
+        """Take uvicorn's arguments. The application's ``state.at_once`` returns the body of an answer, or None. It
+        returns an empty body if it will call its second argument once, with the body or None."""
         super().__init__(config, *args, **others)
         self._at_once: AtOnce | None = config.app.state.at_once
         self._left = 0
@@ -192,7 +192,7 @@ class ProblemProtocol(BoundedProtocol):
             self.data_received(asked.behind)
 
     def timeout_keep_alive_handler(self) -> None:
-        """As uvicorn's, which is told of a pause by a timer; what is answered without the parser leaves that alone."""
+        """Close an idle connection like uvicorn. Answers without the parser do not restart uvicorn's timer."""
         left_s = self._repeated_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0 or self._asked is not None:
             left_s = max(left_s, _LOOK_AGAIN_S)
