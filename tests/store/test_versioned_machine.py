@@ -290,6 +290,12 @@ def test_a_versioned_store_behaves_as_a_history_that_is_copied_at_each_commit(pe
 )
 @example(retention=1000, interval=10, puts=[(b"a", b"1", 50), (b"a", None, 50), (b"a", b"2", 40)], commits=set())
 @example(retention=9, interval=1, puts=[(b"a", b"1", 5), (b"", b"1", 40), (b"a", None, 31)], commits={1})
+@example(  # in one batch of the restore, a version that becomes the latest, and one before it
+    retention=1000,
+    interval=100,
+    puts=[(b"a", b"1", 10), (b"", b"1", 10), (b"a", b"2", 20), (b"a", b"3", 15)],
+    commits={1},
+)
 def test_a_store_restored_from_its_changelog_has_the_same_rows_and_stream_time(
     retention: int, interval: int, puts: list[Put], commits: set[int]
 ) -> None:

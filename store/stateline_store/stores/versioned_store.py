@@ -83,7 +83,9 @@ class VersionedStore(TransactionalStore):
         super().init(context)
         self._dropped_records = 0
         self._reads = VersionedReads(self._own_reader(), self._segments)
-        self._writes = VersionedWrites(self._reads, self._segments, self._get, self._stage)
+        self._writes = VersionedWrites(
+            self._reads, self._segments, self._get, self.get_rows, self._stage, self._buffer.take, self._advance
+        )
 
     def _take_layout(self, layout: Layout) -> None:
         interval_ms = layout.segment_interval_ms or self._declared_interval_ms
@@ -151,14 +153,15 @@ class VersionedStore(TransactionalStore):
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage puts of changelog records, in their order. They are not logged again. A put that is too late at its
         place, for example one that was written under a longer retention, is ignored and not counted."""
+        puts, now, retention_ms = [], self._stream_time_ms, self._segments.retention_ms
         for key, value, timestamp in changes:
-            writes = self._check(key, value, timestamp)
-            if timestamp < self._stream_time_ms - self._segments.retention_ms:
-                continue
-            if timestamp > self._stream_time_ms:
-                self._stream_time_ms = timestamp
-            self._staged_versions.add_key(key)
-            writes.put(key, value, timestamp)
+            self._check(key, value, timestamp)
+            if timestamp >= now - retention_ms:
+                now = max(now, timestamp)
+                puts.append((key, value, timestamp))
+                self._staged_versions.add_key(key)
+        if self._writes is not None:
+            self._writes.put_all(puts)
 
     @property
     def staged_records(self) -> int:
@@ -180,6 +183,9 @@ class VersionedStore(TransactionalStore):
     def _drop_staged(self) -> None:
         super()._drop_staged()
         self._staged_versions.clear()
+
+    def _advance(self, stream_time_ms: int) -> None:
+        self._stream_time_ms = max(self._stream_time_ms, stream_time_ms)
 
     def _reading(self) -> VersionedReads:
         self._open()  # raises before init, after close and after a failed commit
