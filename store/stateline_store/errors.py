@@ -119,7 +119,7 @@ class NotReadyError(RetryLaterError):
 
 
 class CursorExpiredError(RetryLaterError):
-    """The state behind a cursor, a snapshot or a change feed's position is gone: begin anew."""
+    """The state behind a cursor, a snapshot or a change feed's position is gone: start over."""
 
 
 class TooManyRequestsError(RetryLaterError):
@@ -139,7 +139,7 @@ class SchemaRegistryUnavailableError(RetryLaterError):
 
 
 class FencedError(RetryLaterError):
-    """A newer producer or group member took over this identity: stop, or start anew."""
+    """A newer producer or group member took over this identity: stop, or start again."""
 
 
 class InDoubtError(RetryLaterError):

@@ -1,8 +1,8 @@
 """A seam for crash tests: a process can be made to kill itself between two steps of what must survive that.
 
 ``STATELINE_CRASH_AT=relocation:journal-written`` kills the process (SIGKILL) when it comes there for the first time,
-``…#3`` the third time. ``STATELINE_TEST_STOP_AT`` makes it stand still there (SIGSTOP), until it is sent a SIGCONT: a
-worker that is taken for dead and is not. Unset, as they are outside of tests, a step costs two comparisons.
+``…#3`` the third time. ``STATELINE_TEST_STOP_AT`` stops it there (SIGSTOP) until a SIGCONT: a worker that others
+take for dead and that is not. Unset, as they are outside of tests, a step costs two comparisons.
 """
 
 from __future__ import annotations

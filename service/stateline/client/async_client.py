@@ -148,8 +148,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
 
 
 class AsyncScan(Generic[E]):
-    """The entries of a query, page after page, all of one state. Nothing is asked before it is iterated; each
-    iteration begins anew, with the state of then.
+    """The entries of a query, page after page, all of one state. Iterating sends the requests. Each new
+    iteration reads the state of that moment.
 
     Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
     """
@@ -268,7 +268,7 @@ class AsyncStore:
 
         A connection that is lost is taken up again where it was, none lost or repeated; `UnreachableError` when that
         fails for as long as the retries allow. Raises `CursorExpiredError` when the log has deleted what comes next:
-        read the store anew, and go on from the position of that answer. Close the generator (`contextlib.aclosing`)
+        read the store again, and continue from the Position of that answer. Close the generator (`contextlib.aclosing`)
         when it is not needed any more.
         """
         asked = self._store.partitions if partitions is None else partitions

@@ -147,8 +147,8 @@ class Client(AbstractContextManager["Client"]):
 
 
 class Scan(Generic[E]):
-    """The entries of a query, page after page, all of one state. Nothing is asked before it is iterated; each
-    iteration begins anew, with the state of then.
+    """The entries of a query, page after page, all of one state. Iterating sends the requests. Each new
+    iteration reads the state of that moment.
 
     Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
     """
@@ -266,7 +266,7 @@ class Store:
 
         A connection that is lost is taken up again where it was, none lost or repeated; `UnreachableError` when that
         fails for as long as the retries allow. Raises `CursorExpiredError` when the log has deleted what comes next:
-        read the store anew, and go on from the position of that answer. Close the generator (`contextlib.closing`)
+        read the store again, and continue from the Position of that answer. Close the generator (`contextlib.closing`)
         when it is not needed any more.
         """
         asked = self._store.partitions if partitions is None else partitions

@@ -70,7 +70,7 @@ class DoesNotExistError(RequestError, errors.DoesNotExistError):
 
 
 class CursorExpiredError(RequestError, errors.CursorExpiredError):
-    """The state behind a cursor, a snapshot or a place in the change feed is gone: begin anew."""
+    """The state behind a cursor, a snapshot or a place in the change feed is gone: start over."""
 
 
 class NotUpToBoundError(RequestError, errors.NotUpToBoundError):

@@ -55,7 +55,7 @@ class Following:
         return requests.changes(self._store, self._since, self._partitions, self._last_id)
 
     def connected(self) -> None:
-        """The server has begun to answer: however long it is until that is lost, time begins anew."""
+        """Restart the time for retries: the server has begun to answer."""
         self._attempts.restart_clock()
 
     def read(self, chunk: bytes) -> Iterator[Change]:

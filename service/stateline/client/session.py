@@ -35,6 +35,6 @@ class Session:
             self._seen[store] = self._seen.get(store, Position()).merge(seen)
 
     def forget(self, store: str) -> None:
-        """Begin anew with this store, as after its input topic was made again: the old bound is never met."""
+        """Drop the bound of this store, for example after its input topic was created again: it can never be met."""
         with self._lock:
             self._seen.pop(store, None)

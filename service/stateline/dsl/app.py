@@ -252,7 +252,7 @@ class App:
         It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
         for each of `forwards`; a `context` as with `process`. By `stream_time`, the largest timestamp of the task's
         records so far, it is called at the first record and then whenever that has come to the next multiple of
-        `every`; without records time stands still. By `wall_clock_time` it is called about every so long. What it
+        `every`; without records time stops. By `wall_clock_time` it is called about every so long. What it
         writes is committed as a record's effects are, also when no input comes. What it raises is handled by
         ``processing.exception.handler``; there is no record for a dead letter, so that `dead-letter` does what `skip`
         does.

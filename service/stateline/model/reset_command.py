@@ -1,4 +1,4 @@
-"""The command by which a store begins anew, as errors name it. Pure."""
+"""The command that starts a store over, as errors name it. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stateline_store import TopologyError
 
 
 def reset_command(topology: Topology, stores: Collection[str]) -> str:
-    """What to type, once the application is stopped everywhere: these stores, which are of one subtopology, begin anew,
-    and whatever has to with them."""
+    """Return the command that starts these stores over, with everything that must start over with them. They are of
+    one subtopology. The application must be stopped everywhere first."""
     return f"stateline reset {topology.target} {_options(topology, stores)}"
 
 
@@ -28,7 +28,7 @@ def of_store(store: str) -> Iterator[None]:
 
 @contextmanager
 def says_how_to_begin_anew(topology: Topology) -> Iterator[None]:
-    """Let a `TopologyError` `of_store` in the block end with the command that lets go of what the store has."""
+    """Let a `TopologyError` `of_store` in the block end with the command that deletes the store's content."""
     try:
         yield
     except TopologyError as error:

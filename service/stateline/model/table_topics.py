@@ -1,6 +1,6 @@
 """What becomes of old records in the topics that tables are kept of. Pure.
 
-A table is what its topic says: what is deleted from the topic by age is missing as soon as the table is made anew.
+A table has what its topic has. Rows that the topic deleted by age are missing once the table is rebuilt.
 
 | the application reads the topic | its old records |
 |---|---|
@@ -61,7 +61,7 @@ def loses_rows(topology: Topology, topic: str, found: Mapping[str, str]) -> bool
 
 
 def forgets(table: StoreDefinition) -> bool:
-    """Whether a table lets go of old rows by itself, so that its topic may as well."""
+    """Whether a table deletes old rows by itself, so that its topic may delete them too."""
     return table.plain_kind in ("window", "session")
 
 

@@ -54,7 +54,7 @@ class OpenScan:
         return self.rows(limit)
 
     def close(self) -> None:
-        """Let go of the state. It has no more entries then."""
+        """Release the state. The scan has no more entries then."""
         self._ahead, self._at = [], 0
         self._scan.close()
 

@@ -30,7 +30,7 @@ class Pinned(NamedTuple):
 
 
 class Closing(Protocol):
-    """What can be let go of."""
+    """A resource that can be released."""
 
     def close(self) -> None:
         """A second call does nothing."""
@@ -114,7 +114,7 @@ class OpenScans(Generic[ScanT]):
             kept.scan = scan
 
     def drop(self, client: object, number: object) -> None:
-        """Let go of a scan that is not wanted any more; of one that is gone already nothing happens."""
+        """Close a scan that is not wanted any more. If it is gone already, nothing happens."""
         if isinstance(number, int) and self._of(client, number) is not None:
             self._drop(number)
 
@@ -124,7 +124,7 @@ class OpenScans(Generic[ScanT]):
             self._drop(number)
 
     def expire(self, unused_s: float) -> None:
-        """Let go of what nobody has wanted for so long."""
+        """Close each scan that nobody has wanted for so long."""
         since_s = time.monotonic() - unused_s
         for number in [number for number, kept in self.kept.items() if kept.wanted_at_s < since_s]:
             self._drop(number)

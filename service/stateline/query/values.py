@@ -89,7 +89,7 @@ class Rest(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the state; a second call does nothing."""
+        """Release the state. A second call does nothing."""
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class SteppedWorker:
 
 
 class MovedClock:
-    """A wall clock that stands still until a test moves it. One thread uses it."""
+    """A wall clock that moves only when a test moves it. One thread uses it."""
 
     def __init__(self, at_ms: int) -> None:
         self._at_ms = at_ms

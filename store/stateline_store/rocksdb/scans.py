@@ -7,8 +7,8 @@ cannot set a lower bound (`set_iterate_lower_bound` sets the upper one).
 
 Danger: RocksDB does not copy an upper bound. Its iterator reads it with each step, out of the very `bytes` object that
 was given to `set_iterate_upper_bound` (in raw mode rocksdict passes on a pointer into it, and keeps no reference; the
-iterator itself keeps the ReadOptions that hold the pointer). So whoever holds an iterator holds the bound, and lets go
-of the iterator first: `_translated`, as the frame of a generator lets go of its arguments in their order.
+iterator itself keeps the ReadOptions that hold the pointer). So whoever holds an iterator holds the bound, and drops
+the iterator first: `_translated`, because the frame of a generator drops its arguments in their order.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class TransactionBuffer(SortedMap):
     """Staged puts and deletes: a SortedMap that knows its size. Not thread-safe: the store's owner uses it.
 
     `rows` may be read directly (`key in buffer.rows` tells a staged delete, whose value is None, from a key
-    that is not staged); it is replaced by writes, so take it anew each time.
+    that is not staged); it is replaced by writes, so read the attribute again each time.
     """
 
     __slots__ = ("_undo", "bytes_staged")

@@ -61,11 +61,10 @@ class LeanRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeanClient:
-    """Where to ask, and as whom. Thread-safe and picklable: it holds no connection.
+    """The addresses and the token of requests. Thread-safe and picklable: it holds no connection.
 
-    Of several `urls` the next is asked when one does not answer. The token is `token`, or what `token_file` has when a
-    request is sent, so that it may be renewed. `retry_s` is for how long an answer or the next rows are tried to be
-    had.
+    If one of `urls` does not answer, the next one is asked. The token is `token`, or the content of `token_file` when a
+    request is sent, so that it may be renewed. Retries for an answer or the next rows end after `retry_s`.
     """
 
     urls: tuple[str, ...]

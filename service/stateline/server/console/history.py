@@ -4,8 +4,8 @@
 
 Each server process looks every five seconds, whether a page is open or not: into the files of this node's workers, at
 the notices and Positions of the copies here, and at its counts of queries. What is not known is null. A token that may
-not read every store is told of the topics, tasks and stores that it may know of, and not of commits and queries, which
-are everybody's.
+not read every store sees the topics, tasks and stores that it may know of. It sees no commits and queries, which are
+everybody's.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ the task, -1 where there is none. `copies` has those that are not active: the la
 has, `remaining` those that are restored, with what is left of it. `followed` are those standbys that a worker keeps up
 to date; others are copies that were left behind. `plain` are tasks of which a store that is declared
 with timestamps still has its plain files. `pipelines` has those that a driver of this node has
-told of, each as in ``/v1/topology``.
+reported, each as in ``/v1/topology``.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Nodes:
 
     @property
     def known(self) -> set[str]:
-        """All that the registry has told of, those that have left included, and this one."""
+        """All nodes that the registry has named, those that have left included, and this one."""
         return {*self.others, *self.left} | ({self.own.node} if self.is_heard else set())
 
     @property
@@ -263,8 +263,8 @@ class Nodes:
         return self.is_heard and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None, directory: str = "") -> None:
-        """The registry says so: dial a node that is new or elsewhere, and let go of one that has left. `directory` is
-        the one that the node named last."""
+        """Follow an entry of the registry: dial a node that is new or elsewhere, and hang up on one that has left.
+        `directory` is the one that the node named last."""
         self._hear_of_rival(node, entry)
         if node == self.own.node:
             self.is_heard = True
@@ -295,8 +295,8 @@ class Nodes:
             other.dialing.cancel()
 
     def _has_room(self, node: str) -> bool:
-        """Whether this node can be known as well. Room is made by one that is not linked with, and was not before if
-        there is such a one: the one that was told of first."""
+        """Whether this node can be kept as well. If there are too many, one without a link makes room: preferably one
+        that never had a link, and among these the one that was named first."""
         if len(self.others) < MOST_NODES:
             return True
         unlinked = [name for name in self.others if self.link(name) is None]

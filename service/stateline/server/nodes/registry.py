@@ -165,8 +165,8 @@ class Registry:
             self._rivals.add(found)
 
     def _is_crowded_out(self) -> bool:
-        """Whether whoever reads the topic from its start may soon not be told of this node, and it was not announced
-        for that just now."""
+        """Whether a reader of the topic from its start may soon miss this node, and it was not announced for that
+        just now."""
         if len(self._since) < _CROWD or monotonic() < self._crowded_at_s + _CROWD_INTERVAL_S:
             return False
         self._crowded_at_s = monotonic()

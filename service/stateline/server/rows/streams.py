@@ -1,6 +1,6 @@
 """Entries as a stream, without paging: NDJSON, CSV or Arrow. Each batch is made when the client has taken the last one.
 
-The state is pinned for as long as the stream lasts, and let go of when the client leaves. What fails on the way breaks
+The state is pinned for as long as the stream lasts, and released when the client leaves. What fails on the way breaks
 the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
 the headers `Stateline-Position`, `Stateline-Isolation-Level`, `Stateline-Stopped` if no worker runs the store any more,
 and with `allow_partial` `Stateline-Failures`.

@@ -140,7 +140,7 @@ class MergedScan:
         return memory_of(self.left) + sum(part.held_bytes for part in self.parts)
 
     def close(self) -> None:
-        """Let go of the state; a second call does nothing. Whoever reads on meets a `CursorExpiredError`."""
+        """Release the state. A second call does nothing. A later read raises `CursorExpiredError`."""
         self._closed, self.left = True, []
         for part in self.parts:
             part.entries = []

@@ -78,8 +78,8 @@ class _Open:
 
 
 class Still:
-    """An active partition as it stood when it was answered from last. As long as it stands so, a value is all that is
-    to be read anew: most reads of a key meet one, for commits are rarer than they."""
+    """An active partition as it stood when it was answered from last. As long as it stays so, only the value has to
+    be read. This is so for most reads of a key, because commits are rarer."""
 
     __slots__ = ("_found", "_open", "_ownership", "_place", "_said", "position")
 
@@ -157,7 +157,7 @@ class Partitions:
             return Failure(StatelineError(f"Reading partition {partition} of {store.name!r} failed: {error}"))
 
     def still(self, store: ServedStore, partition: int, answer: PartitionAnswer) -> Still | None:
-        """What this answer, given just now, is of; None where each answer is to be looked at anew."""
+        """Return the state of this answer, given just now; None if each answer needs a look of its own."""
         place = (store.placement.task_id(partition), store.name)
         found = self.readers.get(place)
         if found is None or found.plain or found.status is None or store.name in self._epochs or store.is_global:
@@ -236,7 +236,7 @@ class Partitions:
         return found.plain
 
     def catch_up(self) -> None:
-        """Let every secondary follow its owner, and let go of files that this has replaced since its last commit."""
+        """Let every secondary follow its owner, and release files that the owner has replaced since."""
         for found in list(self.readers.values()):
             with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
                 found.reader.refresh(files=True)

@@ -134,7 +134,7 @@ class ServedStores:
         return self.get(name, of_any_kind=of_any_kind)
 
     def read(self) -> None:
-        """Read anew what the workers have left. Raises `NotReadyError` when there was none yet."""
+        """Read again what the workers have left. Raises `NotReadyError` when there was none yet."""
         read = read_topology(self._application)
         if read == self._read:
             return

@@ -81,7 +81,7 @@ class Workers:
         """When it was seen last that a group had decided anew who has which tasks, by `boot_ms`; 0 before."""
 
     async def refresh(self) -> None:
-        """Read the instances anew, connect to those that live, and hang up on those that left."""
+        """Read the instances again, connect to those that live, and hang up on those that left."""
         async with self._refreshing:
             known, self.instances = self.instances, read_instances(self._application)
             self._live_owners.clear()

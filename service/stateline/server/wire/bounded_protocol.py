@@ -87,8 +87,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.patience.cancel()
 
     def _look_after(self) -> None:
-        """Close a connection that has sent no request, or the beginning of one, for as long as a body may stand still;
-        between requests there is uvicorn's timer for that."""
+        """Close a connection that has sent no request, or the beginning of one, for as long as a body may pause.
+        Between requests, uvicorn's timer does this."""
         now_s = self.loop.time()
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or not (self._in_head or self.cycle is None):

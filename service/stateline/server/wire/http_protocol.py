@@ -249,7 +249,7 @@ class ProblemProtocol(BoundedProtocol):
             self.transport.close()
 
     def _response_head(self) -> bytes:
-        """The status and all headers but the length; uvicorn makes those anew once a second that all answers have."""
+        """Return the status and all headers but the length. Once a second, uvicorn makes its default headers again."""
         if self._default_headers is not self.server_state.default_headers:
             self._default_headers = self.server_state.default_headers
             headers = [*self.server_state.default_headers, (b"content-type", b"application/json")]

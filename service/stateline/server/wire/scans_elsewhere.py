@@ -58,7 +58,7 @@ class ScansElsewhere:
             self._exchange.send({"id": self._exchange.number(), "type": "drop", "scan": scan})
 
     def hold(self) -> None:
-        """Say which ones are wanted still: the other end may let go of what nobody wants for a while."""
+        """Name the scans that are still wanted. The other end may close the others after a while."""
         if self._held and self._exchange.alive:
             self._exchange.send({"id": self._exchange.number(), "type": "hold", "scans": list(self._held)})
 
@@ -81,7 +81,7 @@ class RestElsewhere:
         self._loop = asyncio.get_running_loop()
 
     def __del__(self) -> None:
-        """An answer that was lost, because a query of several partitions was cancelled, is let go of as well."""
+        """Close the scan of an answer that was lost, because a query of several partitions was cancelled."""
         if self._scan is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._scans.drop, self._scan)  # whatever thread frees it
 

@@ -6,11 +6,11 @@ What does not belong together would be written twice, or left out, unnoticed; so
 |--------------------------------------------------------------|----------------------------------------------------|
 | the checkpoint names another pipeline or application         | it was copied                                      |
 | the marker is of another query, or there is no checkpoint     | it was deleted or exchanged                        |
-| the checkpoint has finished more than the marker says         | the epochs topic was deleted or made anew, or the  |
+| the checkpoint has finished more than the marker says         | the epochs topic was deleted or made again, or the |
 |                                                              | checkpoint is a copy                               |
 | the declaration differs in what state or results depend on    | old and new would be mixed                         |
 | a table or result has more partitions than at the beginning   | keys would be in two partitions                    |
-| a result topic has another id than the marker says            | it was deleted and made anew                       |
+| a result topic has another id than the marker says            | it was deleted and made again                      |
 | the marker knows the pipeline's result topic not              | the pipeline writes to another topic than before   |
 | a replay ends elsewhere than its marker says, or the newest   | the checkpoint lost a part, or two drivers have    |
 | micro-batch of the checkpoint does                           | written it at once                                 |
