@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +26,7 @@ from stateline.processes import seldom
 from stateline.query.wire import frame
 from stateline.server.nodes import greeting, peer_port
 from stateline.server.nodes.node_map import HeldTask, NodeMap
+from stateline.server.nodes.nodes import HEARTBEAT_S
 from stateline.server.nodes.ownerless import why_ownerless
 from stateline_store import ConfigurationError
 from support.processes.linked_nodes import (
@@ -417,6 +420,55 @@ def test_maps_do_not_pile_up_for_a_node_that_takes_none(tmp_path: Path) -> None:
         await two.close()
 
     run(scene())
+
+
+def test_a_link_to_a_silent_node_is_closed_and_dialed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        one, two = LinkedNode("one", with_secret(tmp_path)), LinkedNode("two", with_secret(tmp_path))
+        one.hear_of("two", two.entry)
+        await until(lambda: one.is_linked_with("two"))
+        link = one.nodes.others["two"].link
+        assert link is not None
+        monkeypatch.setattr(two.nodes, "say", lambda: None)
+
+        def is_replaced() -> bool:
+            link._exchange.heard_at_s = 0.0  # also if a map was on its way
+            return one.nodes.others["two"].link not in (None, link)
+
+        await until(is_replaced)
+        await one.close()
+        await two.close()
+
+    run(scene())
+
+
+def test_after_a_stall_of_this_process_a_link_whose_node_has_spoken_meanwhile_stays(tmp_path: Path) -> None:
+    async def scene(peer: LinkedNode) -> None:
+        one = LinkedNode("one", with_secret(tmp_path))
+        one.hear_of("two", peer.entry)
+        await until(lambda: one.is_linked_with("two"))
+        link = one.nodes.others["two"].link
+        assert link is not None
+        loop, stalled, (reader, writer) = asyncio.get_running_loop(), asyncio.Event(), socket.socketpair()
+
+        def stall() -> None:
+            """Until a check of links is due, and a heartbeat has arrived."""
+            loop.remove_reader(reader)
+            time.sleep(HEARTBEAT_S)
+            select.select([link._exchange._writer.get_extra_info("socket").fileno()], [], [], HANGING_S)
+            link._exchange.heard_at_s = 0.0
+            stalled.set()
+
+        with reader, writer:
+            loop.add_reader(reader, stall)
+            writer.send(b"x")
+            await stalled.wait()
+        await until(lambda: link._exchange.heard_at_s > 0 or not link._exchange.alive)
+        assert link._exchange.alive
+        await one.close()
+
+    with running_node("two", with_secret(tmp_path)) as two:
+        run(scene(two))
 
 
 def test_what_a_node_was_called_before_is_no_other_node() -> None:

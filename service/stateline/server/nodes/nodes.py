@@ -12,7 +12,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -352,13 +351,14 @@ class Nodes:
             self._accepting = asyncio.create_task(port.accept(listener))
 
     async def keep(self) -> None:
-        """Say this node's map again and again, until cancelled; then hang up."""
+        """Send this node's map and check the links, four times a second, until cancelled. Then close the links."""
         try:
             while True:
                 try:
                     self.say()
                 except Exception:  # noqa: BLE001 - a defect; without heartbeats no other node would ask this one
                     _log.exception("This node could not announce its stores")
+                await self._check_links()
                 await asyncio.sleep(HEARTBEAT_S)
         finally:
             running = [task for other in self.others.values() if (task := other.dialing) is not None]
@@ -387,6 +387,22 @@ class Nodes:
         own = self.own_map()
         for asking in self._asking:
             asking.say(own)
+
+    async def _check_links(self) -> None:
+        """Keep scans over links open, and close links that have been silent for too long."""
+        for _ in range(2):  # after a stall of this process, links receive first what has arrived meanwhile
+            await asyncio.sleep(0)
+        for name, other in list(self.others.items()):
+            if (link := other.link) is None:
+                continue
+            try:
+                link.hold()
+                if link.silent_s >= _GIVE_UP_AFTER_S:
+                    link.give_up()
+                if link.silent_s >= _LOST_AFTER_S:
+                    await link.close()
+            except Exception:  # noqa: BLE001 - a defect, of one link
+                _log.exception("The link with node %r could not be checked", name)
 
     def _changed(self) -> None:
         self.number = max(self.number + 1, now_ms())
@@ -442,13 +458,7 @@ class Nodes:
         _log.info("Linked with node %r, by version %d of the wire", node, link.wire)
         try:
             await link.begin()
-            while link.silent_s < _LOST_AFTER_S:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(link.ended(), HEARTBEAT_S)
-                    break
-                link.hold()
-                if link.silent_s >= _GIVE_UP_AFTER_S:
-                    link.give_up()
+            await link.ended()
         finally:
             other.link, other.reached_at_ms = None, None
             await link.close()
