@@ -28,28 +28,29 @@ from test_docs import blocks, document, plain, rows
 TEXT = document("docs/stores.md")
 METHODS = rows(TEXT, "## Methods")
 QUERIES = rows(TEXT, "## Queries")
-# Of kafka-streams 4.3.1, as `javap` lists them (Instant as long), and of KIP-258: method/number of parameters.
+# Of kafka-streams 4.4.0, as `javap` lists them (Instant as long), and of KIP-258: method/number of parameters.
 JAVA = {
-    "ReadOnlyKeyValueStore": "get/1 range/2 reverseRange/2 all/0 reverseAll/0 prefixScan/2 approximateNumEntries/0",
+    "ReadOnlyKeyValueStore": "get/1 range/2 reverseRange/2 all/0 reverseAll/0 prefixScan/2 approximateNumEntries/0 "
+    "readOnly/1",
     "KeyValueStore": "put/2 putIfAbsent/2 putAll/1 delete/1",
     "ReadOnlyKeyValueWithTimestampStore": "getWithTimestamp/1 rangeWithTimestamp/2 allWithTimestamp/0",
     "KeyValueWithTimestampStore": "putWithTimestamp/3 putWithTimestamp/2 putIfAbsentWithTimestamp/3 "
     "putIfAbsentWithTimestamp/2 putAllWithTimestamp/1 deleteWithTimestamp/1",
     "ReadOnlyWindowStore": "fetch/2 fetch/3 backwardFetch/3 fetch/4 backwardFetch/4 all/0 backwardAll/0 fetchAll/2 "
-    "backwardFetchAll/2",
+    "backwardFetchAll/2 readOnly/1",
     "WindowStore": "put/3 put/2",
     "ReadOnlyWindowWithTimestampStore": "fetchWithTimestamp/3 fetchWithTimestamp/4 allWithTimestamp/0 "
     "fetchAllWithTimestamp/2",
     "WindowWithTimestampStore": "putWithTimestamp/4 putWithTimestamp/3 putWithTimestamp/3 putWithTimestamp/2",
     "ReadOnlySessionStore": "findSessions/3 backwardFindSessions/3 findSessions/4 backwardFindSessions/4 "
-    "fetchSession/3 fetch/1 backwardFetch/1 fetch/2 backwardFetch/2",
+    "fetchSession/3 fetch/1 backwardFetch/1 fetch/2 backwardFetch/2 readOnly/1",
     "SessionStore": "findSessions/2 put/2 remove/1",
     "ReadOnlySessionWithTimestampStore": "fetchWithTimestamp/1 fetchWithTimestamp/2",
     "SessionWithTimestampStore": "findSessionsWithTimestamp/3 findSessionsWithTimestamp/4 putWithTimestamp/3 "
     "putWithTimestamp/2",
-    "VersionedKeyValueStore": "put/3 delete/2 get/1 get/2",
+    "VersionedKeyValueStore": "put/3 delete/2 get/1 get/2 readOnly/1",
     "StateStore": "name/0 init/2 flush/0 commit/1 committedOffset/1 close/0 persistent/0 managesOffsets/0 isOpen/0 "
-    "query/3 getPosition/0",
+    "query/3 approximateNumUncommittedBytes/0 getPosition/0",
 }
 
 

@@ -2,13 +2,13 @@
 a TimestampedKeyQuery behind the JDK's HTTP server. Requests per second, Stateline ÷ Kafka Streams: idle at least 1;
 while each ingests at full speed at least 3, and p99 at most a quarter.
 
-Stateline is a worker and `stateline serve` with one process and with two, Kafka Streams a process with one stream
-thread and with two. One of the four is measured at a time, and the others stand still (SIGSTOP). wrk asks for keys at
-random over 32 connections: first with nothing to ingest, then while each works off a backlog that was written before.
-Between the two both ingest the same: what a producer writes at an even rate that Kafka Streams can follow.
-"free" is on all cores, "pinned" with all processes of a side on one core, and broker and wrk on the others. Kafka
-Streams answers with 2, 4 or 8 threads, whichever give the most; it has no committed level, its reads see what is not
-committed. What is compared is the better of each two.
+Stateline is a worker and `stateline serve` with one process and with two. Kafka Streams is a process with one stream
+thread and with two, with transactional stores and without. One of the six is measured at a time, and the others stand
+still (SIGSTOP). wrk asks for keys at random over 32 connections: first with nothing to ingest, then while each works
+off a backlog that was written before. Between the two all ingest the same: what a producer writes at an even rate that
+Kafka Streams can follow. "free" is on all cores, "pinned" with all processes of a side on one core, and broker and wrk
+on the others. Kafka Streams answers with 2, 4 or 8 threads, whichever give the most. With transactional stores its
+reads are committed; without, they see what is not committed. The best of each side is compared.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from cores import CORES, awake, go_on, pin, stand_still
@@ -35,6 +36,7 @@ from wrk import Load, load
 
 from stateline.log.kafka import KafkaLog
 from stateline_store import TopicPartition
+from support.kafka.java_streams import BY_STORES
 
 KEYS = 200_000
 BACKLOG = 5_000_000
@@ -163,9 +165,9 @@ def compare_idle(turns: Turns) -> None:
 
 
 def compare_at_one_rate(turns: Turns, sides: list[Side], servers: str) -> None:
-    """The same while each side follows a producer that writes `EVEN_RATE` records per second; the sides that answer
-    the most when idle."""
-    chosen = [sides[0], sides[-1]]
+    """The same while each side follows a producer that writes `EVEN_RATE` records per second: Kafka Streams with one
+    stream thread, and Stateline with two server processes."""
+    chosen = [*sides[: len(BY_STORES)], sides[-1]]
     pools, path = turns.best_pools(IDLE_S), turns.script
     found: dict[str, list[Load]] = {side.name: [] for side in chosen}
     place("free", [])
@@ -179,7 +181,8 @@ def compare_at_one_rate(turns: Turns, sides: list[Side], servers: str) -> None:
                 producing.result()
     for name, loads in found.items():
         print(f"  both ingest {EVEN_RATE:,} records/s: {name} {middle(loads)}", flush=True)
-    theirs, ours = found.values()
+    *javas, ours = found.values()
+    theirs = max(javas, key=lambda loads: middle(loads).rate)
     at_least("requests per second at the same ingest ÷ Kafka Streams", ratio(rates(ours), rates(theirs)), 3)
     at_most("p99 at the same ingest ÷ Kafka Streams", ratio(slowest(ours), slowest(theirs)), 0.25)
 
@@ -206,13 +209,13 @@ def compare_busy(turns: Turns, sides: list[Side], servers: str) -> None:
 
 
 def start(servers: str, state_dir: Path, stack: ExitStack) -> list[Side]:
-    """The four sides, with all keys in their tables, standing still."""
+    """All sides, with all keys in their tables, standing still."""
     sides, class_path = [], build(state_dir / "build")
-    running = [stack.enter_context(key_server(class_path, servers, state_dir, threads)) for threads in (1, 2)]
-    for threads, theirs in enumerate(running, 1):
+    for threads, javas in product((1, 2), BY_STORES):
+        theirs = stack.enter_context(key_server(class_path, servers, state_dir, threads, javas))
         theirs.until_ready()
         group = stack.enter_context(closing(Group(servers, theirs.group)))
-        name = f"Kafka Streams ({threads} stream thread{'s' * (threads > 1)})"
+        name = f"Kafka Streams ({javas} stores, {threads} stream thread{'s' * (threads > 1)})"
         sides.append(Side(name, THEIRS, theirs.ports, [theirs.process.pid], group))
     group = stack.enter_context(closing(Group(servers)))
     keeper = stack.enter_context(worker(servers, state_dir, {"session.timeout.ms": SESSION_MS}))

@@ -1,5 +1,6 @@
 """Committed reads of a key at a fixed rate (open loop, 64 connections), while both sides follow an even ingest: against
-Kafka Streams with one stream thread behind the JDK's HTTP server, in one run.
+Kafka Streams with one stream thread behind the JDK's HTTP server, in one run: once with transactional stores, and once
+without. The one with the lower p99 is compared.
 
 Asked 1,000 and 5,000 times a second, beside 0, 20,000 and 50,000 records a second, in turns; whoever is not measured
 stands still. p50 and longest at most Kafka Streams', p99 at most a quarter of it at 1,000 a second and half of it at
@@ -36,6 +37,7 @@ from topic import PARTITIONS, TOPIC, Group, key_of, loaded_broker, produce, prod
 
 from stateline.log.kafka import KafkaLog
 from stateline_store import TopicPartition
+from support.kafka.java_streams import BY_STORES
 
 KEYS = 200_000
 SECONDS = float(os.environ.get("SECONDS", "12"))
@@ -48,6 +50,7 @@ PAUSES, PAUSE_S = 6, 10.0
 IDLE_S = 20.0
 SESSION_MS = 120_000
 
+PEERS = {f"Kafka Streams, {javas} stores": javas for javas in BY_STORES}
 OURS = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_committed"
 UNCOMMITTED = f"/v1/stores/{TOPIC}/keys/%s?isolation_level=read_uncommitted"
 THEIRS = "/keys/%s"
@@ -167,15 +170,16 @@ def measure(scene: Scene, side: Side, rate: float, ingest: float, path: str = ""
 
 
 def rates(scene: Scene) -> None:
-    """Both sides at each rate, beside each ingest."""
-    theirs, ours = scene.sides["Kafka Streams"], scene.sides["Stateline"]
+    """Each side at each rate, beside each ingest. The peer is the one of the two with the lower p99."""
     for ingest in INGEST:
         for rate in RATES:
             pairs = []
             for _ in range(ROUNDS):
-                pairs.append((measure(scene, ours, rate, ingest), measure(scene, theirs, rate, ingest)))
-                for side, found in zip((ours, theirs), pairs[-1], strict=True):
-                    print(f"  {rate:,}/s beside {ingest:,}/s: {side.name} {found}", flush=True)
+                found = {name: measure(scene, scene.sides[name], rate, ingest) for name in ("Stateline", *PEERS)}
+                for name, each in found.items():
+                    print(f"  {rate:,}/s beside {ingest:,}/s: {name} {each}", flush=True)
+                theirs = min((each for name, each in found.items() if name in PEERS), key=lambda each: each.p99_ms)
+                pairs.append((found["Stateline"], theirs))
             what = f"at {rate:,}/s beside {ingest:,} records/s ÷ Kafka Streams'"
             share = 0.25 if rate == RATES[0] else 0.5
             at_most(f"p50 {what}", statistics.median(o.p50_ms / t.p50_ms for o, t in pairs), 1)
@@ -264,20 +268,20 @@ def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool) -> None:
         running = {"worker": keeper.pid, "server": child.pid}
         scene.sides[name] = Side(name, OURS, port, running, group)
     if peer:
-        theirs = stack.enter_context(key_server(build(root / "build"), servers, root, 1))
-        theirs.until_ready()
-        theirs_group = stack.enter_context(closing(Group(servers, theirs.group)))
-        running = {"Kafka Streams": theirs.process.pid}
-        side = Side("Kafka Streams", THEIRS, max(theirs.ports.values()), running, theirs_group)
-        scene.sides["Kafka Streams"] = side
-        until_committed(theirs_group, KEYS)
+        class_path = build(root / "build")
+        for name, javas in PEERS.items():
+            theirs = stack.enter_context(key_server(class_path, servers, root, 1, javas))
+            theirs.until_ready()
+            theirs_group = stack.enter_context(closing(Group(servers, theirs.group)))
+            side = Side(name, THEIRS, max(theirs.ports.values()), {name: theirs.process.pid}, theirs_group)
+            scene.sides[name] = side
+            until_committed(theirs_group, KEYS)
+            best_pool(scene, side, theirs.ports)
     with closing(Table(root)) as table:
         table.until_all(group, KEYS)
     for side in scene.sides.values():
         if side.path == OURS:
             until_ready(side.port)
-    if peer:
-        best_pool(scene, scene.sides["Kafka Streams"], theirs.ports)
     for side in scene.sides.values():
         stack.callback(go_on, side.processes.values())
         stand_still(side.processes.values())

@@ -14,10 +14,11 @@ from topic import PARTITIONS, TOPIC
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.kafka.java_streams import BY_STORES, TRANSACTIONAL
 from support.kafka.maven import JarsUnavailableError, jars, one_at_a_time
 
 _PROJECT = Path(__file__).parent / "kafka_streams"
-_JARS = "kafka-streams-4.3.1"
+_JARS = "kafka-streams-4.4.0"
 _BUILD_TIMEOUT_S = 300.0
 
 # How many threads answer; the benchmark takes the number that is best for Kafka Streams.
@@ -59,14 +60,17 @@ def build(folder: Path) -> str:
 
 
 @contextmanager
-def key_server(class_path: str, servers: str, state_dir: Path, stream_threads: int) -> Iterator[KeyServer]:
-    """The application with so many stream threads, in a group of its own."""
-    group, ports = f"kafka-streams-{stream_threads}", {pool: free_port() for pool in POOLS}
+def key_server(class_path: str, servers: str, state_dir: Path, stream_threads: int, javas: str) -> Iterator[KeyServer]:
+    """Run the application with so many stream threads and stores of this kind, in a group of its own. Only
+    transactional stores can answer committed reads, and do."""
+    group, ports = f"kafka-streams-{stream_threads}-{javas}", {pool: free_port() for pool in POOLS}
     settings = {
         "bootstrap.servers": servers,
         "application.id": group,
         "state.dir": state_dir,
         "num.stream.threads": stream_threads,
+        TRANSACTIONAL: BY_STORES[javas],
+        "default.interactive.query.isolation.level": "READ_COMMITTED",
         **_SETTINGS,
     }
     command = [*_JAVA, "-cp", class_path, "stateline.KeyServer", TOPIC, str(PARTITIONS)]

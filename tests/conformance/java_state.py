@@ -23,7 +23,17 @@ from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key, window_key
-from support.kafka.java_streams import DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS, SIZE_MS, JavaStreams, Row
+from support.kafka.java_streams import (
+    BY_STORES,
+    DIFFERENCE_MS,
+    GAP_MS,
+    GRACE_MS,
+    HISTORY_MS,
+    SIZE_MS,
+    TRANSACTIONAL,
+    JavaStreams,
+    Row,
+)
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
 from support.run.length import long_or_short
@@ -98,18 +108,26 @@ def end_of(records: Iterable[Record]) -> Position:
 
 
 @contextmanager
-def scene(servers: str, run: str, directory: Path) -> Iterator[Scene]:
-    """Java has worked off the input in several lives, all but the last of which were ended by SIGKILL: with
-    exactly_once_v2, and with `--long` with at_least_once before."""
+def scene(servers: str, javas: str, directory: Path) -> Iterator[Scene]:
+    """Java, with stores of this kind, has worked off the input in several lives. All but the last were ended by
+    SIGKILL: with exactly_once_v2, and with `--long` with at_least_once before."""
+    run = f"java-state-{javas}"
     inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
     with ExitStack() as stack:
         log = stack.enter_context(closing(KafkaLog(servers)))
         create(log, dict.fromkeys(inputs.values(), PARTITIONS))
         (directory / "java").mkdir()
-        made = JavaStreams(
-            servers, f"{run}-java", KEPT, directory / "java", prefix=f"{run}-", partitions=PARTITIONS, settings=_JAVA
+        java = stack.enter_context(
+            JavaStreams(
+                servers,
+                f"{run}-java",
+                KEPT,
+                directory / "java",
+                prefix=f"{run}-",
+                partitions=PARTITIONS,
+                settings={**_JAVA, TRANSACTIONAL: BY_STORES[javas]},
+            )
         )
-        java = stack.enter_context(made)
         java.start(_under(_KILLED[0]))
         app = App(f"{run}-http")
         for definition in declarations():

@@ -20,7 +20,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 from support import TESTS
-from support.kafka.java_streams import JavaStreams, Row
+from support.kafka.java_streams import BY_STORES, TRANSACTIONAL, JavaStreams, Row
 from support.processes.forked import Forked
 from support.processes.running_worker import eventually
 from support.processes.served_here import served_here
@@ -157,16 +157,16 @@ def difference(theirs: Rows, ours: Rows) -> str:
 
 
 @contextmanager
-def both_sides(servers: str, given: Input, guarantee: str, directory: Path) -> Iterator[Sides]:
-    """Java and a worker of ours have worked off the input, each under its own application.id."""
-    ours, theirs = f"{given.prefix}{guarantee}-ours", f"{given.prefix}{guarantee}-java"
+def both_sides(servers: str, given: Input, guarantee: str, javas: str, directory: Path) -> Iterator[Sides]:
+    """Java, with stores of this kind, and a worker have processed the input, each under its own application.id."""
+    ours, theirs = (f"{given.prefix}{guarantee}-{javas}-{side}" for side in ("ours", "java"))
     with ExitStack() as stack:
         log = stack.enter_context(closing(KafkaLog(servers)))
         admin = stack.enter_context(closing(log.admin()))
         (directory / "java").mkdir(parents=True)
         java = stack.enter_context(_java(servers, theirs, given.prefix, directory / "java"))
         worker = stack.enter_context(_worker(servers, ours, given.prefix, guarantee, directory))
-        java.start({"processing.guarantee": guarantee})
+        java.start({"processing.guarantee": guarantee, TRANSACTIONAL: BY_STORES[javas]})
         app = live_app.build(ours, given.prefix)
         ends = given.ends_of(topic for subtopology in app.topology().subtopologies for topic in subtopology.sources)
 

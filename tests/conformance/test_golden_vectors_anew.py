@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.golden import FOLDER
+from support.kafka.java_streams import BY_STORES
 from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import one_at_a_time
 from support.run.length import long_only
@@ -30,7 +31,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @long_only("no code of ours is in this")
-def test_vectors_made_anew_are_the_ones_checked_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transactional", BY_STORES.values(), ids=BY_STORES)
+def test_vectors_made_anew_are_the_ones_checked_in(transactional: str, tmp_path: Path) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             unavailable(f"Golden vectors are made with {tool!r}, which is not on the PATH.")
@@ -39,7 +41,7 @@ def test_vectors_made_anew_are_the_ones_checked_in(tmp_path: Path) -> None:
     fetched = run(*maven, "dependency:resolve")
     if fetched.returncode:
         unavailable(f"Maven could not fetch Kafka Streams: {fetched.stdout}{fetched.stderr}")
-    done = run(*maven, "compile", "exec:java", f"-Dvectors={made}")
+    done = run(*maven, "compile", "exec:java", f"-Dvectors={made}", f"-Dtransactional={transactional}")
     assert done.returncode == 0, done.stdout + done.stderr
     fresh, kept = (path.read_text().splitlines() for path in (made, FOLDER / "vectors.json"))
     assert [line for line in zip_longest(fresh, kept) if line[0] != line[1]][:1] == []

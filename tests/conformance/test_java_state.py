@@ -27,7 +27,7 @@ from stateline.dsl.app import App
 from stateline.log.interface import NewTopic
 from stateline.model.external_stores import settings_of_changelog
 from stateline_store import TopicPartition
-from support.kafka.java_streams import class_path
+from support.kafka.java_streams import BY_STORES, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, eventually, running
@@ -35,10 +35,12 @@ from support.processes.running_worker import Stores, configured, eventually, run
 DECLARED = {definition.name: definition for definition in declarations()}
 
 
-@pytest.fixture(scope="module")
-def java(kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module", params=BY_STORES)
+def java(
+    request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
     needed(class_path)
-    with scene(kafka_broker.bootstrap_servers, "java-state", tmp_path_factory.mktemp("java-state")) as made:
+    with scene(kafka_broker.bootstrap_servers, request.param, tmp_path_factory.mktemp("java-state")) as made:
         yield made
 
 
@@ -95,9 +97,9 @@ def test_a_store_of_windows_below_the_start_of_its_changelog_keeps_its_rows_and_
     java: Scene, kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
     """Of a copy of the changelog: the broker deletes the beginning of it while no worker runs."""
-    copy, definition = "java-state-copy", DECLARED["tumbling"]
+    copy, definition = f"{java.java.application_id}-copy", DECLARED["tumbling"]
     changes = [record for record in java.changes("tumbling") if record.partition == 0]
-    app = App("java-state-below")
+    app = App(f"{java.java.application_id}-below")
     app.external_store(definition, of=java.java.application_id, changelog=copy)
     config = configured(app, tmp_path / "state")
     with closing(java.log.admin()) as admin, closing(java.log.producer()) as producer:

@@ -14,7 +14,7 @@ from conformance.live_input import RECORDS, Input, input_of, write_input
 from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
 from stateline.testing import TestDriver
-from support.kafka.java_streams import class_path
+from support.kafka.java_streams import BY_STORES, class_path
 from support.kafka.kafka_broker import missing_is_a_failure
 from support.kafka.maven import JarsUnavailableError
 from support.kafka.shared_broker import SharedBroker
@@ -38,10 +38,20 @@ def given(kafka_broker: SharedBroker) -> Input:
 
 
 @pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
+def guarantee(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=BY_STORES)
 def sides(
-    kafka_broker: SharedBroker, given: Input, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    kafka_broker: SharedBroker,
+    given: Input,
+    guarantee: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Sides]:
-    with both_sides(kafka_broker.bootstrap_servers, given, request.param, tmp_path_factory.mktemp("live")) as made:
+    directory = tmp_path_factory.mktemp("live")
+    with both_sides(kafka_broker.bootstrap_servers, given, guarantee, request.param, directory) as made:
         yield made
 
 

@@ -9,11 +9,14 @@ import os
 import random
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from stateline.log import Log
+from stateline.log.kafka import KafkaLog
+from support.kafka.kafka_broker import KafkaBroker, needed
 from support.oracles.crash_watch import WatchedRun, Watcher
 from support.processes.forked import Forked
 from support.processes.running_worker import eventually
@@ -51,3 +54,19 @@ def test_a_worker_killed_again_and_again_over_one_load_keeps_every_promise(
         run.work_off()
     assert moves >= KILLS // 2, "the watcher saw too little to mean anything"
     run.check_forwarded()
+
+
+@pytest.mark.timeout(1200)
+def test_a_worker_on_a_broker_of_kafka_4_3_commits_is_killed_and_goes_on(tmp_path: Path) -> None:
+    with (
+        needed(lambda: KafkaBroker(version="4.3.1")) as broker,
+        closing(KafkaLog(broker.bootstrap_servers)) as log,
+        WatchedRun(broker.bootstrap_servers, log, "exactly_once_v2", tmp_path) as run,
+    ):
+        worker = run.start_worker()
+        eventually(lambda: run.watcher.moves > 20 or run.watcher.error is not None, "the worker commits")
+        worker.kill()
+        worker.wait()
+        assert run.watcher.error is None
+        run.work_off()
+        run.check_forwarded()

@@ -4,7 +4,7 @@ A group gives a member's tasks to others after the session timeout without a sig
 active for nearly that long after it asked the group. The margin allows for clocks that run at different speeds.
 
 The question is an offset commit outside a transaction. The broker refuses it to anybody who is no member of the newest
-generation, and it restarts the session (`OffsetMetadataManager.commitOffset` of Kafka 4.3). Heartbeats prove nothing:
+generation, and it restarts the session (`OffsetMetadataManager.commitOffset` of Kafka 4.4). Heartbeats prove nothing:
 librdkafka sends them on its own thread, also while the worker hangs. Offsets inside a transaction restart no session.
 
 The committed offset belongs to a partition that no group reads (`deployment.nodes_topic`). An offset of a source could

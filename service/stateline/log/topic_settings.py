@@ -1,4 +1,4 @@
-"""Kafka's topic settings (Apache Kafka 4.3, "Topic Configs"). The embedded log refuses other names. The defaults below
+"""Kafka's topic settings (Apache Kafka 4.4, "Topic Configs"). The embedded log refuses other names. The defaults below
 keep records for ever.
 """
 
@@ -10,6 +10,7 @@ TOPIC_SETTINGS = frozenset(
         "compression.type",
         "compression.zstd.level",
         "delete.retention.ms",
+        "errors.deadletterqueue.group.enable",
         "file.delete.delay.ms",
         "flush.messages",
         "flush.ms",
@@ -19,6 +20,7 @@ TOPIC_SETTINGS = frozenset(
         "local.retention.bytes",
         "local.retention.ms",
         "max.compaction.lag.ms",
+        "max.decompressed.message.bytes",
         "max.message.bytes",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
@@ -27,6 +29,8 @@ TOPIC_SETTINGS = frozenset(
         "min.compaction.lag.ms",
         "min.insync.replicas",
         "preallocate",
+        "remote.copy.lag.bytes",
+        "remote.copy.lag.ms",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",

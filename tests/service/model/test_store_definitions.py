@@ -63,7 +63,7 @@ CONSTRUCTORS: dict[str, tuple[Make, dict[str, Any], type[StateStore]]] = {
     "versioned": (stores.versioned, {"history": HOUR}, VersionedStore),
     "custom": (stores.custom, {"factory": own}, OwnStore),
 }
-# Kafka Streams 4.3.1: a day is added to what windows, sessions and versions are kept.
+# Kafka Streams 4.4.0: a day is added to what windows, sessions and versions are kept.
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 EXPIRING = COMPACTED | {"cleanup.policy": "compact,delete", "retention.ms": str(HOUR_MS + DAY_MS)}
 CHANGELOGS: dict[str, dict[str, str]] = {

@@ -1,7 +1,7 @@
 """A real Apache Kafka broker for tests and benchmarks: one node on free ports, its data in a temporary folder.
 
 Use it as a context manager; tests that need nothing of their own share one (`shared_broker.py`). It needs `java`
-and `mvn`; the jars are fetched once, as `recipe` says how, into `.cache/kafka-4.3.1/libs`.
+and `mvn`; the jars are fetched once, as `recipe` says how, into `.cache/kafka-VERSION/libs`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ from support.run.patience import HANGING_S
 
 Made = TypeVar("Made")
 _STOP_DEADLINE_S = 60.0
-_CLASS_ARCHIVE = CACHE / f"kafka-{KAFKA_VERSION}.jsa"
-_STORAGE = CACHE / f"kafka-{KAFKA_VERSION}.storage"
 # Or else a controller writes and flushes a record that says nothing twice a second: half of what an idle broker costs.
 _QUIET = {"metadata.max.idle.interval.ms": "0"}
 
 
-def _class_archive() -> Path:
-    """Where a JVM has Kafka's classes parsed, so that a broker starts in half the time; recorded once per machine."""
+def _class_archive(version: str) -> Path:
+    """Return the archive of Kafka's parsed classes, which halves a broker's start. Recorded once per machine."""
+    archive = CACHE / f"kafka-{version}.jsa"
     with one_at_a_time("kafka"):
-        if not _CLASS_ARCHIVE.exists():
-            unfinished = _CLASS_ARCHIVE.with_suffix(".unfinished")
-            with KafkaBroker(archive=f"-XX:ArchiveClassesAtExit={unfinished}") as recording:
+        if not archive.exists():
+            unfinished = archive.with_suffix(".unfinished")
+            with KafkaBroker(archive=f"-XX:ArchiveClassesAtExit={unfinished}", version=version) as recording:
                 recording.stop()
             with suppress(FileNotFoundError):  # it had to be killed: brokers start as they did
-                unfinished.replace(_CLASS_ARCHIVE)
-    return _CLASS_ARCHIVE
+                unfinished.replace(archive)
+    return archive
 
 
 class KafkaBroker:
@@ -64,6 +63,7 @@ class KafkaBroker:
         cluster_id: str | None = None,
         archive: str | None = None,
         directory: Path | None = None,
+        version: str = KAFKA_VERSION,
     ) -> None:
         """`settings` win over those of the recipe's server.properties; placeholders in them are filled in too.
 
@@ -75,9 +75,9 @@ class KafkaBroker:
         self._output = self._directory / "broker.log"
         try:
             ours = {**_QUIET, **settings}
-            self._recipe = BrokerRecipe(self._directory, ports or (free_port(), free_port()), heap, ours)
+            self._recipe = BrokerRecipe(self._directory, ports or (free_port(), free_port()), heap, ours, version)
             self.bootstrap_servers = self._recipe.bootstrap_servers
-            self._archive = archive or f"-XX:SharedArchiveFile={_class_archive()}"
+            self._archive = archive or f"-XX:SharedArchiveFile={_class_archive(version)}"
             self._format_storage(cluster_id or _new_id(), ours.get("node.id", "1"))
             self._process = self._start(wait=cluster_id is None)
         except BaseException:
@@ -86,16 +86,16 @@ class KafkaBroker:
 
     def _format_storage(self, cluster_id: str, node: str) -> None:
         """Kafka's tool formats one storage per machine, in two seconds; others are copies with names of their own."""
-        storage = self._directory / "data"
+        storage, kept = self._directory / "data", CACHE / f"kafka-{self._recipe.version}.storage"
         with one_at_a_time("kafka-storage"):
-            if not _STORAGE.exists():
-                self._recipe.format_storage(f"-XX:SharedArchiveFile={_CLASS_ARCHIVE}")
-                unfinished = _STORAGE.with_suffix(".unfinished")
+            if not kept.exists():
+                self._recipe.format_storage(f"-XX:SharedArchiveFile={CACHE / f'kafka-{self._recipe.version}.jsa'}")
+                unfinished = kept.with_suffix(".unfinished")
                 shutil.rmtree(unfinished, ignore_errors=True)
                 shutil.copytree(storage, unfinished)
-                unfinished.rename(_STORAGE)
+                unfinished.rename(kept)
         self._recipe.write_settings()
-        shutil.copytree(_STORAGE, storage, dirs_exist_ok=True)
+        shutil.copytree(kept, storage, dirs_exist_ok=True)
         meta = storage / "meta.properties"
         text = meta.read_text()
         for name, value in (("cluster.id", cluster_id), ("directory.id", _new_id()), ("node.id", node)):

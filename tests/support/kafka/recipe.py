@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from stateline_store import ConfigurationError
 from support.kafka.maven import jars
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
 _HERE = Path(__file__).parent
 
 
@@ -40,6 +40,7 @@ class BrokerRecipe:
     ports: tuple[int, int]
     heap: str = "768m"
     settings: Mapping[str, str] = field(default_factory=dict)
+    version: str = KAFKA_VERSION
 
     def __post_init__(self) -> None:
         if shutil.which("java") is None:
@@ -79,7 +80,7 @@ class BrokerRecipe:
         return self.directory / "server.properties"
 
     def _libs(self) -> Path:
-        return jars(_HERE / "pom.xml", f"kafka-{KAFKA_VERSION}/libs")
+        return jars(_HERE / "pom.xml", f"kafka-{self.version}/libs", f"-Dkafka.version={self.version}")
 
     def _java(self, *arguments: str) -> list[str]:
         return [

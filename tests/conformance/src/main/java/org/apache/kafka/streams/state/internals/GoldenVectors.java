@@ -2,7 +2,7 @@ package org.apache.kafka.streams.state.internals;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 
-import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.common.utils.internals.AppInfoParser;
 
 import java.io.BufferedWriter;
 import java.io.IOException;

@@ -4,6 +4,7 @@ import static org.apache.kafka.streams.state.internals.GoldenVectors.bytes;
 import static org.apache.kafka.streams.state.internals.GoldenVectors.vector;
 
 import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.common.utils.Utils;
@@ -125,8 +126,8 @@ final class KeyVectors {
             new WindowedStreamPartitioner<>(new TimeWindowedSerializer<>(new ByteArraySerializer()));
         for (final String key : KEYS) {
             final Windowed<byte[]> windowed = new Windowed<>(bytes(key), new TimeWindow(60_000, 120_000));
-            final int partition = partitioner.partitions("topic", windowed, new byte[0], 12).orElseThrow().iterator()
-                .next();
+            final int partition = partitioner.partitions("topic", windowed, new byte[0], new RecordHeaders(), 12)
+                .orElseThrow().iterator().next();
             vectors.add(vector("key", key, "partitions", 12, "partition", partition));
         }
         return vectors;

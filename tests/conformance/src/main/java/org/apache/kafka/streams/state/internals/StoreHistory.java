@@ -120,6 +120,7 @@ final class StoreHistory {
             "org.apache.kafka.common.serialization.Serdes$ByteArraySerde");
         settings.put(StreamsConfig.InternalConfig.IQ_CONSISTENCY_OFFSET_VECTOR_ENABLED, withPositions);
         settings.put(StreamsConfig.STATE_DIR_CONFIG, folder.toString());
+        settings.put("enable.transactional.statestores", Boolean.getBoolean("transactional"));
         return settings;
     }
 
