@@ -1,6 +1,6 @@
 """Stateline: interactive queries for stream state.
 
-What an application's module needs comes from here; the rest of the package runs it.
+An application's module imports all its names from here. The rest of the package runs it.
 
     from stateline import App, InputRecord, Output, StoreView, serdes, stores
 """

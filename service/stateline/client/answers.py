@@ -1,4 +1,4 @@
-"""What comes back, read without receiving anything: a reply becomes a result, or an exception that says why not."""
+"""Turn a received reply into a result, or into an exception that says why there is none."""
 
 from __future__ import annotations
 
@@ -160,7 +160,8 @@ def json_document(text: str) -> dict[str, Any]:
 
 
 def event_failure(event: Event) -> StatelineError:
-    """What the last event of a change feed says that it ends with; `UnreachableError` where it can go on later."""
+    """Return the error of the last event of a change feed. `UnreachableError` means that the feed can continue
+    later."""
     document = json_document(event.data)
     reason, detail = str(document.get("reason")), str(document.get("detail"))
     if reason in _GOES_ON:

@@ -158,7 +158,7 @@ class AsyncScan(Generic[E]):
         self._transport, self._store, self._call = transport, store, call
 
     async def __aiter__(self) -> AsyncGenerator[E, None]:
-        """Entry after entry. Of partitions that failed (`allow_partial`) only `pages` knows."""
+        """Yield entry after entry. Only `pages` has partitions that failed (`allow_partial`)."""
         async for page in self.pages():
             for entry in page.entries:
                 yield entry
@@ -210,8 +210,8 @@ class AsyncStore:
 
     def range(self, **arguments: Unpack[RangeArguments]) -> AsyncScan[Entry]:
         """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
-        serialized keys: at most `limit`, `page_size` in each answer. Of a versioned store the latest, or with `as_of`
-        those of that time."""
+        serialized keys: at most `limit`, `page_size` in each answer. In a versioned store, the latest versions, or with
+        `as_of` the versions of that time."""
         return self._scan(
             requests.entries(self._store.name, self._store.terms(arguments, RangeArguments), arguments), answers.ENTRIES
         )
@@ -255,7 +255,7 @@ class AsyncStore:
         return await self._ask(requests.position(self._store.name, self._store.terms(terms)), answers.POSITION)
 
     async def details(self) -> StoreDetails:
-        """What the store is, and the state of its partitions."""
+        """Return the store's declaration, and the state of its partitions."""
         return await self._transport.ask(Call(requests.details(self._store.name), answers.DETAILS))
 
     async def changes(

@@ -157,7 +157,7 @@ class Scan(Generic[E]):
         self._transport, self._store, self._call = transport, store, call
 
     def __iter__(self) -> Generator[E, None, None]:
-        """Entry after entry. Of partitions that failed (`allow_partial`) only `pages` knows."""
+        """Yield entry after entry. Only `pages` has partitions that failed (`allow_partial`)."""
         for page in self.pages():
             yield from page.entries
 
@@ -208,8 +208,8 @@ class Store:
 
     def range(self, **arguments: Unpack[RangeArguments]) -> Scan[Entry]:
         """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
-        serialized keys: at most `limit`, `page_size` in each answer. Of a versioned store the latest, or with `as_of`
-        those of that time."""
+        serialized keys: at most `limit`, `page_size` in each answer. In a versioned store, the latest versions, or with
+        `as_of` the versions of that time."""
         return self._scan(
             requests.entries(self._store.name, self._store.terms(arguments, RangeArguments), arguments), answers.ENTRIES
         )
@@ -253,7 +253,7 @@ class Store:
         return self._ask(requests.position(self._store.name, self._store.terms(terms)), answers.POSITION)
 
     def details(self) -> StoreDetails:
-        """What the store is, and the state of its partitions."""
+        """Return the store's declaration, and the state of its partitions."""
         return self._transport.ask(Call(requests.details(self._store.name), answers.DETAILS))
 
     def changes(

@@ -1,4 +1,4 @@
-"""What the client raises: one exception for each reason of the contract, each also the library's error of that name.
+"""The client's exceptions: one for each reason of the contract. Each is also the library's error of that name.
 
     StatelineError
     ├── RequestError              the server refused; `problem` says why and where

@@ -1,4 +1,4 @@
-"""What `GET /v1/nodes` says, and what follows of it: which node is asked for a key. Decided here, asked elsewhere."""
+"""The map of `GET /v1/nodes`, and the node to ask for a key. Decided here, asked elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SERDES: Mapping[str, Serde] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTask:
-    """What a node does with a task."""
+    """A node's role for a task."""
 
     role: str
     """`active`, `standby` or `restoring`."""
@@ -107,7 +107,7 @@ class OwnerMap:
         self._askable = {owner.node for owner in self.owners.values()}
 
     def owner(self, home: Home) -> Owner | None:
-        """Who has what is asked; None when that is not one partition, or nobody that may be asked is known to."""
+        """Return the owner of the asked partition. None if it is not one partition, or no known owner may be asked."""
         partition = self._partition(home)
         return None if partition is None else self._of(home.store, partition)
 

@@ -1,4 +1,5 @@
-"""What is tried again, and when: the rules of `Client`, `AsyncClient` and `lean`. Statuses come from `problem_kinds`.
+"""Which requests are retried, and when: the rules of `Client`, `AsyncClient` and `lean`. Statuses come from
+`problem_kinds`.
 
 | what happened                                           | `Client`            | `lean`                             |
 |---------------------------------------------------------|---------------------|------------------------------------|
@@ -65,7 +66,7 @@ class Pauses:
 
 
 def retry_after_s(text: str, now: datetime) -> float | None:
-    """What `Retry-After` asks for: seconds, or a date (RFC 9110, 10.2.3). None when it is empty or senseless."""
+    """Return the seconds of `Retry-After`, which has seconds or a date (RFC 9110, 10.2.3). None if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:  # that is 31 years
         return float(text)

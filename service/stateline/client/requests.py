@@ -1,4 +1,4 @@
-"""What is sent: every request of the contract, decided without sending anything.
+"""Make every request of the contract, without sending it.
 
 A query goes as a URL, unless that would be longer than what proxies take: then it goes as a JSON body, which means
 the same.
@@ -81,18 +81,19 @@ class TimeBounds(TypedDict, total=False):
 
 
 class RangeArguments(KeyBounds, PageArguments, TermArguments, total=False):
-    """Of a range; in a versioned store `as_of` a time."""
+    """Arguments of a range. In a versioned store, `as_of` is a time."""
 
     as_of: Time | None
 
 
 class TimeArguments(TimeBounds, PageArguments, TermArguments, total=False):
-    """Of windows, sessions and versions."""
+    """Arguments of windows, sessions and versions."""
 
 
 class RowArguments(KeyBounds, TimeBounds, total=False):
-    """Of a snapshot's rows: all columns unless named; keys from after `after` on, or `keys` alone; of versions those of
-    one time. Of what is left `skip` rows are left out, from the first on: the order is the same each time."""
+    """Arguments of a snapshot's rows. `columns`: all if None. `after`: only later keys. `keys`: only these. `as_of`:
+    the versions of that time. `skip`: so many of the selected rows are left out, from the first on. The order is always
+    the same."""
 
     columns: Sequence[str] | None
     after: Key | None
@@ -103,7 +104,7 @@ class RowArguments(KeyBounds, TimeBounds, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What decides which node has what is asked: a key of a store, or the partitions that are named."""
+    """A key of a store, or the named partitions of a request. The node to ask follows from it."""
 
     store: str
     key: Key | None = None
@@ -237,8 +238,8 @@ def snapshot(snapshot: str) -> Request:
 
 
 def new_snapshot(stores: Sequence[str], ttl_s: float | None, pin: str | None = None) -> Request:
-    """Take a snapshot. Without a pin not sent again by itself: each would hold disk until its lease ends. Of a pin
-    there is one, however often it is asked for.
+    """Take a snapshot. Without a pin it is not retried: each snapshot would keep disk until its lease ends. The same
+    pin always returns the same snapshot.
     """
     given = {"ttl_s": ttl_s, "pin": pin}
     members = {"stores": list(stores), **{name: value for name, value in given.items() if value is not None}}

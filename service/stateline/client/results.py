@@ -1,4 +1,4 @@
-"""What the client gives back: frozen dataclasses, read from JSON by their annotations.
+"""Results of the client: frozen dataclasses, read from JSON by their annotations.
 
 Times are milliseconds since the epoch. Values and keys are as JSON shows them: numbers, strings, objects; `bytes`
 values in base64, `bytes` keys in base64url. Keys that JSON texts are, as of type `json`, are `JsonKey`. A key of an
@@ -60,7 +60,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What every answer to a query carries."""
+    """The members of every answer to a query."""
 
     store: str
     isolation_level: IsolationLevel
@@ -198,7 +198,7 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreType:
-    """What a store was declared as."""
+    """A store's declaration."""
 
     kind: str
     key_type: str
@@ -310,7 +310,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What the application consists of."""
+    """The application's parts: subtopologies, topics, stores and pipelines."""
 
     application_id: str
     subtopologies: tuple[Subtopology, ...]
@@ -333,7 +333,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Who runs what."""
+    """Workers and their tasks."""
 
     instances: tuple[Instance, ...]
 

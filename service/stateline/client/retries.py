@@ -15,7 +15,7 @@ _LEAST_TIMEOUT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What is tried again, as the table of `passing` has it: reads, never what makes or ends a snapshot.
+    """Which requests are retried, by the table of `passing`: reads, never requests that make or end a snapshot.
 
     The pauses double from `first_pause_s` up to `longest_pause_s`, and are no shorter than the `Retry-After` of the
     answer. Nothing is begun that `deadline_s`, counted from the first attempt and with the query's own `wait_ms` added,

@@ -5,7 +5,7 @@ the client was given. Decided here, sent by `transport`.
   the first that does has the map asked (`GET /v1/nodes`), before the next request. So does every answer whose owner is
   another one than the map has, a node that is not reached, and 421.
 - **A node is looked at before it is first asked**, with the same request: its URL may lead elsewhere, as that of
-  another network or of a load balancer does. Whoever does not answer as that node of that application rests.
+  another network or of a load balancer does. A URL that does not answer as that node of that application rests.
 - **A URL that was not reached rests**, for longer each time; what it would have been asked goes to those that were
   given, or to any other node.
 - **No URL is asked twice for one request** but after a pause of the retries.
@@ -70,7 +70,7 @@ class _Rests:
 
 
 class Routing:
-    """What one client knows of its servers. Thread-safe."""
+    """The servers and owners that one client knows. Thread-safe."""
 
     def __init__(self, given: Sequence[str], *, ask_owners: bool) -> None:
         self.given = tuple(url.rstrip("/") for url in given)
@@ -90,8 +90,8 @@ class Routing:
         return self._map is not None
 
     def candidates(self, home: Home | None, begun: str | None) -> list[str]:
-        """Whom to ask, one after the other: where it was begun, the owner, whom the client was given, any other node.
-        Of those that rest only those that were given, at the end."""
+        """Return the URLs to ask, in order: where it was begun, the owner, the given ones, any other node. Given
+        URLs that rest come last. Other resting URLs are left out."""
         with self._lock:
             known = self._map
             owner = None if known is None or home is None else known.owner(home)
@@ -126,7 +126,7 @@ class Routing:
             return self._is_known(url, owner)
 
     def looked(self, look: MapRequest, found: Nodes | None) -> None:
-        """What a look has found; None when it has failed, or was given up."""
+        """Take the result of a look. None: it has failed, or was given up."""
         with self._lock:
             if look.owner is None:
                 self._looking.discard(None)
@@ -154,7 +154,7 @@ class Routing:
                 self._stale = True
 
     def begun_at(self, url: str) -> Affinity:
-        """What is kept at this node, as one has said: it is looked for on the map if it is not known."""
+        """Return the affinity to the node with this URL. If the URL is not known, the map is read next."""
         with self._lock:
             known = () if self._map is None else self._map.owners
             self._stale |= self._ask_owners and url not in self.given and url not in known
@@ -213,7 +213,7 @@ class Route:
         return self.url not in self._routing.given
 
     def look(self) -> MapRequest | None:
-        """What is to be looked at before anybody is asked; None when nothing is, and `url` is whom to ask."""
+        """Return the request to send before the next URL is asked. None: nothing to send, and `url` is to be asked."""
         untried = self._untried()
         look = self._routing.map_look((untried or self._routing.given)[0])
         if look is not None:

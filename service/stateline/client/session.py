@@ -24,7 +24,7 @@ class Session:
         self._seen: dict[str, Position] = {}
 
     def position(self, store: str) -> Position:
-        """What was seen of this store; an empty Position when nothing was."""
+        """Return the Position that was seen of this store. It is empty if none was."""
         with self._lock:
             return self._seen.get(store, Position())
 

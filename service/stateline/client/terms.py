@@ -30,7 +30,7 @@ class TermArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a query asks of the state that it reads; None leaves it to the server."""
+    """A query's demands on the state that it reads. None leaves a demand to the server."""
 
     isolation_level: Level | None = None
     bound: Position | None = None

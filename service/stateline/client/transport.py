@@ -1,4 +1,4 @@
-"""What both clients send over httpx, and what they read from its responses.
+"""Requests and responses of both clients over httpx.
 
 `async_transport` sends. `sync_transport` is generated from it. `routing` decides which server is asked.
 """
@@ -55,18 +55,18 @@ class Server:
         return Routing(self.urls, ask_owners=self.ask_owners)
 
     def look(self, look: MapRequest) -> dict[str, Any]:
-        """What httpx looks with."""
+        """Return httpx's arguments for a look at the map."""
         return self._arguments(look.url, requests.NODES, LOOK_TIMEOUT_S, _NODE_CONNECT_TIMEOUT_S)
 
     def attempt(self, request: Request, route: Route, attempts: Attempts) -> dict[str, Any]:
-        """What httpx asks for a whole answer with."""
+        """Return httpx's arguments for a whole answer."""
         timeout_s = attempts.timeout_s(self._usual_s(request))
         if route.is_direct and request.is_read:
             timeout_s = min(timeout_s, OWNER_TIMEOUT_S + request.wait_ms / 1000)
         return self._arguments(route.url, request, timeout_s, self._connect_s(route))
 
     def stream(self, request: Request, route: Route) -> dict[str, Any]:
-        """What httpx asks for a stream with."""
+        """Return httpx's arguments for a stream."""
         return self._arguments(route.url, request, self._usual_s(request), self._connect_s(route))
 
     def _arguments(self, url: str, request: Request, timeout_s: float, connect_s: float) -> dict[str, Any]:

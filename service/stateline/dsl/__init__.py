@@ -1,1 +1,1 @@
-"""What an application's module says: streams, tables, stores, processors, pipelines (docs/streams.md)."""
+"""The declarations of an application's module: streams, tables, stores, processors, pipelines (docs/streams.md)."""

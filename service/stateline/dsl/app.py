@@ -158,8 +158,8 @@ class App:
 
         `definition` (see `stateline.stores`) is the store as it is there: its name, its kind, the types of its keys and
         values, the size and retention of its windows. It is kept here from its changelog, ``<of>-<name>-changelog``
-        unless `changelog` names another topic, under its own name unless `store` gives another. What the application
-        has not committed, or has aborted, is never seen. Nothing is written to its topics, and none is created.
+        unless `changelog` names another topic, under its own name unless `store` gives another. Writes that
+        the application has not committed, or has aborted, are never seen. No topic of it is written or created.
         """
         if not isinstance(definition, StoreDefinition):
             raise wrong_kind("app.external_store", definition, "new store")
@@ -226,8 +226,8 @@ class App:
         """Call the decorated function for each record of a topic, in offset order, on the worker.
 
         It gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
-        `Output` for each of `forwards`; and a `ProcessorContext`, if it has a keyword-only parameter `context`. What it
-        raises is handled by ``processing.exception.handler``.
+        `Output` for each of `forwards`; and a `ProcessorContext`, if it has a keyword-only parameter `context`. An
+        exception is handled by ``processing.exception.handler``.
         """
         source = self._declarations.topic("app.process", topic, key, value)
 
@@ -252,10 +252,10 @@ class App:
         It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
         for each of `forwards`; a `context` as with `process`. By `stream_time`, the largest timestamp of the task's
         records so far, it is called at the first record and then whenever that has come to the next multiple of
-        `every`; without records time stops. By `wall_clock_time` it is called about every so long. What it
-        writes is committed as a record's effects are, also when no input comes. What it raises is handled by
-        ``processing.exception.handler``; there is no record for a dead letter, so that `dead-letter` does what `skip`
-        does.
+        `every`; without records time stops. By `wall_clock_time` it is called about every so long. Its
+        writes are committed like those of a record, even if no input comes. An exception is handled by
+        ``processing.exception.handler``. There is no record for a dead letter, so `dead-letter` does the same as
+        `skip`.
         """
         punctuation = punctuation_of(every, on)
 

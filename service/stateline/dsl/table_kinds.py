@@ -1,4 +1,4 @@
-"""What kinds of table `App.table` declares, and the stores of those that are kept of windows and sessions."""
+"""The kinds of table that `App.table` declares, and the stores of tables of windows and sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kind_of_table(
     retention: timedelta | None,
     ttl: timedelta | None,
 ) -> Literal["newest", "versioned", "window", "session"]:
-    """What a table keeps. Raises `InvalidArgumentError` unless the arguments say one thing."""
+    """Return what the table keeps. Raises `InvalidArgumentError` if the arguments contradict each other."""
     if (versioned is not None) + (windowed is not None) + sessions > 1:
         raise InvalidArgumentError("A table is `versioned`, `windowed` or of `sessions`: give one of the three.")
     if (retention is not None) != (windowed is not None or sessions):

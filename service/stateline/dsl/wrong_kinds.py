@@ -1,4 +1,4 @@
-"""What an application gives where something else belongs: named, with what belongs there instead. Pure."""
+"""Errors for arguments of a wrong kind. They name the argument and the right kind. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wrong_kind(operator: str, given: object, wanted: Wanted) -> TopologyError:
 
 
 def listed(operator: str, argument: str, given: Iterable[T]) -> tuple[T, ...]:
-    """What stands in a list. Raises `TopologyError` for one thing alone, a text above all, which Python would take
+    """Return the items of a list. Raises `TopologyError` for a single item, such as a text, which Python would take
     for a list of letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TopologyError(f"{operator} was given {argument}={_described(given)}: give it as a list, […].")

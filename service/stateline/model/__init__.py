@@ -1,1 +1,1 @@
-"""What an application is, as plain values: topics, stores, nodes, windows, and the topology of them all."""
+"""An application as plain values: topics, stores, nodes, windows, and the topology of them all."""

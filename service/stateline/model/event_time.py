@@ -45,14 +45,14 @@ class EventTime:
 
     @property
     def described(self) -> str:
-        """What it is read from, for messages."""
+        """The source of the time, for messages."""
         if isinstance(self.source, str):
             return f"field {self.source!r}"
         return f"function {getattr(self.source, '__name__', None) or shown(self.source)}"
 
 
 def declared_event_time(topic: str, value: Serde, source: object, on_invalid: object) -> EventTime | None:
-    """What `App.topic` was given, None without `timestamp`.
+    """Return the event time that `App.topic` was given, None without `timestamp`.
 
     Raises `InvalidArgumentError` for another policy, a policy without `timestamp`, or a name that is no field's;
     `TopologyError` for a field of a value that is not JSON, and for a function that cannot be called so.

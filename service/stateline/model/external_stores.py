@@ -49,7 +49,7 @@ def kept_from(topic: Topic, definition: StoreDefinition, name: str | None) -> St
 
 
 def settings_of_changelog(definition: StoreDefinition) -> dict[str, str]:
-    """What Kafka Streams sets of the changelog of such a store, and what tells it from those of other kinds."""
+    """Return the settings that Kafka Streams gives the changelog of such a store. They differ by the kind of store."""
     versions = {} if definition.kind == "versioned" else {"min.compaction.lag.ms": "0"}
     return {**versions, **definition.changelog_settings()}
 

@@ -1,4 +1,4 @@
-"""What the input of a topic goes into, as a group notes it with its offsets. Pure.
+"""The stores and repartition topics that a topic's input goes into. A group notes them with its offsets. Pure.
 
 The **parts** of a topic are the stores that its records go into, and the repartition topics that its processors write.
 A store that they reach through repartition topics is a part of its own, whatever the topics' names are. Tables are no
@@ -89,7 +89,7 @@ class FedParts:
 
     @classmethod
     def decode(cls, text: str | None) -> FedParts | None:
-        """What `after` wrote; None for nothing, or something else."""
+        """Read the text of `after`. None for an empty or other text."""
         if text is None:
             return None
         entries = [entry.partition("@") for entry in text.split(",") if entry]

@@ -26,8 +26,8 @@ def check_function(
 ) -> None:
     """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
 
-    The message has the operator, and what it calls its `role` with. What tells nothing of its arguments, as some
-    functions written in C, is taken. With `may_yield` generators are, too: the operator goes through what comes back;
+    The message has the operator, and what it calls its `role` with. A function whose arguments cannot be read, such as
+    some written in C, is accepted. With `may_yield` generators are, too: the operator goes through what comes back;
     with `may_take_context` it may name a `context` that it wants besides.
     """
     count = len(arguments)
@@ -91,7 +91,7 @@ def _called(function: object) -> object:
 
 
 def _other_arguments(function: object, given: tuple[str, ...], *, with_context: bool) -> str | None:
-    """What it takes, if a call with these arguments must fail."""
+    """Return the arguments that the function takes, if a call with the given ones must fail; else None."""
     try:
         # Not what a decorator wraps: it may call that with others.
         signature = inspect.signature(function, follow_wrapped=False)  # type: ignore[arg-type]  # callable

@@ -39,8 +39,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """What runs together; `entries` are where records come in, and what the clock calls. Topics may be in several
-    parts, and global tables. `subtopology` is its number, of a part that is one."""
+    """Parts of the graph that run together. `entries` take records, or are called by the clock. Topics and global
+    tables may be in several parts. `subtopology` is its number, None if the part is no subtopology."""
 
     title: str
     entries: tuple[Drawn, ...]

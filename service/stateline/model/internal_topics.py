@@ -24,7 +24,7 @@ _REPARTITION_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopics:
-    """What an application's settings say of its changelogs and repartition topics: `settings` are `topic.*`,
+    """An application's settings for its changelogs and repartition topics. `settings` are `topic.*`.
     `window_additional_ms` is windowstore.changelog.additional.retention.ms."""
 
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -56,14 +56,14 @@ class MissedInput:
     unlogged: frozenset[FedPart]
 
     def told(self) -> Iterator[str]:
-        """What to say of each part whose store is served."""
+        """Yield a message for each part whose store is served."""
         if self.reads_from is None:
             yield from (f"{self.of(part)}. Nothing brings them." for part in self.seen if part in self.unlogged)
         else:
             yield from (f"{self.of(part)}. The topic is read from offset {self.reads_from}." for part in self.seen)
 
     def of(self, part: FedPart) -> str:
-        """What this part has and lacks."""
+        """Return the message about the input that this part has and lacks."""
         at, group = self.seen[part], self.next_offset
         what = f"Repartition topic {part.name!r} has" if part.kind == "topic" else f"Store {part.name!r} has"
         known = f"the input of {self.source} up to offset {at - 1}" if at > 0 else f"no input of {self.source}"
@@ -103,9 +103,9 @@ def missed_input(
     *,
     dead_letters: bool,
 ) -> tuple[MissedInput | None, list[str]]:
-    """What these parts lack, None for nothing that a store needs; and the stores that are new to the source. `seen` is
-    the last offset of it in a store's own Position; `dead_letters` tells whether records that fail are written to a
-    topic."""
+    """Return the input that these parts lack, None if no store lacks any, and the stores that are new to the source.
+    `seen` is the last offset of it in a store's own Position; `dead_letters` tells whether records that fail are
+    written to a topic."""
     lacking: dict[FedPart, int] = {}
     has_all, new = list(away.others), list[str]()
     for part, left in away.left.items():
@@ -177,7 +177,7 @@ def _was_fed_otherwise(part: FedPart, at: int, note: FedParts, topology: Topolog
 
 
 def new_feed(store: str, source: TopicPartition, at: int, topology: Topology) -> str:
-    """What to say of a store with rows that gets input of a source for the first time, from this offset on."""
+    """Return the warning for a store with rows that gets a source's input for the first time, from this offset on."""
     return (
         f"Store {store!r} gets input of {source.topic} for the first time, and {source} was read before: it gets what "
         f"comes from offset {at} on. To rebuild it with all input, stop the application everywhere: "

@@ -39,7 +39,7 @@ class Processor:
 
 
 def processor_of(topic: Topic, roots: tuple[Root, ...]) -> Processor:
-    """What the topology knows of the operators that get the records of one topic."""
+    """Return the topology's entry for the operators that get the records of one topic."""
     nodes = nodes_of(roots)
     stores = [root.table for root in roots if root.table is not None] + [s for node in nodes for s in node.stores]
     forwards = [topic for node in nodes for topic in node.forwards]

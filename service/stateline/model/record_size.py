@@ -17,14 +17,14 @@ MAX_KEY_BYTES = 1024 * 1024
 
 
 def max_record_bytes(producer: Mapping[str, str]) -> int:
-    """What a worker with these settings of its producer writes at most, key and value together."""
+    """Return the most bytes, key and value together, that a worker with these producer settings writes."""
     configured = producer.get("message.max.bytes")
     return int(configured) - _HEADROOM_BYTES if configured else MAX_RECORD_BYTES
 
 
 def max_plain_bytes(producer: Mapping[str, str]) -> int:
-    """What a producer with these settings takes at most of a record without headers, key and value together; a topic of
-    a broker may have a lower limit of its own."""
+    """Return the most bytes, key and value together, of a record without headers with these producer settings. A
+    broker's topic may have a lower limit of its own."""
     return int(producer.get("message.max.bytes", _CLIENT_MAX_BYTES)) - _FRAMING_BYTES
 
 

@@ -23,8 +23,8 @@ class RestoreStart(NamedTuple):
 
 
 def start_of_table(offset: int | None, first: int, end: int) -> RestoreStart:
-    """Of a table in its topic. A table is what its topic says: one that is ahead of it is rebuilt. Rows stay where the
-    topic deleted what comes next: rows of windows have expired then, and other tables have the only copy."""
+    """Return the start of a table in its topic. A table that is ahead of its topic is rebuilt. Rows stay if the topic
+    deleted the next records: rows of windows have expired then, and other tables have the only copy."""
     if offset is None:
         return RestoreStart(first)
     if offset + 1 > end:
@@ -35,8 +35,8 @@ def start_of_table(offset: int | None, first: int, end: int) -> RestoreStart:
 def start_of_logged(
     offset: int | None, first: int, *, forgets: bool, has_markers: bool, has_all_input: bool
 ) -> RestoreStart:
-    """Of a store in its changelog. A store that lacks a deleted record is rebuilt, because the changelog has all that
-    such a store may show.
+    """Return the start of a store in its changelog. A store that lacks a deleted record is rebuilt, because the
+    changelog has all that such a store may show.
 
     A store keeps its rows if it `forgets` (windows, sessions): deleted records have expired, or the store has them. So
     does a store that `has_all_input` that the group has committed, and one that lacks a single offset of a changelog

@@ -24,8 +24,8 @@ class Placeable:
 
 
 def range_owner(members: Sequence[Placeable], partitions: int, partition: int) -> Placeable | None:
-    """Who is given this partition of so many by the range assignor; None when there is nobody. `members` subscribe to
-    the same topics, in any order."""
+    """Return the member that the range assignor gives this partition of so many; None without members. `members`
+    subscribe to the same topics, in any order."""
     if not members:
         return None
     ordered = sorted(members, key=lambda member: member.name)
@@ -46,7 +46,7 @@ def standbys(
     replicas: int,
     rack_tags: Sequence[str] = (),
 ) -> list[Placeable]:
-    """Who keeps standbys of this task, one of a node at most: as many as `replicas`, or as there are other nodes.
+    """Return the members that keep standbys of this task, at most one per node: `replicas`, or one per other node.
 
     `task` is the name that is hashed, `partition` its own of so many `partitions`. `rack_tags` are the tags by which
     nodes are to differ (``rack.aware.assignment.tags``), the more of them the better; the first standby is where range

@@ -153,13 +153,13 @@ class StoreDefinition:
 
     @property
     def types(self) -> StoreTypes:
-        """What its files say of its bytes, and are compared with."""
+        """The types of its bytes. Its files store them, and each opening compares them."""
         gap_ms = self.session_gap_ms or None
         return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
 
     @property
     def description(self) -> str:
-        """What its bytes are, in words: equal where one process can read what the other one has."""
+        """A description of its bytes. If it is equal in two processes, each can read the bytes of the other."""
         return f"{self.kind} with {self.types}"
 
     @property
@@ -207,7 +207,7 @@ class StoreDefinition:
         return {"retention.ms": str(min(self.retention_ms + window_additional_ms, _MAX_LONG))}
 
     def _of_the_users(self, made: object) -> StateStore:
-        """What the factory made, if it is what was declared."""
+        """Return the store of the user's factory, if it fits the declaration; else raise."""
         if not isinstance(made, StateStore):
             raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
         declared, actual = (self.name, self.persistent), (made.name, made.persistent)

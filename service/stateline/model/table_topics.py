@@ -1,4 +1,4 @@
-"""What becomes of old records in the topics that tables are kept of. Pure.
+"""How topics of tables keep or delete old records. Pure.
 
 A table has what its topic has. Rows that the topic deleted by age are missing once the table is rebuilt.
 
@@ -66,8 +66,8 @@ def forgets(table: StoreDefinition) -> bool:
 
 
 def beginning_is_lost(table: str, first_offsets: Mapping[TopicPartition, int]) -> str:
-    """What to say of a table that is read from the beginning, where partitions of its topic begin at these offsets,
-    above 0."""
+    """Return the warning for a table that is read from the beginning, if partitions of its topic begin at these
+    offsets above 0."""
     listed = ", ".join(f"{partition} begins at offset {first}" for partition, first in sorted(first_offsets.items()))
     return (
         f"Table {table!r} is read from the beginning of its topic, whose first records were deleted: {listed}. Keys "
@@ -76,7 +76,7 @@ def beginning_is_lost(table: str, first_offsets: Mapping[TopicPartition, int]) -
 
 
 def never_read(table: str, missed: Mapping[TopicPartition, range]) -> str:
-    """What to say of a table whose topic has lost these offsets before the table had read them."""
+    """Return the error for a table whose topic deleted these offsets before the table read them."""
     return (
         f"Table {table!r} has lost records, which its topic deleted before they were read: {_listed(missed)}. The rows "
         "that it has stay; keys that were put or deleted by those records are missing, or have older values. Write the "
@@ -86,7 +86,7 @@ def never_read(table: str, missed: Mapping[TopicPartition, range]) -> str:
 
 
 def windows_kept(table: str, missed: Mapping[TopicPartition, range]) -> str:
-    """What to say of a table of windows or sessions whose topic deleted these offsets before the table read them."""
+    """Return the warning for a table of windows or sessions whose topic deleted these offsets before it read them."""
     return (
         f"Table {table!r} keeps its rows. Its topic has deleted offsets that it has not read: {_listed(missed)}. "
         "Windows that records there have changed show older values until they expire."

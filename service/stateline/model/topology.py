@@ -1,4 +1,4 @@
-"""What an application consists of, and how it falls into subtopologies and tasks. Pure: no log, no files.
+"""The parts of an application, and its division into subtopologies and tasks. Pure: no log, no files.
 
 Whatever is connected must run together, on the same partition number: a source topic and the processors and
 tables that read it, a processor and its stores, two processors that share a store. Each such group is a
@@ -26,7 +26,7 @@ from stateline_store.task_id import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """What runs together on one partition number."""
+    """Topics, processors and stores that run together on one partition number."""
 
     ordinal: int
     sources: tuple[Topic, ...]
@@ -114,8 +114,8 @@ class Topology:
         raise TopologyError(f"No subtopology holds a store named {store!r}.")
 
     def whole_epochs(self) -> dict[str, frozenset[str]]:
-        """Of pipelines whose micro-batches are to be seen whole: the topic of their markers → the result topics that
-        the application reads itself."""
+        """For pipelines with `whole_epochs`: the topic of their markers → the result topics that the application
+        reads itself."""
         read = {topic.name for subtopology in self.subtopologies for topic in subtopology.sources}
         found = {}
         for pipeline in self.pipelines.values():

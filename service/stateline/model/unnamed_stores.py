@@ -1,5 +1,5 @@
 """Stores that the application has given no name: their names have a number, which moves when another one is declared
-before them. What each is made of tells whether it is still the same. Pure."""
+before them. A store with other inputs and operators than before is another store. Pure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def made_of(topology: Topology) -> dict[str, str]:
 
 
 def taken_over(topology: Topology, before: Mapping[str, str], created: Collection[str]) -> Iterator[str]:
-    """What to say of each that is made of something else than `before`, and has rows; not of those whose changelogs are
-    among the topics `created` by this start."""
+    """Yield a warning for each store with rows that has other operators than `before`. A store whose changelog this
+    start `created` has no rows."""
     for store, path in made_of(topology).items():
         changelog = topology.stores[store].changelog(topology.application_id)
         if before.get(store, path) != path and changelog not in created:

@@ -37,8 +37,8 @@ class Closing(Protocol):
 
 
 class Pinning(NamedTuple):
-    """What keeps files open: how many such things its owner has, since when this one does (`time.monotonic`), and what
-    ends it."""
+    """A scan or cursor that keeps files open: how many its owner has, since when this one exists (`time.monotonic`),
+    and the function that ends it."""
 
     of_owner: int
     since_s: float
@@ -61,8 +61,8 @@ class KeptScan(Generic[ScanT]):
 
 
 class OpenScans(Generic[ScanT]):
-    """Of all clients, the least recently used first. One that makes room for another is `CursorExpiredError` then: it
-    is one of the client that has the most, so that nobody ends what another one reads while that has fewer."""
+    """The scans of all clients, the least recently used first. If there are too many, a scan of the client with the
+    most is closed, and raises `CursorExpiredError` afterwards. So no client ends a scan of a client that has fewer."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

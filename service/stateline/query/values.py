@@ -1,4 +1,4 @@
-"""What one partition is asked for and answers, whichever process it is in.
+"""Queries to one partition and its answers, in any process.
 
 The queries are the store library's (`stateline_store.reads.query_types`). `execution` runs them. `kinds` declares their
 entries and the order of these. Pure: no files, no sockets, no clock. Keys and values are raw stored bytes, to which the
@@ -51,7 +51,7 @@ ServedBy = Literal["active", "standby", "restoring"]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an asker demands of whoever answers, whatever the query. `limit` is how many entries of a scan are wanted at
+    """An asker's demands on the answering copy, for any query. `limit` is how many entries of a scan are wanted at
     first."""
 
     store: str
@@ -67,8 +67,8 @@ class Terms:
 class CopyStatus:
     """The copy of a partition that an answer comes from; times are milliseconds since the epoch.
 
-    Of a standby `lag_records` counts what its changelog has beyond it, and `lag_ms` is the time since it last had
-    everything; None where that is not known.
+    For a standby, `lag_records` are the offsets of its changelog that it lacks, and `lag_ms` is the time since it last
+    lacked none. None: not known.
     """
 
     served_by: ServedBy
@@ -80,7 +80,7 @@ class CopyStatus:
 
 
 class Rest(Protocol):
-    """What a scan has beyond the entries that were given: of the same state, whatever is committed meanwhile."""
+    """The entries of a scan after those already given. They are of the same state, whatever is committed meanwhile."""
 
     async def more(self, limit: int) -> QueryRows:
         """The next entries, at most `limit`; with a `rest` of None there are none after them.
@@ -94,7 +94,7 @@ class Rest(Protocol):
 
 @dataclass(slots=True)
 class QueryRows:
-    """What a query found. `rest` has the entries beyond the last one given; None when there are none. `count` is for
+    """The result of a query. `rest` has the entries beyond the last one given; None when there are none. `count` is for
     CountQuery, `interval_ms` for the windows of all keys: how long a segment of time is.
     """
 
@@ -106,7 +106,7 @@ class QueryRows:
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """What one partition answered, and the position that its rows reflect."""
+    """One partition's answer, and the Position that its rows reflect."""
 
     rows: QueryRows
     position: Position
@@ -139,9 +139,9 @@ Outcome: TypeAlias = PartitionAnswer | Failure
 
 @dataclass(frozen=True, slots=True)
 class HostedPartition:
-    """A store partition that a worker hosts, and what state its task is in. Of a standby `offset` is the last one of
-    its changelog that it has, and `lag_ms` the time since it was the owner's, which had everything; None where it was
-    not, or that is not known. `has_all_partitions` says that it is a global table: a bound is one of all partitions."""
+    """A store partition that a worker hosts, and what state its task is in. For a standby, `offset` is the last one
+    of its changelog that it has. `lag_ms` is the time since it was the owner's and lacked nothing; None if it was not,
+    or this is not known. `has_all_partitions`: a global table, so a bound is one of all partitions."""
 
     store: TransactionalStore
     state: StoreState

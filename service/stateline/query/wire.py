@@ -1,4 +1,4 @@
-"""What a server and a worker say to each other over a unix socket: length-prefixed JSON, pure.
+"""Messages between a server and a worker over a unix socket: length-prefixed JSON, pure.
 
     frame   := length:u32 (big-endian) json            length counts the JSON alone, 1 to MAX_FRAME_BYTES
     request := {"id", "type": "query", "store", "partition", "isolation_level", "bound", "require_active",
@@ -199,7 +199,7 @@ def encode_outcome(outcome: Outcome, scan: int | None = None) -> dict[str, Any]:
 
 
 def decode_outcome(value: Any, rest_of: Callable[[int], Rest]) -> Outcome:
-    """What `encode_outcome` wrote; `rest_of` makes the rest of the rows out of a scan's number."""
+    """Read the text of `encode_outcome`. `rest_of` makes the rest of the rows from a scan's number."""
     try:
         if "error" in value:
             error = ERROR_CLASSES.get(value["error"], StatelineError)(value["detail"])
@@ -232,7 +232,7 @@ def encode_rows(rows: QueryRows, scan: int | None) -> dict[str, Any]:
 
 
 def decode_rows(value: Any, rest_of: Callable[[int], Rest]) -> QueryRows:
-    """What `encode_rows` wrote."""
+    """Read the text of `encode_rows`."""
     try:
         entries = [_entry_in(entry) for entry in value["entries"]]
         rest = None if value["scan"] is None else rest_of(int(value["scan"]))

@@ -112,7 +112,7 @@ def of_json(schema: Any, value: Any, named: dict[str, Any] | None = None) -> Any
     """The value of this schema that JSON means. `named` are types that were named before.
 
     Raises `InvalidArgumentError` for a field that the schema does not have, and for text that is none of what it should
-    be. What does not fit otherwise comes back as it is, for the writer to refuse.
+    be. Other values that do not fit are returned unchanged, for the writer to refuse.
     """
     named = {} if named is None else named
     if isinstance(schema, str):

@@ -183,7 +183,7 @@ def _leaf(schema: Any, kind: str, default: Any) -> Any:
 
 
 def _datum(kind: str, default: Any) -> Any:
-    """What fastavro takes for this JSON. Raises `ValueError` for JSON of another type."""
+    """Return the value that fastavro needs for this JSON. Raises `ValueError` for JSON of another type."""
     if kind in _NUMBERS and type(default) in (int, float):
         return default
     if kind in _NUMBERS and isinstance(default, str):

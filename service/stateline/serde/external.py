@@ -66,7 +66,7 @@ class ExternalValue(WrappingSerde):
 class ExternalKey(ExternalValue):
     """The serde of a changelog's keys, `inner` with its times: warns of one that looks like those of another kind.
 
-    `kind` is `StoreDefinition.plain_kind`. Of keys that are not windows' or sessions' only texts can be told from them.
+    `kind` is `StoreDefinition.plain_kind`. Among other keys, only texts can be told from keys of windows and sessions.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class ExternalKey(ExternalValue):
             )  # fmt: skip
 
     def _other_kind(self, data: bytes) -> str | None:
-        """What these bytes look more like than a key of this kind; None when they may be one."""
+        """Return the kind whose key these bytes look like; None if they may be a key of this kind."""
         match self.kind:
             case "window":
                 fits = _ends_as_window(data, duplicates=self.duplicates)

@@ -1,6 +1,7 @@
 """JSON with a schema in the registry, by confluent-kafka's `JSONSerializer` and `JSONDeserializer`.
 
-Values are what their JSON is in Python. What the declared schema does not allow is refused, when written and when read.
+Values are what their JSON is in Python. Values that the declared schema does not allow are refused, when written and
+when read.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def key_of_text(serde: Serde, text: str) -> bytes:
 
 
 def other_spellings(serde: Serde, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Of these keys those that may be stored otherwise than they are written: UUIDs in lower case."""
+    """Return the keys that may be stored in another form, with this form: UUIDs in lower case."""
     if type(serde) is not UuidSerde:
         return {}
     return {key: lower for key in keys if (lower := key.lower()) != key}

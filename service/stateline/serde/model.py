@@ -1,6 +1,6 @@
 """Values of a class of the application's own, as JSON: pydantic models, dataclasses, and what else pydantic knows.
 
-Bytes are JSON text. What is read is validated, so that a record of another shape is one that cannot be read; the
+Bytes are JSON text. Values are validated when they are read. A record of another shape cannot be read, and the
 message names the field.
 """
 

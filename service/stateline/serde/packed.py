@@ -20,7 +20,8 @@ _AS_DATETIME = 3  # msgpack's name for it
 
 
 class MsgpackSerde:
-    """What JSON has, bytes, and times with a zone. Raises `ConfigurationError` where the package is missing."""
+    """JSON's types, bytes, and times with a zone, in MessagePack. Raises `ConfigurationError` where the package is
+    missing."""
 
     name = "msgpack"
 

@@ -55,10 +55,10 @@ class Serde(Protocol):
         """The bytes of a value that stood in a JSON body."""
 
     def to_json(self, data: bytes) -> Any:
-        """What orjson should write for these bytes as a value."""
+        """Return an object that orjson writes for these bytes of a value."""
 
     def key_to_json(self, data: bytes) -> Any:
-        """What orjson should write for these bytes as a key."""
+        """Return an object that orjson writes for these bytes of a key."""
 
 
 def type_name(serde: Serde) -> str:

@@ -1,4 +1,4 @@
-"""What serdes of a Schema Registry have in common: Avro, Protobuf, JSON Schema, by confluent-kafka's own serializers.
+"""The common part of a Schema Registry's serdes (Avro, Protobuf, JSON Schema), by confluent-kafka's serializers.
 
 Their bytes are in Confluent's wire format: a 0, the schema's id (4 bytes, big-endian), what the format makes of the
 value. An id is read without knowing its topic. Writing registers the schema under the topic's subject, so a serde
@@ -142,7 +142,7 @@ class RegisteredSerde(ABC):
         return made(given, context)
 
     def _settings(self, kind: Any) -> dict[str, Any]:
-        """Of `conf` what this serializer, or deserializer, knows: confluent's refuse what is the other one's."""
+        """Return the settings of `conf` that this serializer or deserializer knows. Each refuses those of the other."""
         known = kind._default_conf
         registers = {"auto.register.schemas": False} if self.looks_up else {}
         given = {**self.conf, **registers}
@@ -165,8 +165,8 @@ class RegisteredSerde(ABC):
 
 
 def json_of_text(serde: Serde, text: str) -> Any:
-    """What a key that is written as this text is in JSON. No registry is asked: of types that one knows the text is
-    the JSON, and whether it fits them is not looked at. Raises `InvalidArgumentError` for a text of another type."""
+    """Return the JSON of a key that is written as this text. No registry is asked. For types of a registry, the text is
+    the JSON, and is not checked against the schema. Raises `InvalidArgumentError` for a text of another type."""
     if not isinstance(innermost(serde), RegisteredSerde):
         return serde.to_json(serde.parse_text(text))
     return _parsed(text, serde)

@@ -60,7 +60,7 @@ def import_extra(module: str, extra: str) -> Any:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """What confluent-kafka raises in the block, as Stateline's errors; `what` begins their messages.
+    """Turn confluent-kafka's exceptions in the block into Stateline's errors. `what` begins their messages.
 
     Raises `SchemaRegistryUnavailableError` when the registry does not answer, `ConfigurationError` when it wants other
     credentials, `InvalidArgumentError` for all else: an id that it does not know, a schema that it refuses, bytes or a

@@ -42,8 +42,8 @@ class WindowedSerde(WrappingSerde):
     """Keys of a topic of windows or of sessions: `WindowKey` or `SessionKey` around a key of the serde `inner`.
 
     The bytes are those of a changelog of such a store (`stateline_store.rows.windowed_keys`), so that a table can be
-    kept of the topic. As text and in JSON a key is the array of its parts: ``["JFK", 1356998400000]``. What stands in
-    another array, or a time before 1970, is refused. Records belong into the partition of the inner key.
+    kept of the topic. As text and in JSON a key is the array of its parts: ``["JFK", 1356998400000]``. Another
+    array, or a time before 1970, is refused. Records belong into the partition of the inner key.
     """
 
     kind: Literal["window", "session"]
@@ -61,7 +61,7 @@ class WindowedSerde(WrappingSerde):
         return WINDOW_SUFFIX.size if self.kind == "window" else SESSION_SUFFIX.size
 
     def inner_bytes(self, data: bytes) -> bytes:
-        """Of the bytes of a key those of the inner one."""
+        """Return the inner key's bytes from the bytes of a key."""
         return data[: -self.suffix_bytes]
 
     def serialize(self, value: Any) -> bytes:
@@ -136,7 +136,7 @@ class TimeWindowedSerde(WrappingSerde):
         return f"time-windowed-{self.inner.name}"
 
     def inner_bytes(self, data: bytes) -> bytes:
-        """Of the bytes of a key those of the inner one."""
+        """Return the inner key's bytes from the bytes of a key."""
         return self._windows.inner_bytes(data + bytes(_SEQUENCE_BYTES))
 
     def serialize(self, value: Any) -> bytes:
@@ -165,6 +165,6 @@ class TimeWindowedSerde(WrappingSerde):
 
 
 def partition_key(serde: Serde, key: bytes | None) -> bytes | None:
-    """What a record of this key is put into a partition by, if it is not the key: the inner one of a window or session
-    (Kafka Streams' `WindowedStreamPartitioner`)."""
+    """Return the bytes that choose the partition of a record with this key: for windows and sessions the inner key
+    (Kafka Streams' `WindowedStreamPartitioner`), else the key."""
     return serde.inner_bytes(key) if key is not None and isinstance(serde, WindowedSerde | TimeWindowedSerde) else None

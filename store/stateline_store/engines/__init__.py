@@ -1,1 +1,1 @@
-"""What a store keeps its rows in: the interface, and rows in memory."""
+"""The engines that keep a store's rows: the interface, and rows in memory."""

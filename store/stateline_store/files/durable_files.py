@@ -25,7 +25,7 @@ def replace_file(
     With `sync`, so do readers after a power cut, at the cost of two fsyncs. Without it for content that is written
     again anyway, such as a status. `only_writer`: the caller's own lock keeps other writers out. Then the draft has the
     fixed name ``<name>.tmp``, and the next write replaces a draft that a crash has left. Such a file has `mode` as far
-    as the umask allows, others exactly. Of several writers the last one counts. Raises `StorageError` naming the path
+    as the umask allows, others exactly. With several writers, the last one wins. Raises `StorageError` naming the path
     when the file system refuses. The file is then unchanged.
     """
     draft = None
@@ -53,8 +53,8 @@ def replace_file(
 
 
 def create_file(path: Path, content: bytes, *, mode: int) -> None:
-    """Make a file with this content, unless it exists. Of several processes at once, the first one's file stays. It is
-    whole as soon as it can be seen, and after a power cut too. Raises `OSError`."""
+    """Make a file with this content, unless it exists. If several processes do this at once, the first one's file
+    stays. It is whole as soon as it can be seen, and after a power cut too. Raises `OSError`."""
     handle, draft = _draft(path, mode, only_writer=False)
     try:
         with os.fdopen(handle, "wb") as file:

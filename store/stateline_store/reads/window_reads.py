@@ -53,7 +53,7 @@ class WindowReads:
         self._duplicates = retain_duplicates
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
-        """Return the value of the window that starts then, None without one. Of retained duplicates, the newest."""
+        """Return the value of the window that starts then, None without one. With retained duplicates, the newest."""
         if not isinstance(key, bytes):
             raise no_key(key)
         first, last = self._readable(start_ms, start_ms)

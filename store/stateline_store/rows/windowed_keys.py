@@ -60,9 +60,9 @@ def split_session_key(data: bytes) -> Windowed:
 def split_keys(
     rows: Sequence[tuple[bytes, object]], suffix: struct.Struct, skipped: int = 0
 ) -> tuple[list[bytes], Sequence[int], Sequence[int]]:
-    """Of stored rows the keys, and the two numbers of their suffixes: three columns. A column takes a third of the time
-    that splitting each row takes. `skipped` bytes stand before each key. Raises `DamagedDataError` for bytes that are
-    too few."""
+    """Split stored rows into three columns: keys, and the two numbers of their suffixes. A column takes a third of the
+    time that splitting each row takes. `skipped` bytes stand before each key. Raises `DamagedDataError` for bytes that
+    are too few."""
     width = suffix.size
     stored = list(map(itemgetter(0), rows))
     if stored and len(shortest := min(stored, key=len)) < skipped + width:

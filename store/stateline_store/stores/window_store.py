@@ -85,8 +85,8 @@ class WindowStore(SegmentedStore):
         return WindowReads(reader, self._segments, self._window_size_ms, retain_duplicates=self._retain_duplicates)
 
     def fetch_one(self, key: bytes, start_ms: int) -> bytes | None:
-        """Return the window's value, staged or committed, None if absent or expired. Of retained duplicates, the
-        newest."""
+        """Return the window's value, staged or committed, None if absent or expired. With retained duplicates,
+        the newest."""
         return self._seen_reads().fetch_one(key, start_ms)
 
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
@@ -145,8 +145,8 @@ class WindowStore(SegmentedStore):
             self._stream_time_ms = window_start_ms
 
     def stored_keys(self, windows: Iterable[tuple[bytes, int]]) -> list[bytes]:
-        """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. Of duplicates, the
-        first."""
+        """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. With duplicates,
+        the first."""
         packers, interval = self._packers, self._interval_ms
         return [packers[len(key)](start // interval, key, start, 0) for key, start in windows]
 

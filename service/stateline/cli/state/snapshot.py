@@ -36,7 +36,7 @@ _TIMES = ("timestamp", "start", "end", "valid_to")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What to write, and where. `bounds` have the contract's names: `prefix`, `as_of`."""
+    """The stores, columns and rows to write, and the folder. `bounds` have the contract's names: `prefix`, `as_of`."""
 
     stores: tuple[str, ...]
     format: Format

@@ -2,6 +2,6 @@
 pyarrow where rows are read.
 
 Executors have neither httpx nor pydantic, and every one of them pays for what it imports; no pool or session is of use
-there: a process asks a few times, then reads one long stream. What is tried again is decided where `Client`'s is, in
-`stateline.client.passing`.
+there: a process asks a few times, then reads one long stream. `stateline.client.passing` decides about retries, as for
+`Client`.
 """

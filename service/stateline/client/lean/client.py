@@ -1,7 +1,7 @@
 """`LeanClient`: requests to a Stateline server, with the standard library and the store library's errors alone.
 
-What passes is tried again (`stateline.client.passing`). Everything else is raised as the library's error of that name.
-A token is sent as a header and shows in no message and in no `repr`.
+Failures that may pass are retried (`stateline.client.passing`). Everything else is raised as the library's error of
+that name. A token is sent as a header and shows in no message and in no `repr`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """What is read of a partition: columns in this order, rows within `bounds` (`lower`, `upper`, `prefix`, `from`,
+    """The rows to read of a partition: columns in this order, rows within `bounds` (`lower`, `upper`, `prefix`, `from`,
     `to`, `as_of`, `split`, as a URL writes them), and only those of `keys`, as JSON has them, if there are any; bounds
     are times then.
     """
@@ -149,8 +149,7 @@ def _last_key(batch: pa.RecordBatch) -> str | None:
 
 
 def _unchanged(before: pa.Schema | None, now: pa.Schema) -> pa.Schema:
-    """The schema. What is in its metadata (the commit, the retention) decides which rows there are and in what
-    order."""
+    """Return the schema. Its metadata (the commit, the retention) decides which rows there are, and their order."""
     if before is not None and not before.equals(now, check_metadata=True):
         raise CursorExpiredError("The server was restarted with another declaration of this store while it was read.")
     return now

@@ -25,7 +25,7 @@ _Row = tuple[bytes | None, bytes | None, int, Headers, Any, Any]  # as bytes, th
 
 class ProcessRows:
     """Gives the rows that the function returns: (key, value), or a record with its timestamp and headers. With
-    `values_only` it returns values. What the function does not return stays as it was in the row."""
+    `values_only` it returns values. Parts that the function does not return stay as in the row."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _SHOWN_LATE_MS = 250
 
 
 class Claims:
-    """Of one server process; for the event loop's thread. `sources` are the partitions that a task reads by the group,
+    """One per server process, for the event loop's thread. `sources` are the partitions that a task reads by the group,
     `directories` those of all nodes that are known, by name."""
 
     def __init__(

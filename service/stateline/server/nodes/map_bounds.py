@@ -17,7 +17,7 @@ MOST_FAULT_CHARACTERS = 1_000
 
 
 class MapBounds:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(self, stores: ServedStores, pipelines: Collection[str]) -> None:
         self._stores = stores

@@ -70,7 +70,7 @@ class Other:
 
 
 class Nodes:
-    """Of one server process; for the event loop's thread.
+    """One per server process, for the event loop's thread.
 
     `own_map` says what this node has now, `answers` answers what others ask of it, and `on_change` is called when one
     of them has other tasks, has come or has gone, or has committed what somebody here waits for. Without `keys` nodes

@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class OwnMap:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     _stores: ServedStores
     _ownership: Ownership

@@ -43,7 +43,7 @@ _MOST_ASKED = 3  # of nodes, for one partition of one request
 
 @dataclass(eq=False, repr=False)
 class ClusterCopies:
-    """Of one server process; for the event loop's thread. `why_ownerless` says of a task why no node owns it."""
+    """One per server process, for the event loop's thread. `why_ownerless` says of a task why no node owns it."""
 
     _copies: Copies
     _ownership: Ownership

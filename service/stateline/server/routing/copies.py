@@ -68,7 +68,7 @@ class CopyRouter(Protocol):
 
 
 class Copies:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(
         self, partitions: Partitions, workers: Workers, ownership: Ownership, bounds: PositionBounds, url: str

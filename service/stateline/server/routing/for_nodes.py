@@ -30,7 +30,7 @@ Tell = Callable[[AskedBy, str, Counted, float], None]
 
 @dataclass(eq=False, repr=False)
 class AnswersForNodes:
-    """Of one server process; for the event loop's thread. `wait_max_ms` is the longest that a request waits, `node`
+    """One per server process, for the event loop's thread. `wait_max_ms` is the longest that a request waits, `node`
     what this node is called."""
 
     _stores: ServedStores

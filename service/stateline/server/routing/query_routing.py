@@ -46,7 +46,7 @@ from stateline_store import (
 
 @dataclass(eq=False, repr=False)
 class QueryRouting:
-    """Of one server process; for the event loop's thread. Deadlines are of the loop's clock, None for a single look.
+    """One per server process, for the event loop's thread. Deadlines are of the loop's clock, None for a single look.
 
     Every method raises `UnknownQueryTypeError` for a query that this kind of store cannot answer, and `NotReadyError`
     when the server is shutting down.

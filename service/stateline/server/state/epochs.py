@@ -23,7 +23,7 @@ _PATIENCE_S = 5.0
 
 
 class WholeEpochs:
-    """Of one server process, for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(self, topology: Topology, commits: CommitSignal, announce: Callable[[ServedStore], None]) -> None:
         """`announce` has the next commit of this store's partitions announced, wherever they are."""

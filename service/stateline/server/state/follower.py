@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Of one server process; for the event loop's thread. What was asked within the last `asked_within_ms` is followed
+    """One per server process, for the event loop's thread. What was asked within the last `asked_within_ms` is followed
     with each commit."""
 
     def __init__(self, partitions: Partitions, asked_within_ms: int) -> None:

@@ -37,7 +37,7 @@ _JUST_ASKED_MS = 1_000
 
 
 class Ownership:
-    """Of one server process; for the event loop's thread. `group` is None on an embedded log. `exactly_once`: the last
+    """One per server process, for the event loop's thread. `group` is None on an embedded log. `exactly_once`: the last
     offset of a changelog of the application's own is the marker of a transaction. `place`: where its copies are, in
     words."""
 

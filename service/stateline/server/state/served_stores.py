@@ -62,7 +62,7 @@ class ServedStore:
 
 
 class ServedStores:
-    """Of one server process; for the event loop's thread."""
+    """One per server process, for the event loop's thread."""
 
     def __init__(self, topology: Topology, application: Path) -> None:
         self._declared = {name: _asked(each) for name, each in topology.stores.items()}

@@ -1,1 +1,1 @@
-"""What Spark has no equal for: tables from changelogs, their joins, and state in order of offsets."""
+"""Operators that Spark does not have: tables from changelogs, their joins, and state in order of offsets."""

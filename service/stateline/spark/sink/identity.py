@@ -1,6 +1,7 @@
 """Whether a pipeline's checkpoint, its markers and its topics belong together, and whether a micro-batch is a replay.
 
-What does not belong together would be written twice, or left out, unnoticed; so it is refused, with the way out:
+If they do not belong together, rows would be written twice or be missing, unnoticed. So the start is refused, and the
+message has the way out:
 
 | found                                                        | because                                            |
 |--------------------------------------------------------------|----------------------------------------------------|

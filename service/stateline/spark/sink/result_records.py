@@ -80,7 +80,7 @@ class ResultRecords(Collection[RecordParts]):
 def result_records(
     table: pa.Table, pipeline: Pipeline, batch_time_ms: int, partitions: Mapping[str, int]
 ) -> ResultRecords:
-    """Return one record per encoded row, sorted by `order`. Of a table's rows of one key the newest is last.
+    """Return one record per encoded row, sorted by `order`. A table's newest row of a key comes last.
     `partitions` has the counts of the pipeline's topics: records of windows and sessions go to the partition of the
     inner key. Raises `RecordError` for the first row that cannot become a record, and for a key with two newest rows of
     a table."""
