@@ -31,19 +31,23 @@ from support.kafka.shared_broker import SharedBroker
 from support.oracles.account_ledger import APPLICATION, AccountLedger
 from support.processes.query_server import wait_until
 from support.processes.served_here import served_here
-from support.run.length import long_or_short
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 from support.spark import spark_cluster
 
-STEPS = long_or_short(
-    ["sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
-     "sink:committed"],
-    ["sink:marker-produced"],  # what the log lacks then, a driver on another machine has to compute from the checkpoint
-)  # fmt: skip
+STEPS = [
+    "sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
+    "sink:committed",
+]  # fmt: skip
 _KILLED = 128 + signal.SIGKILL  # what spark-submit makes of it
 _POM = Path(spark.__file__).with_name("pom.xml")
 
-pytestmark = spark_cluster.RUNS_HERE
+pytestmark = [
+    *spark_cluster.RUNS_HERE,
+    long_only(
+        "test_pipeline_crashes.py kills at these steps, and test_checkpoint_folders.py reads checkpoints on HDFS"
+    ),
+]
 
 
 class Drivers:

@@ -30,6 +30,7 @@ from stateline.worker.tasks.topic_watch import TopicWatch
 from stateline_store import InDoubtError, LogUnavailableError, TopicPartition
 from support.kafka.kafka_broker import KafkaBroker, needed
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 KEYS = 20
@@ -144,7 +145,9 @@ def test_a_call_of_the_client_that_does_not_come_back_holds_nothing_up(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize(
+    "guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=long_only("exactly once asks for more"))]
+)
 def test_every_record_counts_when_the_broker_is_back(
     own_broker: KafkaBroker,
     tmp_path: Path,
