@@ -27,12 +27,20 @@ def key_value(name: str, *, key: Serde, value: Serde, persistent: bool = True, l
 
 @says_where
 def timestamped_key_value(
-    name: str, *, key: Serde, value: Serde, ttl: timedelta | None = None, persistent: bool = True, logged: bool = True
+    name: str,
+    *,
+    key: Serde,
+    value: Serde,
+    ttl: timedelta | None = None,
+    headers: bool = False,
+    persistent: bool = True,
+    logged: bool = True,
 ) -> StoreDefinition:
-    """A value by key, with the timestamp of its record (KIP-258). An entry is deleted if its timestamp is older than
-    the newest one less `ttl`."""
+    """A value by key, with the timestamp of its record (KIP-258) and, if wanted, its headers (KIP-1271). An entry is
+    deleted if its timestamp is older than the newest one less `ttl`."""
     name, ttl_ms = checked_store_name(name), 0 if ttl is None else milliseconds("ttl", ttl, least=_MILLISECOND)
-    return StoreDefinition(name, "timestamped_key_value", key, value, persistent, logged, ttl_ms=ttl_ms)
+    kind: DeclaredKind = "timestamped_key_value"
+    return StoreDefinition(name, kind, key, value, persistent, logged, ttl_ms=ttl_ms, headers=headers)
 
 
 @says_where
@@ -44,12 +52,14 @@ def window(
     size: timedelta,
     retention: timedelta,
     timestamped: bool = False,
+    headers: bool = False,
     retain_duplicates: bool = False,
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
     """A value by key and window start. Windows have the length `size`. Windows older than `retention`, measured from
-    the newest timestamp, are dropped. `retain_duplicates` keeps every value of a key and start."""
+    the newest timestamp, are dropped. `retain_duplicates` keeps every value of a key and start. `headers` keeps the
+    headers of records, and their timestamps."""
     size_ms, retention_ms = milliseconds("size", size), milliseconds("retention", retention)
     if not 0 < size_ms <= retention_ms:
         raise InvalidArgumentError(
@@ -58,7 +68,7 @@ def window(
         )
     return StoreDefinition(
         checked_store_name(name),
-        "timestamped_window" if timestamped else "window",
+        "timestamped_window" if timestamped or headers else "window",
         key,
         value,
         persistent,
@@ -66,6 +76,7 @@ def window(
         retention_ms=retention_ms,
         window_size_ms=size_ms,
         retain_duplicates=retain_duplicates,
+        headers=headers,
     )
 
 
@@ -77,14 +88,16 @@ def session(
     value: Serde,
     retention: timedelta,
     timestamped: bool = False,
+    headers: bool = False,
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
-    """An aggregate by key, session start and session end. Sessions that ended before `retention` are dropped."""
-    kind: DeclaredKind = "timestamped_session" if timestamped else "session"
+    """An aggregate by key, session start and session end. Sessions that ended before `retention` are dropped. `headers`
+    keeps the headers of records, and their timestamps."""
+    kind: DeclaredKind = "timestamped_session" if timestamped or headers else "session"
     retention_ms = milliseconds("retention", retention)
     name = checked_store_name(name)
-    return StoreDefinition(name, kind, key, value, persistent, logged, retention_ms=retention_ms)
+    return StoreDefinition(name, kind, key, value, persistent, logged, retention_ms=retention_ms, headers=headers)
 
 
 @says_where

@@ -25,16 +25,22 @@ STORE_KINDS: tuple[StoreKind, ...] = get_args(StoreKind)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The form of rows. `segment_interval_ms` is None for a kind without segments. Thread-safe: it never changes."""
+    """The form of rows. `segment_interval_ms` is None for a kind without segments. `headers`: each value has the
+    headers of its record (`rows/headers.py`). Thread-safe: it never changes."""
 
     kind: StoreKind
     timestamped: bool = False
     segment_interval_ms: int | None = None
     retain_duplicates: bool = False
+    headers: bool = False
+    headers_up_to: str | None = None
+    """The key in hexadecimal, with its segment, up to which rows have headers while a store gets them. None: all."""
 
     def encode(self) -> bytes:
-        """Return the row's bytes."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        """Return the row's bytes. The members of headers are there only when they say something, so that
+        older versions read all other stores."""
+        members = {name: value for name, value in asdict(self).items() if value or not name.startswith("headers")}
+        return json.dumps(members, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: object = "A store") -> Layout:
@@ -50,7 +56,8 @@ class Layout:
         """Refuse rows of another layout than this one, which the application declares.
 
         Raises `TopologyError`, because only the user knows which layout is meant. Other segments are no other layout: a
-        database keeps its interval until its rows move to a much longer one (`segment_lengths.py`).
+        database keeps its interval until its rows move to a much longer one (`segment_lengths.py`). Rows without
+        headers get them at the opening (`added_headers.py`).
         """
         if stored.kind != self.kind or stored.timestamped != self.timestamped:
             raise TopologyError(
@@ -58,11 +65,21 @@ class Layout:
                 f"{self.declared_kind} store of that name. Declare it as it was, or give the store another name or the "
                 "application another application.id. Nothing was changed. Under another name it starts empty."
             )
+        if stored.headers and not self.headers:
+            raise TopologyError(
+                f"{directory} keeps the headers of records, but the store is declared without: declare it with "
+                "headers=True, or give it another name."
+            )
         if stored.retain_duplicates != self.retain_duplicates:
             raise TopologyError(
                 f"{directory} was written with retain_duplicates={stored.retain_duplicates}, but the store is declared "
                 f"with {self.retain_duplicates}: declare it as it was, or give it another name."
             )
+
+    @property
+    def form(self) -> str:
+        """The kind in declarations, and whether values have headers: equal where values have the same form."""
+        return f"{self.declared_kind}{' with headers' if self.headers else ''}"
 
     @property
     def declared_kind(self) -> str:

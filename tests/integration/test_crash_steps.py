@@ -30,6 +30,7 @@ from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirect
 from stateline_store.files.offset_checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
+from stateline_store.rows.headers import split_headers
 from stateline_store.rows.timestamped_rows import split
 from stateline_store.scan import EVERY_KEY
 from support import TESTS
@@ -83,6 +84,37 @@ def test_a_worker_killed_after_each_step_of_a_commit_keeps_every_promise(
         run.work_off()
     assert run.watcher.moves >= len(steps), "the watcher saw too little to mean anything"
     run.check_forwarded()
+
+
+@pytest.mark.parametrize("guarantee", list(COMMIT_STEPS))
+def test_a_store_with_headers_has_those_of_its_records_after_a_kill_at_each_step_of_a_commit(
+    embedded: Steps, guarantee: str
+) -> None:
+    steps, setting = embedded, f"processing.guarantee={guarantee}"
+    steps.settings.append(setting)
+    steps.send(3, keys=1, first=100)  # before there were headers, and not written again
+    steps.work_off(timestamped=True)
+    newest: dict[bytes, bytes] = {}
+    producer = steps.log.producer()
+    for number, step in enumerate([*COMMIT_STEPS[guarantee], "commit:batch-ready", "commit:batch-written"]):
+        for key in (b"k%d" % n for n in range(number, number + 20)):
+            newest[key] = b"%d" % steps.sent
+            own = [("sent", newest[key]), ("e", bytes(8)), ("t", None)]  # of the names that a commit's own have
+            value, at_ms = bytes(7) + b"\1", 1_600_000_000_000 + steps.sent
+            producer.produce(steps.source.topic, key, value, timestamp_ms=at_ms, headers=own)
+            steps.sent += 1
+        producer.flush()
+        steps.killed_at(step, headers=True)
+    producer.close()
+    steps.work_off(headers=True)
+    found = {key: split_headers(split(stored).value)[1] for key, stored in steps.rows("sums-v2").items()}
+    assert found.pop(b"k100") == ()
+    assert found == {key: (("sent", sent), ("e", bytes(8)), ("t", None)) for key, sent in newest.items()}
+    shutil.rmtree(steps.task())
+    steps.work_off(headers=True)
+    assert steps.restored() > len(newest)
+    restored = {key: split_headers(split(stored).value)[1] for key, stored in steps.rows("sums-v2").items()}
+    assert restored == {b"k100": (), **found}
 
 
 class Steps:

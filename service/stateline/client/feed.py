@@ -11,7 +11,7 @@ from stateline.client.answers import AnswerReader, event_failure, json_document
 from stateline.client.events import Event, EventParser
 from stateline.client.failures import UnreachableError
 from stateline.client.requests import Request, Since
-from stateline.client.results import PositionJson
+from stateline.client.results import HeadersJson, PositionJson
 from stateline.client.retries import Attempts, Retries
 from stateline_store import StatelineError
 
@@ -32,6 +32,8 @@ class Change:
     start: int | None = None
     """Of a window or session, as is `end`."""
     end: int | None = None
+    headers: HeadersJson = None
+    """Of the record, in a store that keeps them; None in others."""
 
 
 _CHANGE = AnswerReader(Change)

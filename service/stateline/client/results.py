@@ -7,6 +7,7 @@ answer can be sent back as it is.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,6 +16,21 @@ from pydantic import PlainValidator
 
 from stateline_store import IsolationLevel, Position
 
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def _headers(given: Any) -> Headers | None:
+    """Read the headers of a record: pairs of a name and a text, null, or an object with base64."""
+    if given is None:
+        return None
+    return tuple((str(name), value if value is None else _header_value(value)) for name, value in given)
+
+
+def _header_value(value: Any) -> bytes:
+    return base64.b64decode(value["base64"]) if isinstance(value, Mapping) else str(value).encode()
+
+
+HeadersJson = Annotated[Headers | None, PlainValidator(_headers)]
 PositionJson = Annotated[Position, PlainValidator(Position.from_json)]
 E = TypeVar("E")
 
@@ -84,6 +100,8 @@ class KeyAnswer(Answer):
     """None where the store keeps none, or it is not known."""
     valid_to: int | None = None
     """Of a versioned store: until when, exclusive; None while it is valid."""
+    headers: HeadersJson = None
+    """Of the record, in a store that keeps them; None in others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +113,8 @@ class Entry:
     timestamp: int | None
     valid_to: int | None = None
     """Of a versioned store: until when, exclusive; None while it is valid."""
+    headers: HeadersJson = None
+    """Of the record, in a store that keeps them; None in others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +126,7 @@ class FoundEntry:
     value: Any
     timestamp: int | None
     valid_to: int | None = None
+    headers: HeadersJson = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +146,7 @@ class Window:
     end: int
     value: Any
     timestamp: int | None
+    headers: HeadersJson = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,8 @@ class Config(BaseModel):
         )
     )
     """Isolation level of queries that name none: READ_UNCOMMITTED, or READ_COMMITTED under exactly_once_v2."""
+    dsl_store_format: types.StoreFormat = "DEFAULT"
+    """HEADERS: tables and the stores of streams keep the headers of records (KIP-1271)."""
     repartition_purge_interval_ms: types.Milliseconds = 30_000
     """How often committed records of repartition topics are deleted."""
     statestore_uncommitted_max_bytes: types.BytesOrUnlimited = 64 * 1024 * 1024

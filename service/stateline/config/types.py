@@ -33,6 +33,10 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
+def _upper(value: object) -> object:
+    return value.strip().upper() if isinstance(value, str) else value
+
+
 def _joined(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
@@ -168,6 +172,7 @@ Servers = Annotated[
 TracingExporter = Annotated[Literal["none", "otlp"], BeforeValidator(_lower), Allowed("none or otlp")]
 LogFormat = Annotated[Literal["text", "json"], BeforeValidator(_lower), Allowed("text or json")]
 PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
+StoreFormat = Annotated[Literal["DEFAULT", "HEADERS"], BeforeValidator(_upper), Allowed("DEFAULT or HEADERS")]
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
 Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]
 BytesOrUnlimited = Annotated[

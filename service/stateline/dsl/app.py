@@ -64,8 +64,10 @@ class App:
 
     def configure(self, config: Config) -> None:
         """Give serdes the settings that are in force, ``schema.registry.*``, in place of those of the `App`; as Kafka
-        Streams' ``Serde.configure``. Commands and the test driver do it before anything is written or read."""
+        Streams' ``Serde.configure``. Tables and operators' stores get their format, ``dsl.store.format``. Commands and
+        the test driver do it before anything is written or read."""
         self._declarations.registry.configure(config.schema_registry)
+        self._declarations.store_format = config.dsl_store_format
 
     def topic(
         self,
@@ -118,6 +120,7 @@ class App:
         sessions: bool = False,
         retention: timedelta | None = None,
         ttl: timedelta | None = None,
+        headers: bool = False,
         persistent: bool = True,
     ) -> StoreDefinition:
         """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
@@ -128,13 +131,15 @@ class App:
         of the key inside; the topic's own is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
 
         With `ttl` an entry is deleted when its timestamp is older than the newest one of its partition less that; only
-        tables of the newest values take it.
+        tables of the newest values take it. `headers` keeps the headers of records, too; versions have none.
 
         The store is named after the topic unless `store` says otherwise. A record without a value deletes its
         key; one without a key is an error that the deserialization policy handles. The topic is the store's
         changelog.
         """
         kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
+        if headers and versioned is not None:
+            raise InvalidArgumentError("headers=True: a versioned table keeps none. Leave one of the two out.")
         if kind in ("window", "session"):
             wrap = serdes.windowed if kind == "window" else serdes.session_windowed
             known = key or (None if self._declarations.is_declared(topic) else serdes.bytes)
@@ -149,7 +154,7 @@ class App:
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
             kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)
-        return self.store(replace(kept, source=source))
+        return self.store(replace(kept, source=source, headers=headers))
 
     def external_store(
         self, definition: StoreDefinition, *, of: str, changelog: str | None = None, store: str | None = None

@@ -59,6 +59,7 @@ class Declarations:
         self._stores_without_name = 0
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
+        self.store_format = "DEFAULT"  # until the settings in force are known (`App.configure`)
 
     # Topics
 
@@ -314,13 +315,20 @@ class Declarations:
                 raise TopologyError(
                     f"No processor uses the store {store.name!r}: name it in `stores=[…]` of one, or remove it."
                 )
+        kept = {name: self._formatted(definition) for name, definition in self._stores.items()}
         return Topology(
             self.application_id,
-            subtopologies(self._stores.values(), processors),
-            dict(self._stores),
+            subtopologies(kept.values(), processors),
+            kept,
             dict(self._pipelines),
-            {table.store.name: table.store for table in self._global_tables.values()},
+            {table.store.name: self._formatted(table.store) for table in self._global_tables.values()},
         )
+
+    def _formatted(self, definition: StoreDefinition) -> StoreDefinition:
+        """Return a table or an operator's store as ``dsl.store.format`` wants it. Versions have no headers."""
+        is_of_dsl = definition.is_operators or (definition.source is not None and definition.external is None)
+        wanted = self.store_format == "HEADERS" and is_of_dsl and definition.timestamped
+        return replace(definition, headers=True) if wanted else definition
 
     def _punctuators(self, processors: Sequence[Processor]) -> list[Processor]:
         found = []

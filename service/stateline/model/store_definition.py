@@ -47,7 +47,8 @@ class StoreDefinition:
     `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
     `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes, `ttl_ms` of a timestamped
     key-value store whose entries expire (0: of none). `factory` makes a user's own store from its name. `is_operators`:
-    an operator alone writes it. `changelog_overrides` are what `with_logging` was given.
+    an operator alone writes it. `changelog_overrides` are what `with_logging` was given. `headers`: each value has the
+    headers of its record (KIP-1271).
     """
 
     name: str
@@ -65,13 +66,16 @@ class StoreDefinition:
     session_gap_ms: int = 0
     ttl_ms: int = 0
     changelog_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
+    headers: bool = False
 
     def __post_init__(self) -> None:
         check_serde(self.key)
         check_serde(self.value)
-        for name in ("persistent", "logged"):
+        for name in ("persistent", "logged", "headers"):
             if not isinstance(given := getattr(self, name), bool):
                 raise InvalidArgumentError(f"Store {self.name!r}: {name}={shown(given)}: give True or False.")
+        if self.headers and not self.timestamped:
+            raise InvalidArgumentError(f"Store {self.name!r} is {self.kind}: only stores with timestamps have headers.")
 
     def with_logging(self, settings: Mapping[str, object]) -> StoreDefinition:
         """The same store, its changelog to be created with these settings of Kafka's topics, ``{"segment.ms": 60000}``:
@@ -158,14 +162,20 @@ class StoreDefinition:
         return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
 
     @property
+    def form(self) -> str:
+        """The kind, and whether values have headers, as `Layout.form`."""
+        return f"{self.kind}{' with headers' if self.headers else ''}"
+
+    @property
     def description(self) -> str:
         """A description of its bytes. If it is equal in two processes, each can read the bytes of the other."""
-        return f"{self.kind} with {self.types}"
+        return f"{self.kind} with {self.types}{' and headers' if self.headers else ''}"
 
     @property
     def plain_description(self) -> str:
-        """The same without its timestamps: equal where stores are made of the same changelog."""
-        return f"{self.plain_kind} with {self.types}"
+        """The same without its timestamps: equal where stores are made of the same changelog, and show each other's
+        rows."""
+        return f"{self.plain_kind} with {self.types}{' and headers' if self.headers else ''}"
 
     @property
     def key_value(self) -> bool:
@@ -232,8 +242,10 @@ class StoreDefinition:
                 return stateline_store.KeyValueStore(name, persistent=persistent)
             case "timestamped_key_value":
                 if self.ttl_ms:
-                    return stateline_store.ExpiringKeyValueStore(name, ttl_ms=self.ttl_ms, persistent=persistent)
-                return stateline_store.TimestampedKeyValueStore(name, persistent=persistent)
+                    return stateline_store.ExpiringKeyValueStore(
+                        name, ttl_ms=self.ttl_ms, persistent=persistent, headers=self.headers
+                    )
+                return stateline_store.TimestampedKeyValueStore(name, persistent=persistent, headers=self.headers)
             case "window" | "timestamped_window":
                 window = stateline_store.TimestampedWindowStore if self.timestamped else stateline_store.WindowStore
                 return window(
@@ -242,10 +254,11 @@ class StoreDefinition:
                     window_size_ms=self.window_size_ms,
                     retain_duplicates=self.retain_duplicates,
                     persistent=persistent,
+                    headers=self.headers,
                 )
             case "session" | "timestamped_session":
                 session = stateline_store.TimestampedSessionStore if self.timestamped else stateline_store.SessionStore
-                return session(name, retention_ms=self.retention_ms, persistent=persistent)
+                return session(name, retention_ms=self.retention_ms, persistent=persistent, headers=self.headers)
             case "versioned":
                 return stateline_store.VersionedStore(
                     name, history_retention_ms=self.retention_ms, persistent=persistent

@@ -12,6 +12,10 @@ At least once, a worker that was stopped in the middle of a commit may still wri
 can tell. So every record has its owner's epoch in header ``e`` (compaction may remove any other record): the offset at
 which the changelog ended when its owner took it over. Later owners have larger epochs, since offsets never go back. A
 record whose epoch is smaller than one before it was written by a former owner.
+
+Records of a store with headers (KIP-1271) have the headers of the value first: their own. Those above follow them, in
+the order ``v``, ``c``, ``t``, ``e``. Own headers may have the same names. If the last own header has one, and no ``c``
+follows, a ``v`` = 0x00 comes between, so that a restore knows where the own headers end.
 """
 
 from __future__ import annotations
@@ -20,8 +24,20 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from stateline.log.interface import Headers, LogRow, Record
-from stateline_store import DamagedDataError, NewerFormatError, Position, StateStore, StoreTypes, TopicPartition
+from stateline.log.interface import Headers, LogRow, Producer, Record
+from stateline.model.topic import Topic
+from stateline.serde.plain import shown
+from stateline_store import (
+    DamagedDataError,
+    InvalidArgumentError,
+    NewerFormatError,
+    Position,
+    StateStore,
+    StoreTypes,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.rows.headers import join_headers, split_headers
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
@@ -29,6 +45,8 @@ _TYPES_HEADER = "t"  # in topics: never change
 _EPOCH_HEADER = "e"  # in topics: never change
 _EPOCH_BYTES = 8
 _VERSION = b"\x00"
+_ADDED = (_VERSION_HEADER, _POSITION_HEADER, _TYPES_HEADER, _EPOCH_HEADER)
+_END_OF_OWN = (_VERSION_HEADER, _VERSION)
 
 OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 """Under which a store's offsets have the largest epoch of its changelog up to its own offset. No topic can be called
@@ -48,6 +66,55 @@ def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
     ]
 
 
+def produce_with_own(
+    producer: Producer, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers, headers: Headers
+) -> None:
+    """Queue the rows of a store with headers, like `Producer.produce_all`, each with its own headers before others."""
+    last = len(rows) - 1
+    for at, (key, joined, timestamp_ms) in enumerate(rows):
+        value, own = (None, ()) if joined is None else split_headers(joined)
+        all_headers = with_own(own, (*last_headers, *headers) if at == last else headers)
+        try:
+            producer.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=all_headers, partition=partition)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
+
+
+def own_headers(headers: Headers) -> Headers:
+    """Return a changelog record's own headers, without those that a commit adds."""
+    at = len(headers)
+    if at and headers[at - 1][0] == _EPOCH_HEADER and len(headers[at - 1][1] or b"") == _EPOCH_BYTES:
+        at -= 1
+    if at and headers[at - 1][0] == _TYPES_HEADER:
+        at -= 1
+    if at and headers[at - 1][0] == _POSITION_HEADER:
+        at -= 1
+        return headers[: at - 1] if at and headers[at - 1][0] == _VERSION_HEADER else headers[:at]
+    return headers[: at - 1] if at and headers[at - 1] == _END_OF_OWN else headers[:at]
+
+
+def headers_of_table(topic: Topic) -> Callable[[Headers], Headers]:
+    """Return what gives a record's own headers in the topic of a table. In the changelog of a Kafka Streams application
+    they may end with the Position."""
+    return as_they_are if topic.external is None else _without_position
+
+
+def as_they_are(headers: Headers) -> Headers:
+    return headers
+
+
+def _without_position(headers: Headers) -> Headers:
+    is_there = len(headers) > 1 and headers[-2] == _END_OF_OWN and headers[-1][0] == _POSITION_HEADER
+    return headers[:-2] if is_there and headers[-1][1] else headers
+
+
+def with_own(own: Headers, added: Headers) -> Headers:
+    """Return own headers and those that a commit adds, so that `own_headers` finds them again."""
+    if own and own[-1][0] in _ADDED and not (added and added[0][0] == _VERSION_HEADER):
+        return (*own, _END_OF_OWN, *added)
+    return (*own, *added)
+
+
 def position_headers(position: Position) -> Headers:
     return (_VERSION_HEADER, _VERSION), (_POSITION_HEADER, position.encode())
 
@@ -63,10 +130,15 @@ def owner_headers(epoch: int) -> Headers:
 def owner_epoch(records: Sequence[Record]) -> int:
     """Return the epoch of the last of these changelog records that has one; 0 if none does."""
     for record in reversed(records):
-        for name, epoch in record.headers:
-            if name == _EPOCH_HEADER and epoch is not None and len(epoch) == _EPOCH_BYTES:
-                return int.from_bytes(epoch, "big")
+        if (epoch := _epoch(record)) is not None:
+            return int.from_bytes(epoch, "big")
     return 0
+
+
+def _epoch(record: Record) -> bytes | None:
+    """Return the epoch, which is the last header."""
+    name, epoch = record.headers[-1] if record.headers else ("", None)
+    return epoch if name == _EPOCH_HEADER and epoch is not None and len(epoch) == _EPOCH_BYTES else None
 
 
 def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Sequence[Record], int]:
@@ -76,22 +148,37 @@ def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Seque
     largest = newest.to_bytes(_EPOCH_BYTES, "big")  # compared as bytes: they are in the order of the numbers
     late: set[int] = set()
     for at, record in enumerate(records):
-        for name, epoch in record.headers:
-            if name == _EPOCH_HEADER and epoch != largest and epoch is not None and len(epoch) == _EPOCH_BYTES:
-                if epoch > largest:
-                    largest = epoch
-                else:
-                    late.add(at)
+        epoch = _epoch(record)
+        if epoch is None or epoch == largest:
+            continue
+        if epoch > largest:
+            largest = epoch
+        else:
+            late.add(at)
     kept = [record for at, record in enumerate(records) if at not in late] if late else records
     return kept, int.from_bytes(largest, "big")
 
 
-def stage(store: StateStore, records: Sequence[Record]) -> None:
+def stage(store: StateStore, records: Sequence[Record], *, own: Callable[[Headers], Headers] = as_they_are) -> None:
     """Stage changelog or table records: the newest of a key wins, no value deletes. Records without a key are left out:
-    compaction forbids them in a changelog, and a table's were refused before."""
+    compaction forbids them in a changelog, and a table's were refused before. A store with headers gets those of the
+    records that are their `own`."""
     if None in map(_KEY, records):
         records = [record for record in records if record.key is not None]
+    if keeps_headers(store):
+        records = [_with_headers(record, own) for record in records]
     store.restore(map(_CHANGE, records))
+
+
+def keeps_headers(store: StateStore) -> bool:
+    return isinstance(store, TransactionalStore) and store.headers
+
+
+def _with_headers(record: Record, own: Callable[[Headers], Headers]) -> Record:
+    """Return the record with its own headers before its value."""
+    if record.value is None:
+        return record
+    return record._replace(value=join_headers(record.value, own(record.headers)))
 
 
 def position_of_changelog(records: Sequence[Record]) -> Position:
@@ -110,22 +197,27 @@ def end_of_last_commit(records: Sequence[Record]) -> int:
     """Count the changelog records up to and with the last one that ends a commit."""
     for index in range(len(records) - 1, -1, -1):
         headers = records[index].headers  # of nearly every record none: not worth a generator
-        if headers and any(name == _POSITION_HEADER for name, _ in headers):
+        if headers and any(name == _POSITION_HEADER for name, _ in _added(headers)):
             return index + 1
     return 0
 
 
 def _newest(records: Sequence[Record], header: str) -> tuple[Record, bytes] | None:
     for record in reversed(records):
-        for name, value in record.headers or ():
+        for name, value in _added(record.headers):
             if name == header and value is not None:
                 return record, value
     return None
 
 
+def _added(headers: Headers) -> Headers:
+    """Return the headers that a commit has added."""
+    return headers[len(own_headers(headers)) :] if headers else ()
+
+
 def _decoded(record: Record, value: bytes, decode: Callable[[bytes, str], _InHeader]) -> _InHeader:
     where = f"The record of {record.topic}-{record.partition} at offset {record.offset}"
-    for name, version in record.headers:
+    for name, version in _added(record.headers):
         if name == _VERSION_HEADER and version and version > _VERSION:
             raise NewerFormatError.of(where, f"headers of version {version[0]}", f"version {_VERSION[0]}")
     try:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from stateline.log.interface import Headers
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.changelog import keeps_headers
+from stateline.processing.records import check_headers
 from stateline_store import (
     KeyValueStore,
     Scan,
@@ -27,6 +30,7 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
+from stateline_store.rows.headers import join_headers, split_headers, without_headers
 
 _Store = TypeVar("_Store", bound=StateStore)
 _Stored = TypeVar("_Stored")
@@ -38,6 +42,14 @@ class Timestamped(NamedTuple):
 
     value: Any
     timestamp: int
+
+
+class WithHeaders(NamedTuple):
+    """A value, its timestamp, and the headers of its record."""
+
+    value: Any
+    timestamp: int
+    headers: Headers
 
 
 class Version(NamedTuple):
@@ -58,7 +70,7 @@ class Window(NamedTuple):
 
 
 class _View(Generic[_Store]):
-    """The serdes, the size limit, and the timestamp of the record that is processed."""
+    """The serdes, the size limit, and the timestamp and headers of the record that is processed."""
 
     def __init__(self, definition: StoreDefinition, store: _Store, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
         """`max_record_bytes` limits key and value together in a store with a changelog."""
@@ -66,6 +78,8 @@ class _View(Generic[_Store]):
         self._max_record_bytes = max_record_bytes
         self._key, self._value = definition.key, definition.value
         self._record_timestamp_ms = -1
+        self._record_headers: Headers = ()
+        self._headers = keeps_headers(store)
         self._is_written_here = definition.source is None and not definition.is_operators
 
     @property
@@ -73,15 +87,21 @@ class _View(Generic[_Store]):
         """The store's name."""
         return self._definition.name
 
-    def record_starts(self, timestamp_ms: int) -> None:
-        """Set the timestamp for writes. The runtime calls this before each record."""
-        self._record_timestamp_ms = timestamp_ms
+    def record_starts(self, timestamp_ms: int, headers: Headers = ()) -> None:
+        """Set the timestamp and headers for writes. The runtime calls this before each record."""
+        self._record_timestamp_ms, self._record_headers = timestamp_ms, headers
 
-    def _writable(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """Return key and value as bytes. Refuses writes to a table, and values too large for the changelog."""
+    def _writable(self, key: Any, value: Any, headers: Headers | None = None) -> tuple[bytes, bytes | None]:
+        """Return key and value as bytes, the value with these headers, the record's for None, if the store keeps them.
+        Refuses writes to a table, and values too large for the changelog."""
         if not self._is_written_here:
             raise self._written_elsewhere()
         data = None if value is None else self._value.serialize(value)
+        if headers is not None:
+            check_headers(headers)
+            self._require_headers()
+        if data is not None and self._headers:
+            data = join_headers(data, self._record_headers if headers is None else headers)
         raw_key = self._key.serialize(key)
         if self._definition.logged:
             refuse_too_large(raw_key, data, self._max_record_bytes)
@@ -101,21 +121,34 @@ class _View(Generic[_Store]):
     def _stamp(self, timestamp_ms: int | None) -> int:
         return self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
 
+    def _require_headers(self) -> None:
+        if not self._headers:
+            raise TopologyError(f"Store {self.name!r} keeps no headers: declare it with headers=True.")
+
+    def _deserialize(self, data: bytes) -> Any:
+        return self._value.deserialize(without_headers(data) if self._headers else data)
+
     def _read(self, data: bytes | None) -> Any:
-        return None if data is None else self._value.deserialize(data)
+        return None if data is None else self._deserialize(data)
+
+    def _read_with_headers(self, found: ValueAndTimestamp | None) -> WithHeaders | None:
+        if found is None:
+            return None
+        value, headers = split_headers(found.value)
+        return WithHeaders(self._value.deserialize(value), found.timestamp, headers)
 
     def _read_stamped(self, found: ValueAndTimestamp | None) -> Timestamped | None:
-        return None if found is None else Timestamped(self._value.deserialize(found.value), found.timestamp)
+        return None if found is None else Timestamped(self._deserialize(found.value), found.timestamp)
 
     def _optional_key(self, key: Any) -> bytes | None:
         return None if key is None else self._key.serialize(key)
 
     def _entry(self, row: tuple[bytes, bytes]) -> tuple[Any, Any]:
-        return self._key.deserialize(row[0]), self._value.deserialize(row[1])
+        return self._key.deserialize(row[0]), self._deserialize(row[1])
 
     def _window(self, row: tuple[Windowed, bytes]) -> Window:
         (key, start_ms, end_ms), data = row
-        return Window(self._key.deserialize(key), start_ms, end_ms, self._value.deserialize(data))
+        return Window(self._key.deserialize(key), start_ms, end_ms, self._deserialize(data))
 
 
 class StoreView(_View[KeyValueStore]):
@@ -137,9 +170,15 @@ class StoreView(_View[KeyValueStore]):
             raise _no_timestamps(self.name, "stores.timestamped_key_value")
         return self._read_stamped(self._stamped.get_with_timestamp(self._key.serialize(key)))
 
-    def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> None:
-        """Stage a value (None deletes), stamped with the record's timestamp unless another is given."""
-        raw_key, data = self._writable(key, value)
+    def get_with_headers(self, key: Any) -> WithHeaders | None:
+        """Return value, timestamp and headers, or None if the key is absent. Only for a store with headers."""
+        self._require_headers()
+        assert self._stamped is not None, "a store with headers has timestamps"
+        return self._read_with_headers(self._stamped.get_with_timestamp(self._key.serialize(key)))
+
+    def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers | None = None) -> None:
+        """Stage a value (None deletes), with the record's timestamp and headers unless others are given."""
+        raw_key, data = self._writable(key, value, headers)
         if self._stamped is not None:
             self._stamped.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
         else:
@@ -149,11 +188,13 @@ class StoreView(_View[KeyValueStore]):
         """Stage the removal of a key. The key may be absent."""
         self.put(key, None)
 
-    def put_if_absent(self, key: Any, value: Any, *, timestamp_ms: int | None = None) -> Any:
+    def put_if_absent(
+        self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers | None = None
+    ) -> Any:
         """Stage the value if the key is absent. Returns the value found, None if there was none."""
         found = self.get(key)
         if found is None:
-            self.put(key, value, timestamp_ms=timestamp_ms)
+            self.put(key, value, timestamp_ms=timestamp_ms, headers=headers)
         return found
 
     def range(self, lower: Any = None, upper: Any = None, *, reverse: bool = False) -> Scan[tuple[Any, Any]]:
@@ -165,9 +206,17 @@ class StoreView(_View[KeyValueStore]):
 class WindowView(_View[WindowStore]):
     """A window store, with timestamps or without."""
 
-    def put(self, key: Any, value: Any, window_start_ms: int, *, timestamp_ms: int | None = None) -> None:
+    def put(
+        self,
+        key: Any,
+        value: Any,
+        window_start_ms: int,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
         """Stage the value of a window (None deletes). If it is older than the retention, it is dropped and counted."""
-        raw_key, data = self._writable(key, value)
+        raw_key, data = self._writable(key, value, headers)
         if isinstance(self._store, TimestampedWindowStore):
             self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms), window_start_ms)
         else:
@@ -181,18 +230,24 @@ class WindowView(_View[WindowStore]):
         """Return value and timestamp of one window, or None. Only for a timestamped store."""
         return self._read_stamped(self._stamped().fetch_one_with_timestamp(self._key.serialize(key), window_start_ms))
 
+    def get_with_headers(self, key: Any, window_start_ms: int) -> WithHeaders | None:
+        """Return value, timestamp and headers of one window, or None. Only for a store with headers."""
+        self._require_headers()
+        found = self._stamped().fetch_one_with_timestamp(self._key.serialize(key), window_start_ms)
+        return self._read_with_headers(found)
+
     def fetch(self, key: Any, time_from: int, time_to: int, *, reverse: bool = False) -> Scan[tuple[int, Any]]:
         """Return (start, value) of the key's windows that start from `time_from` to `time_to`, both inclusive, by
         time."""
         rows = self._store.fetch(self._key.serialize(key), time_from, time_to, reverse=reverse)
-        return _each(rows, lambda row: (row[0], self._value.deserialize(row[1])))
+        return _each(rows, lambda row: (row[0], self._deserialize(row[1])))
 
     def fetch_with_timestamp(
         self, key: Any, time_from: int, time_to: int, *, reverse: bool = False
     ) -> Scan[tuple[int, Timestamped]]:
         """Return (start, (value, timestamp)) of the windows of `fetch`. Only for a timestamped store."""
         rows = self._stamped().fetch_with_timestamp(self._key.serialize(key), time_from, time_to, reverse=reverse)
-        return _each(rows, lambda row: (row[0], Timestamped(self._value.deserialize(row[1].value), row[1].timestamp)))
+        return _each(rows, lambda row: (row[0], Timestamped(self._deserialize(row[1].value), row[1].timestamp)))
 
     def fetch_all(self, time_from: int, time_to: int, *, reverse: bool = False) -> Scan[Window]:
         """Return every key's windows that start from `time_from` to `time_to`, both inclusive, segment by segment of
@@ -212,10 +267,19 @@ class WindowView(_View[WindowStore]):
 class SessionView(_View[SessionStore]):
     """A session store, with timestamps or without."""
 
-    def put(self, key: Any, start_ms: int, end_ms: int, value: Any, *, timestamp_ms: int | None = None) -> None:
+    def put(
+        self,
+        key: Any,
+        start_ms: int,
+        end_ms: int,
+        value: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
         """Stage the aggregate of a session (None removes it). If it ended before the retention, it is dropped and
         counted."""
-        raw_key, data = self._writable(key, value)
+        raw_key, data = self._writable(key, value, headers)
         session = Windowed(raw_key, start_ms, end_ms)
         if isinstance(self._store, TimestampedSessionStore):
             self._store.put_with_timestamp(session, data, self._stamp(timestamp_ms))
@@ -233,9 +297,17 @@ class SessionView(_View[SessionStore]):
 
     def get_with_timestamp(self, key: Any, start_ms: int, end_ms: int) -> Timestamped | None:
         """Return aggregate and timestamp of one session, or None. Only for a timestamped store."""
+        return self._read_stamped(self._with_timestamp(key, start_ms, end_ms))
+
+    def get_with_headers(self, key: Any, start_ms: int, end_ms: int) -> WithHeaders | None:
+        """Return aggregate, timestamp and headers of one session, or None. Only for a store with headers."""
+        self._require_headers()
+        return self._read_with_headers(self._with_timestamp(key, start_ms, end_ms))
+
+    def _with_timestamp(self, key: Any, start_ms: int, end_ms: int) -> ValueAndTimestamp | None:
         if not isinstance(self._store, TimestampedSessionStore):
             raise _no_timestamps(self.name, "stores.session(…, timestamped=True)")
-        return self._read_stamped(self._store.fetch_session_with_timestamp(self._key.serialize(key), start_ms, end_ms))
+        return self._store.fetch_session_with_timestamp(self._key.serialize(key), start_ms, end_ms)
 
     def find_sessions(
         self, key: Any, earliest_end_ms: int, latest_start_ms: int, *, reverse: bool = False
@@ -283,7 +355,7 @@ class VersionedView(_View[VersionedStore]):
         return _each(found, self._version)
 
     def _version(self, found: VersionedRecord) -> Version:
-        return Version(self._value.deserialize(found.value), found.timestamp, found.valid_to)
+        return Version(self._deserialize(found.value), found.timestamp, found.valid_to)
 
 
 AnyView: TypeAlias = StoreView | WindowView | SessionView | VersionedView

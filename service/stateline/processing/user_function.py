@@ -86,10 +86,11 @@ class UserFunction:
         if self._failures.undoes_writes:
             for store in self._undoable:
                 store.savepoint()
+        headers = () if record is None else record.headers
         for view in self._views:
-            view.record_starts(timestamp_ms)
+            view.record_starts(timestamp_ms, headers)
         for output in self._outputs:
-            output.record_starts(timestamp_ms, () if record is None else record.headers)
+            output.record_starts(timestamp_ms, headers)
         if record is not None:
             for context in self._named.values():
                 context.record_starts(record.timestamp_ms)

@@ -54,7 +54,12 @@ _KEY_TEXT = {
     "type": "string",
     "description": "The key as the text of a URL. Present if `key` does not find the entry again.",
 }
-_ENTRY = {"key": ANY, "key_text": _KEY_TEXT, "value": ANY, "timestamp": _MILLISECONDS}
+_HEADERS = {
+    "type": ["array", "null"],
+    "items": {"type": "array"},
+    "description": 'Pairs of a name and a text, null, or {"base64"}. Present in a store with headers.',
+}
+_ENTRY = {"key": ANY, "key_text": _KEY_TEXT, "value": ANY, "timestamp": _MILLISECONDS, "headers": _HEADERS}
 _VALID_TO = {"type": ["integer", "null"], "description": "The end of the version's validity. null: it is still valid."}
 _FOUND = {"found": BOOLEAN, **_ENTRY, "valid_to": _VALID_TO}
 _WINDOW = {**_ENTRY, "start": INTEGER, "end": INTEGER}

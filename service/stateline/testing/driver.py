@@ -63,11 +63,12 @@ class TestDriver:
         self._topology = topology = app.topology()
         self._clock = MovedClock(now_ms() if wall_clock_ms is None else checked_timestamp(wall_clock_ms))
         self._writer, self._reader = TopicWriter(topology), TopicReader(topology)
-        self._definitions = {**topology.stores, **topology.global_tables}
         self._stepped: SteppedWorker | None = None
         with ExitStack() as failed:
             self._place = DriverFolder(app, config or {})
             failed.callback(self._place.close)
+            configured = app.topology()  # its stores are as the settings want them
+            self._definitions = {**configured.stores, **configured.global_tables}
             self._place.create_topics(topology, partitions)
             self._served = ServedClient(app, self._place, lambda: self._worker)
             self._stepped = SteppedWorker(app, self._place, self._clock)

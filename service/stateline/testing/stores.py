@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from stateline.client.results import Entry, KeyedWindow, Version, Window
+from stateline.client.results import Entry, Headers, KeyedWindow, Version, Window
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.stored_value import StoredValue, taken_apart
 from stateline.query.kinds import BY_WORD, query_of
 from stateline.serde.plain import Serde, shown
 from stateline.serde.windowed import WindowedSerde
@@ -15,7 +16,6 @@ from stateline.worker.loop.worker import Worker
 from stateline_store import IsolationLevel, Position, StateStore, TransactionalStore, VersionedRecord, Windowed
 from stateline_store.errors import DoesNotExistError, InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.reads.query_types import KeyQuery, MultiVersionedKeyQuery, Order, Query, VersionedKeyQuery
-from stateline_store.rows.timestamped_rows import split
 
 Level = Literal["read_committed", "read_uncommitted"] | IsolationLevel | None
 _KINDS = {
@@ -49,7 +49,7 @@ class TestedStore:
         return None if found is None else found.value
 
     def entry(self, key: Any, *, as_of: int | None = None, isolation_level: Level = None) -> Entry | None:
-        """Return the value with its timestamp, if the store keeps one; for a versioned store with its end, too."""
+        """Return the value, with the timestamp and headers that the store keeps, and the end of a version."""
         return self._entry("entry", key, as_of, isolation_level)
 
     def all(self, *, as_of: int | None = None, isolation_level: Level = None) -> list[Entry]:
@@ -86,8 +86,8 @@ class TestedStore:
         definition = self._checked("fetch")
         asked = _bytes(_inner(definition), key)
         return [
-            Window(start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp)
-            for at, value, timestamp in self._windows(definition, asked, time_from, time_to, isolation_level)
+            Window(start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp, headers=headers)
+            for at, value, timestamp, headers in self._windows(definition, asked, time_from, time_to, isolation_level)
         ]
 
     def fetch_all(
@@ -98,9 +98,14 @@ class TestedStore:
         serde = _inner(definition)
         return [
             KeyedWindow(
-                key=serde.deserialize(at.key), start=at.start_ms, end=at.end_ms, value=value, timestamp=timestamp
+                key=serde.deserialize(at.key),
+                start=at.start_ms,
+                end=at.end_ms,
+                value=value,
+                timestamp=timestamp,
+                headers=headers,
             )
-            for at, value, timestamp in self._windows(definition, None, time_from, time_to, isolation_level)
+            for at, value, timestamp, headers in self._windows(definition, None, time_from, time_to, isolation_level)
         ]
 
     def versions(
@@ -147,15 +152,15 @@ class TestedStore:
 
     def _windows(
         self, definition: StoreDefinition, key: bytes | None, time_from: int | None, time_to: int | None, level: Level
-    ) -> Iterator[tuple[Windowed, Any, int | None]]:
+    ) -> Iterator[tuple[Windowed, Any, int | None, Headers | None]]:
         word, given = (
             "sessions" if definition.plain_kind == "session" else "windows",
             {"from": time_from, "to": time_to},
         )
         query = query_of(BY_WORD[word], definition.name, definition.kind, {"key": key, **given}, order=Order.ASCENDING)
         for at, stored in self._ask(query, level):
-            value, timestamp = _taken_apart(definition, stored)
-            yield at, definition.value.deserialize(value), timestamp
+            taken = taken_apart(definition, stored)
+            yield at, definition.value.deserialize(taken.value), taken.timestamp_ms, _headers(taken)
 
     @staticmethod
     def _shown(definition: StoreDefinition, key: bytes, stored: bytes | VersionedRecord) -> Entry:
@@ -163,8 +168,9 @@ class TestedStore:
         if isinstance(stored, VersionedRecord):
             value = definition.value.deserialize(stored.value)
             return Entry(key=shown_key, value=value, timestamp=stored.timestamp, valid_to=stored.valid_to)
-        raw, timestamp = _taken_apart(definition, stored)
-        return Entry(key=shown_key, value=definition.value.deserialize(raw), timestamp=timestamp)
+        taken = taken_apart(definition, stored)
+        value = definition.value.deserialize(taken.value)
+        return Entry(key=shown_key, value=value, timestamp=taken.timestamp_ms, headers=_headers(taken))
 
     def _checked(self, read: str) -> StoreDefinition:
         definition = self._look().definition
@@ -186,11 +192,8 @@ class TestedStore:
             raise InvalidArgumentError(f"isolation_level is {levels}, not {shown(given)}.") from error
 
 
-def _taken_apart(definition: StoreDefinition, stored: bytes) -> tuple[bytes, int | None]:
-    if not definition.timestamped:
-        return stored, None
-    found = split(stored)
-    return found.value, found.timestamp if found.timestamp >= 0 else None
+def _headers(taken: StoredValue) -> Headers | None:
+    return None if taken.headers is None else tuple(taken.headers)
 
 
 def _inner(definition: StoreDefinition) -> Serde:

@@ -86,7 +86,7 @@ def check_plain_files(
     if not holds_database(path):
         return Commit()
     try:
-        plain = replace(declared, timestamped=False)
+        plain = replace(declared, timestamped=False, headers=False)
         engine = RocksDBEngine(path, layout=plain, types=types, restored_from=restored_from)
     except DamagedDataError as error:
         _log.warning("Plain files that an upgrade replaces cannot be used themselves: %s", error)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from stateline_store.errors import RetryLaterError
 from stateline_store.layout import KEY_VALUE, Layout
 from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.headers import Headers, split_headers
 from stateline_store.rows.segments import PREFIX, present
 from stateline_store.rows.timestamped_rows import split
 from stateline_store.rows.versioned_rows import LATEST, versions
@@ -37,6 +39,7 @@ class Entry:
     end_ms: int | None = None
     sequence: int | None = None
     valid_to_ms: int | None = None
+    headers: Headers | None = None
 
 
 def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, timestamped: bool) -> Iterator[Entry]:
@@ -46,6 +49,8 @@ def entries(store: OfflineStore, lower: bytes | None, upper: bytes | None, *, ti
     `timestamped` is for a database without a layout. Raises `DamagedDataError` at a row that makes no sense.
     """
     layout = store.layout or replace(KEY_VALUE, timestamped=timestamped)
+    if layout.headers_up_to is not None:
+        raise RetryLaterError(f"{store.directory} is given headers, which was interrupted: start its worker once.")
     if layout.kind == "key_value":
         for key, stored in store.scan(KeyRange.between(lower, upper)):
             yield _with_value(Entry(key, stored), layout)
@@ -85,4 +90,7 @@ def _with_value(entry: Entry, layout: Layout) -> Entry:
     if not layout.timestamped or entry.value is None:
         return entry
     value, timestamp_ms = split(entry.value)
-    return replace(entry, value=value, timestamp_ms=timestamp_ms)
+    headers: Headers | None = None
+    if layout.headers:
+        value, headers = split_headers(value)
+    return replace(entry, value=value, timestamp_ms=timestamp_ms, headers=headers)

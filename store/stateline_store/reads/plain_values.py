@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from stateline_store.engines.engine import Commit, Engine
 from stateline_store.position import Position
 from stateline_store.reads.readers import Reader
+from stateline_store.rows.headers import NO_HEADERS, without_headers
 from stateline_store.rows.segments import SegmentRange
 from stateline_store.scan import KeyRange, Scan, StoreIterator
 from stateline_store.state_store import IsolationLevel
@@ -22,24 +23,29 @@ _WIDTH = len(_UNKNOWN)
 
 
 class PlainValuesEngine:
-    """An `Engine` over another one that keeps the timestamps off the disk."""
+    """An `Engine` over another one that keeps the timestamps, and in a store with `headers` these too, off the
+    disk."""
 
-    def __init__(self, plain: Engine) -> None:
-        self._plain = plain
+    def __init__(self, plain: Engine, *, headers: bool = False) -> None:
+        self._plain, self._headers = plain, headers
+        self._prefix = prefix_of(headers=headers)
 
     def get(self, key: bytes) -> bytes | None:
-        return _with_unknown(self._plain.get(key))
+        value = self._plain.get(key)
+        return None if value is None else self._prefix + value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [_with_unknown(value) for value in self._plain.get_many(keys)]
+        return [None if value is None else self._prefix + value for value in self._plain.get_many(keys)]
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
+        return _rows_with(self._prefix, self._plain.scan(keys, reverse=reverse))
 
     def write(
         self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
     ) -> None:
         plain = {key: None if stored is None else stored[_WIDTH:] for key, stored in rows.items()}
+        if self._headers:
+            plain = {key: None if value is None else without_headers(value) for key, value in plain.items()}
         self._plain.write(plain, commit, expired, sync=sync)
 
     def last_commit(self) -> Commit:
@@ -59,8 +65,9 @@ class PlainValuesReader(Reader):
     """A `Reader` of plain files that shows rows like a timestamped store's reader. For the thread of the other
     reader."""
 
-    def __init__(self, plain: Reader) -> None:
+    def __init__(self, plain: Reader, *, headers: bool = False) -> None:
         self._plain = plain
+        self._prefix = prefix_of(headers=headers)
 
     @property
     def isolation_level(self) -> IsolationLevel:
@@ -75,24 +82,26 @@ class PlainValuesReader(Reader):
         return self._plain.stream_time_ms
 
     def get(self, key: bytes) -> bytes | None:
-        return _with_unknown(self._plain.get(key))
+        value = self._plain.get(key)
+        return None if value is None else self._prefix + value
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        return _rows_with_unknown(self._plain.scan(keys, reverse=reverse))
+        return _rows_with(self._prefix, self._plain.scan(keys, reverse=reverse))
 
     def approximate_num_entries(self) -> int:
         return self._plain.approximate_num_entries()
 
 
-def _with_unknown(value: bytes | None) -> bytes | None:
-    return None if value is None else _UNKNOWN + value
+def prefix_of(*, headers: bool) -> bytes:
+    """Return the bytes that stand before a value of plain files."""
+    return _UNKNOWN + NO_HEADERS if headers else _UNKNOWN
 
 
-def _rows_with_unknown(rows: StoreIterator) -> StoreIterator:
-    return Scan.of_chunks(_prefixed(rows))
+def _rows_with(prefix: bytes, rows: StoreIterator) -> StoreIterator:
+    return Scan.of_chunks(_prefixed(prefix, rows))
 
 
-def _prefixed(rows: StoreIterator) -> Generator[list[tuple[bytes, bytes]], None, None]:
+def _prefixed(prefix: bytes, rows: StoreIterator) -> Generator[list[tuple[bytes, bytes]], None, None]:
     with rows:
         for chunk in rows.chunks():
-            yield [(key, _UNKNOWN + value) for key, value in chunk]
+            yield [(key, prefix + value) for key, value in chunk]

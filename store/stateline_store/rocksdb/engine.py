@@ -170,11 +170,12 @@ class RocksDBEngine:
             if not known:  # an interruption, too, may come between
                 self.cache.clear()
 
-    def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
-        """Replace the rows of all segments by these rows, and the layout by this one, in one synced batch. Raises
-        RocksDB's errors as Stateline's. All is written or nothing."""
+    def rewrite(self, rows: Mapping[bytes, bytes], layout: Layout, *, every_segment: bool = False) -> None:
+        """Put these rows, or replace those of all segments by them, and the layout by this one, in one synced batch.
+        Raises RocksDB's errors as Stateline's. All is written or nothing."""
+        make_room(self, write_buffers())
         try:
-            self._writes.replace_segments(rows, layout)
+            self._writes.rewrite(rows, layout, every_segment=every_segment)
         except Exception as error:
             raise translated(error, self.directory) from error
         finally:

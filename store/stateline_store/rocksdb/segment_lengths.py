@@ -30,7 +30,7 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
     """Rewrite a store whose segments are much shorter than the declared ones. A store that is too large stays as it is,
     with a warning. A crash leaves the old or the new rows. Readers in other processes find no database meanwhile.
 
-    Raises `DamagedDataError` for rows that make no sense, and as `RocksDBEngine.replace_segments`.
+    Raises `DamagedDataError` for rows that make no sense, and as `RocksDBEngine.rewrite`.
     """
     stored_ms, wanted_ms = database.layout.segment_interval_ms, declared.segment_interval_ms
     if stored_ms is None or wanted_ms is None or wanted_ms < stored_ms * MANY:
@@ -51,7 +51,7 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
     moved = _of_versions(rows, wanted_ms) if declared.kind == "versioned" else _of_times(rows, wanted_ms, declared)
     if notice.exists():  # who follows the files would look for the new rows in the old segments
         CommitNotice(notice).withdraw()
-    database.replace_segments(moved, replace(database.layout, segment_interval_ms=wanted_ms))
+    database.rewrite(moved, replace(database.layout, segment_interval_ms=wanted_ms), every_segment=True)
     _log.info(
         "%s has segments of %d ms now, for its longer retention: %d ms before", database.directory, wanted_ms, stored_ms
     )

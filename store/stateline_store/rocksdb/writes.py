@@ -41,13 +41,14 @@ class RocksDBWrites:
         """Write rows and commit in one batch, as `Engine.write` says."""
         self._write(lambda: self._commit_batch(rows, commit, expired), sync=sync)
 
-    def replace_segments(self, rows: Mapping[bytes, bytes], layout: Layout) -> None:
-        """Replace the rows of all segments by these, and the layout by this one, synced."""
+    def rewrite(self, rows: Mapping[bytes, bytes], layout: Layout, *, every_segment: bool) -> None:
+        """Put these rows, and the layout, synced. With `every_segment` they replace the rows of all segments."""
 
         def batch() -> WriteBatch:
             made, end = WriteBatch(raw_mode=True), EVERY_SEGMENT.end
             assert end is not None
-            made.delete_range(EVERY_SEGMENT.start, end)
+            if every_segment:
+                made.delete_range(EVERY_SEGMENT.start, end)
             for key in sorted(rows):
                 made.put(key, rows[key])
             return self._with_marks(made, format_rows(layout))

@@ -16,7 +16,7 @@ from typing import ClassVar
 from stateline_store.clock import now_ms
 from stateline_store.engines.engine import Commit, Engine
 from stateline_store.engines.memory_engine import MemoryEngine
-from stateline_store.errors import DamagedDataError, PoisonedError, StoreClosedError
+from stateline_store.errors import DamagedDataError, InvalidArgumentError, PoisonedError, StoreClosedError
 from stateline_store.files.commit_notice import CommitNotice, StoreState
 from stateline_store.files.directory import make_directory
 from stateline_store.files.offset_checkpoint import read_position
@@ -24,6 +24,7 @@ from stateline_store.files.store_files import StoreFiles
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.position import TopicPartition
 from stateline_store.reads.plain_values import PlainValuesEngine
+from stateline_store.rocksdb.added_headers import add_headers
 from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
 from stateline_store.rocksdb.segment_lengths import lengthen_segments
@@ -52,8 +53,14 @@ class CommittedStore(StateStore):
     """`schema` with values as they are stored, from `init` on. Each query that a worker answers uses it."""
     _segments: Segments | None = None  # of a kind whose rows expire: the retention, and how time is cut
 
-    def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
-        """Make a closed store. Tests give `tuning` to cause flushes and compactions."""
+    def __init__(
+        self, name: str, *, persistent: bool = True, headers: bool = False, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
+        """Make a closed store. `headers`: its values are those of `rows.headers.join_headers`. Tests give `tuning` to
+        cause flushes and compactions. Raises `InvalidArgumentError` for headers in a store without timestamps."""
+        if headers and not self.timestamped:
+            raise InvalidArgumentError(f"Store {name!r} keeps no timestamps: only a timestamped store has headers.")
+        self.headers = headers
         self._name = name
         self._persistent = persistent
         self._tuning = tuning
@@ -88,7 +95,7 @@ class CommittedStore(StateStore):
     def layout(self) -> Layout:
         """The declared form of the rows. An existing database keeps its segments, unless they are much shorter
         (`segment_lengths.py`)."""
-        return Layout(self.kind, self.timestamped)
+        return Layout(self.kind, self.timestamped, headers=self.headers)
 
     @property
     def schema(self) -> StoreSchema:
@@ -211,10 +218,11 @@ class CommittedStore(StateStore):
         assert self._context is not None
         make_directory(files.task)
         files.finish_wipe()
-        layout = replace(self.layout, timestamped=files.timestamped)
+        layout = replace(self.layout, timestamped=files.timestamped, headers=self.headers and files.timestamped)
         database = RocksDBEngine(files.database, self._tuning, layout, self._context.types, self._context.changelog)
         try:
             lengthen_segments(database, layout, files.notice)
+            add_headers(database, layout, files.notice)
             self._take_layout(database.layout)
             committed = database.last_commit()
             notice = CommitNotice(files.notice)
@@ -223,7 +231,7 @@ class CommittedStore(StateStore):
             raise
         notice.open(committed.number, committed.committed_at_ms)
         is_plain = self.timestamped and not files.timestamped
-        self._engine = PlainValuesEngine(database) if is_plain else database
+        self._engine = PlainValuesEngine(database, headers=self.headers) if is_plain else database
         self._committed, self._notice = committed, notice
         self._take_position_file(files.position)
         self._drop_staged()

@@ -29,11 +29,19 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
     Keys and timestamps are also in memory, some 250 bytes a key. Opening a store reads all of it.
     """
 
-    def __init__(self, name: str, *, ttl_ms: int, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        ttl_ms: int,
+        persistent: bool = True,
+        headers: bool = False,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
         """Make a closed store. Raises `InvalidArgumentError` for less than a millisecond."""
         if ttl_ms < 1:
             raise InvalidArgumentError(f"Store {name!r}: a time to live of {ttl_ms} ms: give 1 or more.")
-        super().__init__(name, persistent=persistent, tuning=tuning)
+        super().__init__(name, persistent=persistent, headers=headers, tuning=tuning)
         self._ttl_ms = ttl_ms
         self._index = _ExpiryIndex()
         self._least_time_ms = -1  # of rows that were written before there was a time to live

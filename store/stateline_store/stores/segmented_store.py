@@ -50,9 +50,15 @@ class SegmentedStore(TransactionalStore):
     _packers: ClassVar[RowPackers]
 
     def __init__(
-        self, name: str, *, retention_ms: int, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING
+        self,
+        name: str,
+        *,
+        retention_ms: int,
+        persistent: bool = True,
+        headers: bool = False,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
-        super().__init__(name, persistent=persistent, tuning=tuning)
+        super().__init__(name, persistent=persistent, headers=headers, tuning=tuning)
         self._segments = Segments.of_retention(retention_ms)
         self._retention_ms = retention_ms
         self._interval_ms = self._declared_interval_ms = self._segments.interval_ms
@@ -65,7 +71,7 @@ class SegmentedStore(TransactionalStore):
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.kind, self.timestamped, self._declared_interval_ms)
+        return Layout(self.kind, self.timestamped, self._declared_interval_ms, headers=self.headers)
 
     @property
     def dropped_records(self) -> int:

@@ -39,8 +39,10 @@ class TransactionalStore(CommittedStore):
 
     _segment_width: ClassVar[int] = 0  # bytes of a segment before each key, which the changelog does not have
 
-    def __init__(self, name: str, *, persistent: bool = True, tuning: Tuning = DEFAULT_TUNING) -> None:
-        super().__init__(name, persistent=persistent, tuning=tuning)
+    def __init__(
+        self, name: str, *, persistent: bool = True, headers: bool = False, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
+        super().__init__(name, persistent=persistent, headers=headers, tuning=tuning)
         self._buffer = TransactionBuffer()
         self._pending = Position()
         self._stream_time_ms = -1

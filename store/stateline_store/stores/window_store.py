@@ -51,10 +51,11 @@ class WindowStore(SegmentedStore):
         window_size_ms: int,
         retain_duplicates: bool = False,
         persistent: bool = True,
+        headers: bool = False,
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Make a closed store. Raises `InvalidArgumentError` for a negative window size, or one above the retention."""
-        super().__init__(name, retention_ms=retention_ms, persistent=persistent, tuning=tuning)
+        super().__init__(name, retention_ms=retention_ms, persistent=persistent, headers=headers, tuning=tuning)
         if not 0 <= window_size_ms <= retention_ms:
             raise InvalidArgumentError(
                 f"A window of {window_size_ms} ms in store {name!r}: 0 to {retention_ms}, its retention, is possible."

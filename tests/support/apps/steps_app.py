@@ -1,6 +1,7 @@
 """The application of the tests of upgrades, migrations and moved stores, in every declaration that they go through.
 
 Environment of a process: `STEPS_RUN` names the run, `STEPS_TIMESTAMPED=1` declares the stores with timestamps,
+`STEPS_HEADERS=1` with headers,
 `STEPS_FIRST=1` puts another subtopology in front, `STEPS_NOTES=1` adds a store of a user's own. `STEPS_SLICE` is how
 many records a restore takes at once.
 """
@@ -59,7 +60,9 @@ def keeping(*definitions: StoreDefinition, application_id: str = "app", topic: s
     return app
 
 
-def build(run: str, *, timestamped: bool = False, first: bool = False, notes: bool = False) -> App:
+def build(
+    run: str, *, timestamped: bool = False, headers: bool = False, first: bool = False, notes: bool = False
+) -> App:
     """Sums by key in a store named `sums`. `first`: behind a subtopology that it did not have before; `notes`: beside
     a store of a user's own, which leaves its offset to the task's `.checkpoint`."""
     app = App(f"steps-{run}")
@@ -67,6 +70,8 @@ def build(run: str, *, timestamped: bool = False, first: bool = False, notes: bo
         app.table(app.topic(f"before-{run}", key=serdes.string, value=serdes.int64), store="before")
     numbers = app.topic(f"numbers-{run}", key=serdes.string, value=serdes.int64)
     make = stores.timestamped_key_value if timestamped else stores.key_value
+    if headers:
+        make = partial(stores.timestamped_key_value, headers=True)
     used = [app.store(make("sums", key=serdes.string, value=serdes.int64))]
     if notes:
         own = partial(OwnStore, transactional=True, manages_offsets=False)
@@ -88,6 +93,7 @@ changelog_follower.SLICE_RECORDS = int(os.environ.get("STEPS_SLICE", changelog_f
 app = build(
     os.environ.get("STEPS_RUN", "none"),
     timestamped=bool(os.environ.get("STEPS_TIMESTAMPED")),
+    headers=bool(os.environ.get("STEPS_HEADERS")),
     first=bool(os.environ.get("STEPS_FIRST")),
     notes=bool(os.environ.get("STEPS_NOTES")),
 )

@@ -46,6 +46,7 @@ class StoredPart:
     offsets: Mapping[TopicPartition, int]
     position: Position
     topic_ids: Mapping[str, str]
+    has_headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,9 @@ def _look(
     whose = f"Store {store.name!r} of task {task}"
     try:
         with says_how_to_begin_anew(topology), of_store(store.name):
-            stored[store.name, task] = _opened(store, folder, database, changelog)
+            stored[store.name, task] = part = _opened(store, folder, database, changelog)
+        if store.headers and not part.has_headers:
+            yield Finding("note", f"{whose} keeps no headers yet: its rows are rewritten when a worker opens it.")
     except NotPresentError:
         return
     except TopologyError as error:
@@ -152,4 +155,5 @@ def _opened(store: StoreDefinition, task: Path, database: Path, changelog: str |
         if not offsets and changelog is not None:
             noted = read_offset_checkpoint(task / OFFSET_CHECKPOINT)
             offsets = {place: at for place, at in noted.items() if place.topic == changelog and at != OFFSET_UNKNOWN}
-        return StoredPart(opened.approximate_num_entries(), offsets, opened.commit.position, known(task))
+        has_headers = opened.layout is not None and opened.layout.headers and opened.layout.headers_up_to is None
+        return StoredPart(opened.approximate_num_entries(), offsets, opened.commit.position, known(task), has_headers)

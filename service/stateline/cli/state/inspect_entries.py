@@ -10,6 +10,7 @@ from typing import NamedTuple
 from stateline import serdes
 from stateline.cli.state.inspect_view import dumped, format_name, moment, problem_json, problem_lines
 from stateline.cli.table import as_text
+from stateline.processing.record_members import headers_of
 from stateline.serde.key_text import key_of_text, key_text
 from stateline.serde.plain import Serde, shown
 from stateline_store import InvalidArgumentError
@@ -95,6 +96,7 @@ def entries_as_json(
         | {name: getattr(one.entry, name) for name in _TIMES}
         | keys.key_members(one.entry.key)
         | {"value": None if one.entry.value is None else values.to_json(one.entry.value)}
+        | ({} if one.entry.headers is None else {"headers": headers_of(one.entry.headers)})
         for one in found
     ]
     return dumped({"entries": rows, "more": more, "problems": [problem_json(problem) for problem in problems]})
@@ -109,6 +111,7 @@ def entries_as_table(
         | {"key": keys.key_members(one.entry.key).get("key_text") or keys.to_text(one.entry.key)}
         | {name.removesuffix("_ms"): _moment(name, getattr(one.entry, name)) for name in _TIMES}
         | {"value": "(deleted)" if one.entry.value is None else values.to_text(one.entry.value)}
+        | {"headers": _headers(one.entry)}
         for one in found
     ]
     empty = {name for name in (rows[0] if rows else ()) if all(row[name] is None for row in rows)}
@@ -120,3 +123,7 @@ def entries_as_table(
 
 def _moment(name: str, value: object) -> object:
     return moment(value) if isinstance(value, int) and name.endswith("_ms") else None if value is None else str(value)
+
+
+def _headers(entry: Entry) -> str | None:
+    return None if entry.headers is None else json.dumps(headers_of(entry.headers), ensure_ascii=False)

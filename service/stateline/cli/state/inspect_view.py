@@ -65,6 +65,7 @@ def _store_json(store: StoreReport) -> dict[str, object]:
         "format_version": store.format_version,
         "segment_interval_ms": layout and layout.segment_interval_ms,
         "retain_duplicates": layout and layout.retain_duplicates,
+        **({"headers": True} if layout and layout.headers else {}),
         "commit_number": commit and commit.number,
         "committed_at_ms": commit and (commit.committed_at_ms or None),
         "offsets": commit and _offsets(commit.offsets),

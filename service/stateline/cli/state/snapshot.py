@@ -126,6 +126,7 @@ def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
         "int64": pa.int64(),
         "double": pa.float64(),
         "timestamp": pa.timestamp("ms", "UTC"),
+        "headers": pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())])),
     }
     known = {
         column["name"]: pa.timestamp("ms", "UTC") if column["name"] in _TIMES else kinds[column["type"]]

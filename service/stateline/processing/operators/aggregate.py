@@ -16,6 +16,7 @@ from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.grouping import with_key_and_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
+from stateline.processing.operators.stored_rows import keep_rows, rows_of
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
@@ -33,11 +34,11 @@ class Count:
         keys = rows.known_keys
         counts, newest = counted(keys, rows.timestamps)
         distinct = list(counts)
-        old = self._store.get_rows(distinct)
+        old = rows_of(self._store, distinct)
         new, stamps = added(counts, newest, old)
-        last = dict(zip(keys, rows.records, strict=True))
-        self._store.put_rows(dict(zip(distinct, new, strict=True)))
-        return Changes(distinct, plain(old), plain(new), stamps, list(last.values()))
+        records = list(dict(zip(keys, rows.records, strict=True)).values())  # the last of each key
+        keep_rows(self._store, distinct, new, records)
+        return Changes(distinct, plain(old), plain(new), stamps, records)
 
 
 def counted(what: Sequence[Counted], timestamps: Sequence[int]) -> tuple[Mapping[Counted, int], Mapping[Counted, int]]:
@@ -77,7 +78,7 @@ class Fold:
         rows = with_key_and_value(rows, self._context.failures)
         keys = rows.known_keys
         distinct = list(dict.fromkeys(keys))
-        before = dict(zip(distinct, self._store.get_rows(distinct), strict=True))
+        before = dict(zip(distinct, rows_of(self._store, distinct), strict=True))
         newest, last = dict(before), {}
 
         def folded(row: tuple[bytes, Any, Any, int]) -> tuple[bytes, bytes | None]:
@@ -98,5 +99,5 @@ class Fold:
             [rows.timestamps[last[key]] if row is None else TIMESTAMP.unpack_from(row)[0] for key, row in new.items()],
             [rows.records[place] for place in last.values()],
         )
-        self._store.put_rows(new)
+        keep_rows(self._store, new, list(new.values()), changes.records)
         return changes

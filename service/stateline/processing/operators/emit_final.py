@@ -14,6 +14,7 @@ from stateline.log.interface import Record
 from stateline.model.windows import AnyWindows, SessionWindows
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes
+from stateline.processing.operators.stored_rows import rows_of
 from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
@@ -78,7 +79,7 @@ class EmitFinal:
         while self._next and self._next[0][0] <= last_ms:
             closed.append(heappop(self._next))
         self._waiting.difference_update(key for _, key in closed)
-        stored = self._store.get_rows(self._store.with_segments(key for _, key in closed))
+        stored = rows_of(self._store, self._store.with_segments(key for _, key in closed))
         # Some sessions have become part of others since.
         there = [(key, row, at_ms) for (at_ms, key), row in zip(closed, stored, strict=True) if row is not None]
         if not there:

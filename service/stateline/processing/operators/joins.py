@@ -21,6 +21,7 @@ from stateline.processing.function_results import written
 from stateline.processing.operators.grouping import with_key_and_value, with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, LazyColumn, Rows, plain
+from stateline.processing.operators.stored_rows import rows_of
 from stateline.processing.operators.table_steps import changed
 from stateline.serde.plain import Serde
 from stateline_store import TransactionalStore, VersionedStore
@@ -86,7 +87,7 @@ def _values(store: TransactionalStore, keys: Sequence[bytes | None], timestamps:
         return [None if version is None else version.value for version in versions]
     wanted = list(dict.fromkeys(key for key in keys if key is not None))
     cut = 8 if store.timestamped else 0
-    stored = zip(wanted, store.get_rows(wanted), strict=True)
+    stored = zip(wanted, rows_of(store, wanted), strict=True)
     found: dict[bytes | None, bytes] = {key: row[cut:] for key, row in stored if row is not None}
     return [found.get(key) for key in keys]
 
@@ -132,7 +133,7 @@ class JoinSide:
         self._other, self._result = context.stores[other], context.stores[joined.store]
 
     def process(self, changes: Changes) -> Changes:
-        others = self._other.get_rows(changes.keys)
+        others = rows_of(self._other, changes.keys)
         values = plain(others)
         outcomes = [
             outcome(self._joined.kind, self._is_left, old, new, other)

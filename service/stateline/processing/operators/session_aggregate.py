@@ -20,6 +20,7 @@ from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.session_cache import CachedSession, SessionCache, Sessions
+from stateline.processing.operators.stored_rows import keep_rows
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedSessionStore
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, session_key
@@ -87,14 +88,15 @@ class SessionAggregate:
     def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes:
         row_keys = [key for key, _, _, _, _ in changed]
         new = [now for _, _, _, now, _ in changed]
-        stored = zip(self._store.with_segments(row_keys), new, strict=True)
-        self._store.put_rows({key: None if now is None else now.row for key, now in stored}, store_time)
+        records = [record for _, _, _, _, record in changed]
+        rows = [None if now is None else now.row for now in new]
+        keep_rows(self._store, self._store.with_segments(row_keys), rows, records, store_time)
         return Changes(
             row_keys,
             [None if was is None else was.aggregate for _, _, was, _, _ in changed],
             [None if now is None else now.aggregate for now in new],
             [end_ms for _, end_ms, _, _, _ in changed],
-            [record for _, _, _, _, record in changed],
+            records,
         )
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int]) -> dict[bytes, Sessions]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
+from stateline.processing.operators.stored_rows import bare_value
 from stateline_store import TimestampedSessionStore
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
@@ -54,7 +55,10 @@ class SessionCache:
             sessions: Sessions = ()
         else:
             with self._store.find_sessions_with_timestamp(key, earliest_end, MAX_TIMESTAMP_MS) as rows:
-                sessions = tuple(CachedSession(s.end_ms, s.start_ms, at_ms, data) for s, (data, at_ms) in rows)
+                sessions = tuple(
+                    CachedSession(s.end_ms, s.start_ms, at_ms, bare_value(self._store, data))
+                    for s, (data, at_ms) in rows
+                )
         self._keep(key, earliest_end, sessions, 0 if known is None else known[2])
         return sessions
 

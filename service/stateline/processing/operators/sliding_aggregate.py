@@ -17,6 +17,7 @@ from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.grouping import with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
+from stateline.processing.operators.stored_rows import bare_value, keep_rows
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedWindowStore
 from stateline_store.rows.timestamped_rows import TIMESTAMP
@@ -107,7 +108,8 @@ class SlidingAggregate:
 
     def _read_one(self, key: bytes, first_ms: int, last_ms: int) -> _KeyWindows:
         with self._store.fetch_with_timestamp(key, first_ms - 2 * self._difference, last_ms + 1) as rows:
-            return _KeyWindows({start_ms: _Value(data, timestamp_ms) for start_ms, (data, timestamp_ms) in rows})
+            found = {start_ms: _Value(bare_value(self._store, data), at_ms) for start_ms, (data, at_ms) in rows}
+        return _KeyWindows(found)
 
     def _keep(
         self,
@@ -119,8 +121,8 @@ class SlidingAggregate:
     ) -> Changes:
         old = [windows_of[key].before.get(start_ms) for key, start_ms in last]
         new = [windows_of[key].values.get(start_ms) for key, start_ms in last]
-        stored = zip(self._store.stored_keys(last), new, strict=True)
-        self._store.put_rows({key: _row(value) for key, value in stored}, store_time)
+        records = [rows.records[place] for place in last.values()]
+        keep_rows(self._store, self._store.stored_keys(last), list(map(_row, new)), records, store_time)
         self._context.times.observe(self._store.name, observed)
         return Changes(
             [window_key(key, start_ms) for key, start_ms in last],

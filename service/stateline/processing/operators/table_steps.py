@@ -14,6 +14,7 @@ from stateline.model.record_size import refuse_too_large
 from stateline.processing.operators.grouping import with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
+from stateline.processing.operators.stored_rows import keep_rows, rows_of
 from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
@@ -26,14 +27,15 @@ class Keep:
         self._store = context.stores[store]
 
     def process(self, changes: Changes) -> Changes:
-        stored = self._store.get_rows(changes.keys)
+        stored = rows_of(self._store, changes.keys)
         places = [n for n, row in enumerate(stored) if row is not None or changes.new[n] is not None]
         keys, new = [changes.keys[n] for n in places], [changes.new[n] for n in places]
         stamps = [changes.timestamps[n] for n in places]
         pack = TIMESTAMP.pack
-        rows = zip(keys, new, stamps, strict=True)
-        self._store.put_rows({key: None if data is None else pack(at) + data for key, data, at in rows})
-        return Changes(keys, plain(stored[n] for n in places), new, stamps, [changes.records[n] for n in places])
+        rows = [None if data is None else pack(at) + data for data, at in zip(new, stamps, strict=True)]
+        records = [changes.records[n] for n in places]
+        keep_rows(self._store, keys, rows, records)
+        return Changes(keys, plain(stored[n] for n in places), new, stamps, records)
 
 
 class NewestOfEachKey:

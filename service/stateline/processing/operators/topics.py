@@ -10,6 +10,7 @@ from stateline.model.topic import Topic
 from stateline.processing.function_results import written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, LazyColumn, Rows, plain
+from stateline.processing.operators.stored_rows import bare_row, rows_of
 from stateline.processing.records import OutputRecord
 from stateline.serde.binding import writes_as
 from stateline.serde.windowed import partition_key
@@ -49,11 +50,11 @@ class TableSource:
 
     def before(self, records: Sequence[Record]) -> None:
         keys = list(dict.fromkeys(record.key for record in records if record.key is not None))
-        self._old = dict(zip(keys, self._store.get_rows(keys), strict=True))
+        self._old = dict(zip(keys, rows_of(self._store, keys), strict=True))
 
     def read(self, records: Sequence[Record]) -> Changes:
         newest = {record.key: record for record in records if record.key is not None}
-        new = self._store.get_rows(list(newest))
+        new = rows_of(self._store, list(newest))
         old = [self._old[key] for key in newest]
         self._old = {}
         if self._timestamped:
@@ -71,7 +72,7 @@ def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record
     timestamps = [at_ms if new is None and key in expired else own_ms for key, new, own_ms in each]
     return Changes(
         [*changes.keys, *gone],
-        [*changes.old, *plain(expired[key] for key in gone)],
+        [*changes.old, *plain(bare_row(expired[key]) if store.headers else expired[key] for key in gone)],
         [*changes.new, *[None] * len(gone)],
         [*timestamps, *[at_ms] * len(gone)],
         [*changes.records, *[bare] * len(gone)],

@@ -17,6 +17,7 @@ from stateline.processing.operators.aggregate import added, counted
 from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
+from stateline.processing.operators.stored_rows import keep_rows, rows_of
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import WindowStore
 from stateline_store.rows.segments import PREFIX
@@ -50,7 +51,7 @@ class _WindowOperator:
         observed_ms: int,
     ) -> Changes:
         """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
-        self._store.put_rows(dict(zip(keys, new, strict=True)), max(start for _, start in windows))
+        keep_rows(self._store, keys, new, records, max(start for _, start in windows))
         self._context.times.observe(self._store.name, observed_ms)
         return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
 
@@ -68,7 +69,7 @@ class WindowCount(_WindowOperator):
             return None  # all were late, so that none was the newest
         counts, newest = counted(windows, timestamps)
         keys = self._store.stored_keys(counts)
-        old = self._store.get_rows(keys)
+        old = rows_of(self._store, keys)
         new, stamps = added(counts, newest, old)
         last = dict(zip(windows, records, strict=True))
         return self._keep(counts, keys, old, new, stamps, list(last.values()), observed)
@@ -148,4 +149,4 @@ class WindowFold(_WindowOperator):
             for start in self._starts(at_ms)
             if start + self._closed_after > observed
         )
-        return dict(zip(wanted, self._store.get_rows(self._store.stored_keys(wanted)), strict=True))
+        return dict(zip(wanted, rows_of(self._store, self._store.stored_keys(wanted)), strict=True))

@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.feed import timestamp_of
+from stateline.server.changes.feed import shown_headers, timestamp_of
 from stateline.server.rows.arrow_rows import (
     arrow_type,
     big_endian,
     binary_array,
+    headers_array,
     int64_array,
     schema_of_columns,
     sliced,
@@ -131,9 +132,14 @@ def _is_true(flags: Iterable[bool]) -> pa.Array:
     return pc.not_equal(numbers, pa.Array.from_buffers(pa.int8(), 1, [None, pa.py_buffer(b"\0")])[0])
 
 
+def _headers(definition: StoreDefinition, records: Sequence[Record]) -> pa.Array:
+    return headers_array([shown_headers(definition, record) for record in records])
+
+
 _MAKERS: dict[str, Callable[[StoreDefinition, Sequence[Record]], pa.Array]] = {
     "value": _values,
     "timestamp": _timestamps,
     "partition": _partitions,
     "offset": _offsets,
+    "headers": _headers,
 }

@@ -25,7 +25,9 @@ from typing import Any
 
 from stateline.config.settings import Config
 from stateline.log import Record
+from stateline.log.interface import Headers
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.changelog import headers_of_table, own_headers
 from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable, since_1970
 from stateline.serde.plain import shown
@@ -218,6 +220,14 @@ def changes_of(definition: StoreDefinition, records: Sequence[Record], config: C
         logger.warning("%d records of %s were left out of the changes of %s: they cannot be read",
                        len(records) - len(found), definition.source.name, definition.name)  # fmt: skip
     return found
+
+
+def shown_headers(definition: StoreDefinition, record: Record) -> Headers | None:
+    """Return the headers that a query shows: those of the record, of a changelog its own. None for a deletion."""
+    if record.value is None:
+        return None
+    own = own_headers if definition.source is None else headers_of_table(definition.source)
+    return own(record.headers)
 
 
 def timestamp_of(definition: StoreDefinition, record: Record) -> int | None:

@@ -19,7 +19,8 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.feed import ChangeFeed, read_position, timestamp_of
+from stateline.processing.record_members import headers_of
+from stateline.server.changes.feed import ChangeFeed, read_position, shown_headers, timestamp_of
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.rows import OPERATIONS as ROWS
 from stateline.server.changes.rows import ChangeRowRoutes
@@ -184,7 +185,8 @@ async def _events(
 
 
 def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any]:
-    """Return `key` (with `start` and `end` in a windowed store), `value`, `timestamp`, `partition` and `offset`.
+    """Return `key` (with `start` and `end` in a windowed store), `value`, `timestamp`, `partition`, `offset`, and
+    `headers` in a store that keeps them.
 
     A value of None is a deletion. Raises `DamagedDataError` for bytes that are not of the store's types.
     """
@@ -198,7 +200,11 @@ def change_members(definition: StoreDefinition, record: Record) -> dict[str, Any
             "Declare the type that was written, or correct the topic."
         ) from error
     where = {"partition": record.partition, "offset": record.offset}
-    return {**members, "value": value, "timestamp": timestamp_of(definition, record), **where}
+    changed = {**members, "value": value, "timestamp": timestamp_of(definition, record), **where}
+    if not definition.headers:
+        return changed
+    headers = shown_headers(definition, record)
+    return {**changed, "headers": None if headers is None else headers_of(headers)}
 
 
 def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:

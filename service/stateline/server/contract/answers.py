@@ -13,6 +13,8 @@ import orjson
 from starlette.responses import Response
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.model.stored_value import taken_apart
+from stateline.processing.record_members import headers_of
 from stateline.query.values import (
     Entry,
     Outcome,
@@ -29,8 +31,6 @@ from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
-
-_TIMESTAMP_BYTES = 8
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -82,21 +82,19 @@ def stopped(answers: Iterable[PartitionAnswer]) -> str | None:
 
 
 def value_members(definition: StoreDefinition, stored: Value | None) -> dict[str, Any]:
-    """Return `value`, `timestamp`, and `valid_to` of a versioned store. Null means an absent value, an unknown
-    timestamp, or a version that is still valid."""
+    """Return `value`, `timestamp`, `valid_to` of a versioned store, and `headers` of a store that keeps them. Null
+    means an absent value, an unknown timestamp, or a version that is still valid."""
     if definition.kind == "versioned":
         assert not isinstance(stored, bytes), "what a versioned store answers are versions"
         if stored is None:
             return {"value": None, "timestamp": None, "valid_to": None}
         return {**_value(definition, stored.value), "timestamp": stored.timestamp, "valid_to": stored.valid_to}
     if stored is None:
-        return {"value": None, "timestamp": None}
+        return {"value": None, "timestamp": None, **({"headers": None} if definition.headers else {})}
     assert isinstance(stored, bytes), "only a versioned store answers versions"
-    timestamp = None
-    if definition.timestamped:
-        timestamp = int.from_bytes(stored[:_TIMESTAMP_BYTES], "big", signed=True)
-        stored = stored[_TIMESTAMP_BYTES:]
-    return {**_value(definition, stored), "timestamp": None if timestamp == -1 else timestamp}
+    value, timestamp, headers = taken_apart(definition, stored)
+    members = {**_value(definition, value), "timestamp": timestamp}
+    return members if headers is None else {**members, "headers": headers_of(headers)}
 
 
 def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool = True) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def entry_columns(definition: StoreDefinition, *, with_key: bool = True) -> tupl
     key = ("key",) if with_key else ()
     times = ("start", "end") if definition.plain_kind in ("window", "session") else ()
     ends = ("valid_to",) if definition.kind == "versioned" else ()
-    return (*key, *times, "value", "timestamp", *ends)
+    headers = ("headers",) if definition.headers else ()
+    return (*key, *times, "value", "timestamp", *ends, *headers)
 
 
 def keys_query(store: ServedStore, keys: tuple[bytes, ...], as_of: int | None) -> KeysQuery | VersionedKeysQuery:

@@ -6,9 +6,9 @@
 | window, session           | key, start, end, value, timestamp              | (Windowed, stored bytes)      |
 | versioned                 | key, value, timestamp, valid_to                | (key, VersionedRecord)        |
 
-`timestamp` is there in stores that keep one, and in versioned stores. Times are int64, milliseconds since the epoch, as
-everywhere over HTTP; an unknown timestamp and the `valid_to` of a latest version are null. A window's `end` is
-excluded, a session's included.
+`timestamp` is there in stores that keep one, and in versioned stores; `headers` comes last in stores that keep them.
+Times are int64, milliseconds since the epoch, as everywhere over HTTP; an unknown timestamp and the `valid_to` of a
+latest version are null. A window's `end` is excluded, a session's included.
 
 | serde        | Arrow type                                                              |
 |--------------|-------------------------------------------------------------------------|
@@ -35,6 +35,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -44,9 +45,10 @@ import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde
-from stateline.server.rows.columns import Column, is_shown_as_json, row_columns, type_name
+from stateline.server.rows.columns import HEADERS, Column, is_shown_as_json, row_columns, type_name
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.rows.headers import Headers, split_headers
 from stateline_store.rows.windowed_keys import Windowed
 
 Rows: TypeAlias = Sequence[tuple[bytes, bytes]] | Sequence[tuple[Windowed, bytes]]
@@ -64,6 +66,9 @@ _TYPES = {
     "int64": _INT64,
     "double": pa.float64(),
     "timestamp": pa.timestamp("ms", "UTC"),
+    HEADERS: pa.list_(
+        pa.field("item", pa.struct([pa.field("name", pa.utf8(), False), pa.field("value", pa.binary())]), False)
+    ),
 }
 # Arrow type of a serde's values → how Python's arrays name it.
 _CODES = {pa.int32(): "i", _INT64: "q", pa.float64(): "d"}
@@ -117,9 +122,9 @@ def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema
 
 
 def value_columns(
-    definition: StoreDefinition, stored: pa.Array, names: Container[str] = ("value", "timestamp")
+    definition: StoreDefinition, stored: pa.Array, names: Container[str] = ("value", "timestamp", "headers")
 ) -> dict[str, pa.Array]:
-    """Return `value`, still as bytes, and `timestamp` of stored values; or the named ones of the two."""
+    """Return `value`, still as bytes, `timestamp` and `headers` of stored values; or the named ones of these."""
     if not definition.timestamped:
         return {"value": stored}
     shortest = pc.min(pc.binary_length(stored)).as_py()  # None without values
@@ -129,6 +134,11 @@ def value_columns(
             "changelog."
         )
     columns = {"value": sliced(stored, _TIMESTAMP_BYTES)} if "value" in names else {}
+    if definition.headers and ("value" in names or "headers" in names):
+        pairs = [split_headers(item) for item in sliced(stored, _TIMESTAMP_BYTES).to_pylist()]
+        columns = {"value": binary_array([value for value, _ in pairs])} if "value" in names else {}
+        if "headers" in names:
+            columns["headers"] = headers_array([headers for _, headers in pairs])
     if "timestamp" in names:
         timestamps = big_endian(sliced(stored, 0, _TIMESTAMP_BYTES), _INT64)
         columns["timestamp"] = pc.if_else(pc.equal(timestamps, int64_scalar(_UNKNOWN_TIMESTAMP)), _NO_TIME, timestamps)
@@ -142,6 +152,27 @@ def binary_array(items: Sequence[bytes], lengths: Sequence[int] | None = None) -
     zero_first = pa.py_buffer(struct.pack(f"{len(items) + 1}i", 0, *known))
     offsets = pc.cumulative_sum_checked(pa.Array.from_buffers(_INT32, len(items) + 1, [None, zero_first])).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), len(items), [None, offsets, pa.py_buffer(b"".join(items))])
+
+
+def headers_array(of_rows: Sequence[Headers | None]) -> pa.Array:
+    """Return the headers of each row as a list of names and values. None is null."""
+    every = [header for headers in of_rows for header in headers or ()]
+    values = binary_array([value or b"" for _, value in every])
+    present = _bits([value is not None for _, value in every])
+    values = pa.Array.from_buffers(values.type, len(every), [present, *values.buffers()[1:]])
+    kind = _TYPES[HEADERS]
+    pairs = pa.StructArray.from_arrays(
+        [binary_array([name.encode() for name, _ in every]).cast(pa.utf8()), values], fields=list(kind.value_type)
+    )
+    ends = struct.pack(f"{len(of_rows) + 1}i", 0, *accumulate(len(headers or ()) for headers in of_rows))
+    there = _bits([headers is not None for headers in of_rows])
+    return pa.Array.from_buffers(kind, len(of_rows), [there, pa.py_buffer(ends)], children=[pairs])
+
+
+def _bits(flags: Sequence[bool]) -> pa.Buffer:
+    """Return a bitmap, as Arrow has it for values that are not null."""
+    number = sum(1 << place for place, flag in enumerate(flags) if flag)
+    return pa.py_buffer(number.to_bytes(len(flags) // 8 + 1, "little"))
 
 
 def int64_array(numbers: Iterable[int]) -> pa.Array:

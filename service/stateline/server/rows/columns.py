@@ -8,9 +8,9 @@
 | changes                 | key, value, timestamp, partition, offset          |
 | changes, window, session| key, start, end, value, timestamp, partition, offset |
 
-`timestamp` is there in rows of stores that keep one, and in all changes. `arrow_rows` and `changes.batches` say more,
-and make them; they load pyarrow, which takes a quarter of a server's start, so they are imported by who has rows to
-send. Here nothing is loaded. Pure, and thread-safe.
+`timestamp` is there in rows of stores that keep one, and in all changes. `headers` comes last in stores that keep them.
+`arrow_rows` and `changes.batches` say more, and make them; they load pyarrow, which takes a quarter of a server's
+start, so they are imported by who has rows to send. Here nothing is loaded. Pure, and thread-safe.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ MEDIA_TYPE = ARROW
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
+HEADERS = "headers"
+"""The type of a record's headers: a list of pairs of a name, a string, and a value, nullable bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column; the members of its description over HTTP."""
 
     name: str
     type: str
-    """string, binary, int32, int64, double or timestamp (milliseconds, UTC)."""
+    """string, binary, int32, int64, double, timestamp (milliseconds, UTC) or headers (`HEADERS`)."""
     nullable: bool = False
 
 
@@ -53,6 +57,7 @@ def row_columns(definition: StoreDefinition, chosen: Iterable[str] | None = None
         known = [key, value, timestamp, Column("valid_to", "int64", nullable=True)]
     else:
         known = [key, *_window(definition), value, *([timestamp] if definition.timestamped else [])]
+        known += _headers(definition)
     return _chosen(known, chosen, f"{definition.name!r}: it has")
 
 
@@ -65,6 +70,7 @@ def change_columns(definition: StoreDefinition, chosen: Iterable[str] | None = N
         Column("timestamp", "int64", nullable=True),
         Column("partition", "int32"),
         Column("offset", "int64"),
+        *_headers(definition),
     ]
     return _chosen(known, chosen, f"the changes of {definition.name!r}: they have")
 
@@ -90,6 +96,10 @@ def is_shown_as_json(serde: Serde) -> bool:
 
 def _window(definition: StoreDefinition) -> list[Column]:
     return [Column("start", "int64"), Column("end", "int64")] if definition.plain_kind in ("window", "session") else []
+
+
+def _headers(definition: StoreDefinition) -> list[Column]:
+    return [Column("headers", HEADERS, nullable=True)] if definition.headers else []
 
 
 def _chosen(known: Sequence[Column], chosen: Iterable[str] | None, whose: str) -> list[Column]:

@@ -5,6 +5,7 @@
 | a key                                  | as a URL has it                                  |
 | a text, a number, bytes                | as in JSON, without quotes; NaN, Infinity        |
 | any other value                        | its JSON, byte for byte as it is stored in `json`|
+| headers                                | their JSON                                       |
 | a time or a row that is not there      | nothing                                          |
 
 Nothing is changed for spreadsheets, which run a cell that begins with `=` as a formula.
@@ -20,12 +21,14 @@ from typing import Any
 import orjson
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.record_members import headers_of
 from stateline.serde.key_text import key_text, may_have_text
 from stateline.serde.model import ModelSerde
 from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.server.contract.answers import entry_members
 from stateline_store import InvalidArgumentError
+from stateline_store.rows.headers import split_headers, without_headers
 from stateline_store.rows.windowed_keys import Windowed
 
 _TIMESTAMP_BYTES = 8
@@ -68,7 +71,11 @@ def _cells(definition: StoreDefinition, name: str, entries: Sequence[Row]) -> It
             text = _value_text(definition.value)
             if versioned:
                 return (None if version is None else text(version.value) for _, version in entries)
+            if definition.headers:
+                return (None if value is None else text(without_headers(value[skipped:])) for _, value in entries)
             return (None if value is None else text(value[skipped:]) for _, value in entries)
+        case "headers":
+            return (None if value is None else _headers(value) for _, value in entries)
         case "timestamp" if not versioned:
             return (_timestamp(value) if skipped and value is not None else None for _, value in entries)
     return (None if version is None else getattr(version, name) for _, version in entries)
@@ -77,6 +84,10 @@ def _cells(definition: StoreDefinition, name: str, entries: Sequence[Row]) -> It
 def _timestamp(stored: Any) -> int | None:
     number = int.from_bytes(stored[:_TIMESTAMP_BYTES], "big", signed=True)
     return None if number == -1 else number
+
+
+def _headers(stored: bytes) -> str:
+    return orjson.dumps(headers_of(split_headers(stored[_TIMESTAMP_BYTES:])[1])).decode()
 
 
 def _key_text(serde: Serde) -> Callable[[bytes], Any]:

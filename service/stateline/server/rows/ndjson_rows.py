@@ -12,12 +12,14 @@ from typing import Any
 import orjson
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.processing.record_members import headers_of
 from stateline.query.values import Entry
 from stateline.serde.key_text import may_have_text
 from stateline.serde.plain import JsonSerde, Serde, one_line
 from stateline.server.contract.answers import entry_members, key_members
 from stateline.server.contract.formats import Shape
 from stateline_store import InvalidArgumentError
+from stateline_store.rows.headers import split_headers
 
 _TIMESTAMP_BYTES = 8
 
@@ -56,18 +58,21 @@ def _lines(definition: StoreDefinition, rows: Any, with_key: bool) -> Iterator[b
         return
     timestamped = definition.timestamped
     for name, stored in rows:
-        timestamp = b"null"
+        timestamp, end = b"null", b"}\n"
         if timestamped:
             number = int.from_bytes(stored[:_TIMESTAMP_BYTES], "big", signed=True)
             timestamp = b"null" if number == -1 else b"%d" % number
             stored = stored[_TIMESTAMP_BYTES:]
+        if definition.headers:
+            stored, headers = split_headers(stored)
+            end = b',"headers":%b}\n' % orjson.dumps(headers_of(headers))
         if definition.key_value:
-            yield b'{%b,"value":%b,"timestamp":%b}\n' % (key_json(name), value_json(stored), timestamp)
+            yield b'{%b,"value":%b,"timestamp":%b%b' % (key_json(name), value_json(stored), timestamp, end)
             continue
         key, start_ms, end_ms = name
         begin = b"{%b," % key_json(key) if with_key else b"{"
-        line = b'%b"start":%d,"end":%d,"value":%b,"timestamp":%b}\n'
-        yield line % (begin, start_ms, end_ms, value_json(stored), timestamp)
+        line = b'%b"start":%d,"end":%d,"value":%b,"timestamp":%b%b'
+        yield line % (begin, start_ms, end_ms, value_json(stored), timestamp, end)
 
 
 def _key_json(serde: Serde) -> Callable[[bytes], bytes]:

@@ -318,12 +318,11 @@ def _partition(text: str) -> int:
 
 
 def _check_kind(checkpoint: Checkpoint, definition: StoreDefinition) -> None:
-    layout = checkpoint.layout
-    found = layout.declared_kind
-    if found != definition.kind:
+    found = checkpoint.layout.form
+    if found != definition.form:
         raise CursorExpiredError(
             f"The snapshot holds a {found} store, and {definition.name!r} is declared as "
-            f"{definition.kind} since: make a new one."
+            f"{definition.form} since: make a new one."
         )
     if checkpoint.types not in (None, definition.types):
         raise CursorExpiredError(

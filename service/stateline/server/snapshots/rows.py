@@ -241,6 +241,6 @@ def _damaged(definition: StoreDefinition) -> DamagedDataError:
 
 
 def _values(definition: StoreDefinition, rows: StoredRows, needed: frozenset[str]) -> Columns:
-    if needed.isdisjoint(("value", "timestamp")):
+    if needed.isdisjoint(("value", "timestamp", "headers")):
         return {}
     return value_columns(definition, binary_array(rows.values, rows.value_lengths), needed)

@@ -431,7 +431,7 @@ class Partitions:
 
 
 def _open(reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
-    shown = PlainValuesReader(reader) if plain else reader
+    shown = PlainValuesReader(reader, headers=definition.headers) if plain else reader
     return _Open(reader, place, plain, shown, reader.layout, store_schema(definition, reader.layout))
 
 
@@ -450,6 +450,11 @@ def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: 
         raise NotReadyError(
             f"{path} holds a {found} store, but the application declares a {declared} store of that name: give it "
             "another name, and start the workers again."
+        )
+    if reader.layout.timestamped and reader.layout.form != definition.form:
+        raise NotReadyError(
+            f"{path} holds a {reader.layout.form} store, and it is declared as {definition.form}: run its workers and "
+            "this server with the same declaration."
         )
     if reader.types is not None:
         try:

@@ -7,6 +7,7 @@
 | bytes, and a type of one's own             | BINARY               |                                                |
 | int32, int64, float64                      | INT, BIGINT, DOUBLE  |                                                |
 | datetime                                   | TIMESTAMP            |                                                |
+| `headers`                                  | ARRAY of STRUCT      |                                                |
 | `timestamp`, `start`, `end`, `valid_to`    | TIMESTAMP            | BIGINT: milliseconds since the epoch           |
 
 All are nullable by default. A schema names any of them, in any order, and no others: what it leaves out is not sent.
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     DoubleType,
@@ -43,6 +45,9 @@ _TYPES: Mapping[str, DataType] = {
     "int64": LongType(),
     "double": DoubleType(),
     "timestamp": TimestampType(),
+    "headers": ArrayType(
+        StructType([StructField("name", StringType(), False), StructField("value", BinaryType())]), False
+    ),
 }
 
 

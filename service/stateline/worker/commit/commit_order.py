@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from stateline.log.interface import Consumer, OffsetNote, Producer
 from stateline.model.topology import Topology
-from stateline.processing.changelog import staged_rows
+from stateline.processing.changelog import keeps_headers, produce_with_own, staged_rows
 from stateline.processing.records import OutputRecord
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
@@ -215,13 +215,17 @@ class Committer:
         now = self._context.clock.now_ms()
         for task in tasks:
             for changelog, name in task.topology.logged:
-                rows = staged_rows(task.stores.by_name[name], now)
+                store = task.stores.by_name[name]
+                rows, has_headers = staged_rows(store, now), keeps_headers(store)
                 last, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
                 for at in range(0, len(rows), _SLICE_RECORDS):
                     slice_ = rows[at : at + _SLICE_RECORDS]
                     headers = last if at + len(slice_) == len(rows) else ()
                     try:
-                        self._writer().produce_all(changelog.topic, changelog.partition, slice_, headers, owner)
+                        if has_headers:
+                            produce_with_own(self._writer(), *changelog, slice_, headers, owner)
+                        else:
+                            self._writer().produce_all(*changelog, slice_, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
                     self._context.queries.let_in()

@@ -19,6 +19,8 @@ from stateline.model.topic import Topic
 from stateline.processing.changelog import (
     OWNER_EPOCH,
     end_of_last_commit,
+    headers_of_table,
+    own_headers,
     owner_epoch,
     position_of_changelog,
     position_of_input,
@@ -204,13 +206,13 @@ class StoreRestore:
         taken = timely(timed, self.of.max_timestamp_ahead_ms, None, self.of.clock)
         found = readable(topic, taken, self._failures, key_required=True)
         self._unreadable += len(taken) - len(found)
-        stage(self.store, found)
+        stage(self.store, found, own=headers_of_table(topic))
         self._position = position_of_input(records[-1:])
         self.restored += len(records)
 
     def _stage_changelog(self, records: Sequence[Record]) -> None:
         self._refuse_other_types(records)
-        stage(self.store, records)
+        stage(self.store, records, own=own_headers)
         self._position = position_of_changelog(records) or self._position
         if self._newest_owner:  # otherwise no record has one
             self._staged_owner = max(self._staged_owner, owner_epoch(records))

@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from stateline.log.interface import OffsetNote, Record
 from stateline.model.topic import Topic
-from stateline.processing.changelog import position_of_input, stage
+from stateline.processing.changelog import headers_of_table, position_of_input, stage
 from stateline.processing.event_times import PARTITION_TIME, EventTimes
 from stateline.processing.failures import reading_of
 from stateline.processing.operators.graph import OperatorGraph
@@ -235,7 +235,8 @@ class TaskProcessing:
             )
             # A table that is ahead of the group's offsets takes no record twice: an old record would undo a newer one.
             ahead = seen is not None and records and records[0].offset <= seen
-            stage(self._stores.by_name[name], [r for r in records if r.offset > (seen or 0)] if ahead else records)
+            new = [record for record in records if record.offset > (seen or 0)] if ahead else records
+            stage(self._stores.by_name[name], new, own=headers_of_table(topic))
 
     def _readable(self, topic: Topic, records: Sequence[Record]) -> Sequence[Record]:
         return readable(topic, records, self._failures, key_required=bool(self._topology.tables[topic.name]))

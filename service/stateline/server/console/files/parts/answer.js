@@ -8,7 +8,7 @@ import { Table } from "./table.js";
 /** The rows that an answer has: its entries, or itself when it is of one key. */
 export function entriesOf(body) {
   if (body.entries) return body.entries;
-  return "found" in body ? [{ found: body.found, key: body.key, key_text: body.key_text, value: body.value, timestamp: body.timestamp, valid_to: body.valid_to }] : null;
+  return "found" in body ? [{ found: body.found, key: body.key, key_text: body.key_text, value: body.value, timestamp: body.timestamp, headers: body.headers, valid_to: body.valid_to }] : null;
 }
 
 /** One sentence about an answer, told aloud; while a watched question is asked again nothing is said. */

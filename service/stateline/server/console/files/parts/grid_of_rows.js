@@ -69,6 +69,7 @@ function Row({ store, row: { entry, keyText, keyAt }, isOnly }) {
   return html`<aside class="panel row" aria-label=${keyText === null ? "The row that is open" : `The row of ${keyText}`}>
     ${keyText !== null && html`<h3><a href=${addressOf({ place: "key", store: store.store, key: keyAt })}>${keyText}</a></h3>`}
     <${Facts} facts=${times.map((name) => [labels[name], html`<${Time} ms=${entry[name]} withUtc />`])} />
+    ${entry.headers?.length > 0 && html`<${Facts} facts=${[["Headers", compact(entry.headers)]]} />`}
     ${entry.found === false ? html`<p>There is no such key.</p>` : html`<${Value} value=${entry.value} />`}
     <div class="buttons">
       <${Copy} text=${() => compact(entry.value)} label="Copy value" />

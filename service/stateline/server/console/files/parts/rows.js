@@ -6,7 +6,7 @@ import { isNumeric } from "../base/numbers.js";
 import { listOf } from "../base/place.js";
 
 const OWN_BEFORE = ["key", "found", "start", "end"];
-const OWN_AFTER = ["timestamp", "valid_to", "partition", "offset"];
+const OWN_AFTER = ["timestamp", "headers", "valid_to", "partition", "offset"];
 const OWN = [...OWN_BEFORE, ...OWN_AFTER];
 const TIMES = new Set(["start", "end", "timestamp", "valid_to"]);
 const EMPTY = "\u2400"; // the row of the empty key: an address leaves out what is empty
