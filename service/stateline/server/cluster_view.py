@@ -45,7 +45,7 @@ _Places = Iterable[tuple[ServedStore, int]]
 
 
 class ClusterView:
-    """What all nodes had when it was made, for one answer. For the event loop's thread."""
+    """The state of all nodes when it was made, for one answer. For the event loop's thread."""
 
     def __init__(self, config: Config, own: Nodes | None, own_map: OwnMap, ownership: Ownership) -> None:
         self._config, self._own, self._ownership = config, own, ownership

@@ -1,4 +1,4 @@
-"""What the service says about itself: stores, topology, instances, health, readiness, metrics."""
+"""The service's state: stores, topology, instances, health, readiness, metrics."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     {"interval_ms", "names": of what is in a point behind its time, "points": [[at_ms, value, …], …]}    oldest first
 
 Each server process looks every five seconds, whether a page is open or not: into the files of this node's workers, at
-the notices and Positions of the copies here, and at its counts of queries. What is not known is null. A token that may
+the notices and Positions of the copies here, and at its counts of queries. Unknown values are null. A token that may
 not read every store sees the topics, tasks and stores that it may know of. It sees no commits and queries, which are
 everybody's.
 """
@@ -69,7 +69,7 @@ class _Sample(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What the caller may know of."""
+    """The topics, tasks and stores that the caller may see."""
 
     everything: bool
     inputs: Set[_Input]
@@ -77,7 +77,7 @@ class _Told(NamedTuple):
 
 
 class TimedCounts(NamedTuple):
-    """What was counted at a time: how many took no longer than so many seconds. The last edge is None."""
+    """Counts at a time: how many took no longer than so many seconds. The last edge is None."""
 
     at_s: float
     buckets: Sequence[tuple[float | None, float]]

@@ -65,7 +65,7 @@ WHOLE = Shape()
 def wanted_format(request: Request, shape: Shape, *available: str, why: str = "") -> str:
     """Return the media type of the answer: that of `format`, or the first available type that `Accept` names.
 
-    Of weights only 0 counts: it refuses a type. `why` begins the message. Raises `NotAcceptableError` if none is
+    Weights are ignored, except 0: it refuses a type. `why` begins the message. Raises `NotAcceptableError` if none is
     accepted.
     """
     accept = request.headers.get("accept", "")

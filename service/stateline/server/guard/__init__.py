@@ -1,1 +1,1 @@
-"""Who may ask, and how much: tokens, rights, sites, limits."""
+"""The guard of requests: tokens, rights, sites, limits."""

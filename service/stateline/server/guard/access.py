@@ -1,4 +1,4 @@
-"""Who may ask what: the guard in front of every route, as pure ASGI.
+"""The guard in front of every route, as pure ASGI: it decides who may ask what.
 
     route                                       needs
     /healthz, /readyz                           nothing; the reasons are for holders of a token

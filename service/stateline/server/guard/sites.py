@@ -1,4 +1,4 @@
-"""What web pages of other sites may not do to a server without tokens.
+"""Refuse requests of other sites' web pages to a server without tokens.
 
 Such a server answers whoever reaches it, and every page that its user opens in a browser does: so the address that it
 listens on guards nothing from them. A browser says two things that a page cannot change:
@@ -38,7 +38,7 @@ _MOST_REMEMBERED = 100
 
 
 class Sites:
-    """Of one server process without tokens."""
+    """One per server process without tokens."""
 
     def __init__(self, config: Config) -> None:
         self._any_name = config.server_insecure

@@ -83,7 +83,7 @@ class TokensFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the holder of a token may do. `stores` of None is all. `expires_at_s` is Unix time."""
+    """The rights of a token's holder. `stores` of None is all. `expires_at_s` is Unix time."""
 
     name: str
     digest: bytes

@@ -64,7 +64,7 @@ def check_accepted(config: Config, topology: Topology) -> None:
 
 
 async def _asked(own: Hello, keys: Keys, others: Mapping[str, NodeEntry]) -> dict[str, _Answer]:
-    """What each node says to this one, without those that do not answer."""
+    """Return each node's answer to this one. Nodes that do not answer are left out."""
     answers = await asyncio.gather(*(_answer(own, keys, each.peer) for each in others.values()))
     return {node: answer for node, answer in zip(others, answers, strict=True) if answer is not None}
 

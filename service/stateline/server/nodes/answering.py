@@ -1,6 +1,6 @@
 """`AskingNode`: a node that has dialed this process, and asks it. The other end of `link.Link`.
 
-What it asks is answered from copies of this node, or refused: it is never handed on, so nothing goes in circles.
+Its requests are answered from copies of this node, or refused. They are never handed on, so nothing goes in circles.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _log = seldom(__name__)
 
 
 class Answering(Protocol):
-    """What answers other nodes from copies of this one. What they have not read to its end is in `scans`."""
+    """Answers other nodes from copies of this one. `scans` has the scans that they have not read to the end."""
 
     scans: OpenScans[Rest]
 
     async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
-        """What a copy says, to who has shown this."""
+        """Return a copy's answer, to the caller of this proof."""
 
     def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
@@ -62,10 +62,10 @@ class Answering(Protocol):
         """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
-        """Of a store on disk how far copies have committed what it can be rebuilt from: offsets alone."""
+        """Return how far copies of a store on disk have committed, as offsets of its changelog or topic."""
 
     def next_commit(self) -> asyncio.Event:
-        """What is set when something is committed here."""
+        """Return the event that the next commit here sets."""
 
 
 class AskingNode:

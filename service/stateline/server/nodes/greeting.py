@@ -51,7 +51,7 @@ _NONCE_BYTES = 32
 
 
 class NotANodeError(Exception):
-    """Who is at the other end has not shown that it is a node of this application; str() says how, for the log."""
+    """The other end has not shown that it is a node of this application. str() says why, for the log."""
 
 
 class RefusedError(NotANodeError):
@@ -64,10 +64,10 @@ class OtherWireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a node says of itself. `directory` is the id of its state directory, `topology` a digest of what it runs,
-    `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores have
-    timestamps at one of them alone (`Topology.tasks_digest`). `purpose` is what the connection is for, of who dials;
-    `challenge` is the listener's, new for each connection."""
+    """A node's description of itself. `directory` is the id of its state directory, `topology` a digest of what it
+    runs, `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores
+    have timestamps at one of them alone (`Topology.tasks_digest`). `purpose` is what the connection is for, of who
+    dials; `challenge` is the listener's, new for each connection."""
 
     application: str
     node: str
@@ -123,8 +123,8 @@ async def greet(
     secret: bytes | None,
     place: str,
 ) -> Hello:
-    """What the other end says of itself, once it is known to be another node of this application. Of who dials it has
-    the challenge that this end has made for the connection.
+    """Return the other end's description of itself, once it is known to be another node of this application. A
+    dialer's has the challenge that this end has made for the connection.
 
     `secret` is None over TLS; `place` is where the listener is said to be (``host:port``). Raises `NotANodeError`,
     `OtherWireError`, or `OSError` when the other end hangs up or says nothing for `GREETING_TIMEOUT_S`.
@@ -156,7 +156,7 @@ async def greet(
 
 
 def proven_link(listener: Hello, challenge: str, place: str) -> ProvenConnection:
-    """What proofs of tokens are made for over a link; `place` is where the listener was dialed."""
+    """Return the connection for which proofs of tokens are made; `place` is where the listener was dialed."""
     parts = (challenge, listener.application, listener.node, listener.directory, place)
     return ProvenConnection("\0".join(("stateline link", *parts)).encode())
 

@@ -42,7 +42,7 @@ _log = seldom(__name__)
 
 
 class HttpAnswer(NamedTuple):
-    """What an application has answered; names of headers are in lower case."""
+    """An application's answer. Names of headers are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -67,7 +67,7 @@ def encode_request(number: int, method: str, path: str, headers: Mapping[str, st
 
 
 def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
-    """What that node has answered. Raises `StatelineError` when it could not."""
+    """Return that node's answer. Raises `StatelineError` if it had none."""
     try:
         headers = {str(name): str(value) for name, value in reply["headers"].items()}
         return HttpAnswer(int(reply["status"]), headers, binascii.a2b_base64(reply["body"], strict_mode=True))

@@ -45,7 +45,7 @@ def rack(config: Config) -> str:
 
 
 def hello_of(config: Config, topology: Topology) -> Hello:
-    """What this node says of itself; its `directory` as `_directory_id`."""
+    """Return this node's description of itself; its `directory` as `_directory_id`."""
     return Hello(
         topology.application_id,
         config.node,

@@ -1,4 +1,4 @@
-"""What nodes know each other by: certificates of one authority, or a secret between nodes of one machine."""
+"""The keys of nodes: certificates of one authority, or a secret between nodes of one machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Keys(NamedTuple):
 
 
 def node_keys(config: Config) -> Keys | None:
-    """What these settings name; None where nodes do not link (`why_alone`). Raises `ConfigurationError` for files that
-    cannot be used."""
+    """Return the keys that these settings name; None where nodes do not link (`why_alone`). Raises `ConfigurationError`
+    for files that cannot be used."""
     certificate, key = config.node_peer_tls_certificate_file, config.node_peer_tls_key_file
     authority = config.node_peer_tls_ca_file
     if certificate is not None and key is not None and authority is not None:

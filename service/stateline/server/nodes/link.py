@@ -188,7 +188,7 @@ class Link:
         return with_proof(message | passed_on(current_request_id()), token_to_pass_on(), self._proven)
 
     async def _reply(self, message: Message, timeout_s: float) -> Message:
-        """What the node replies. When it takes too long, or who waits is cancelled, it ends there too."""
+        """Return the node's reply. When it takes too long, or who waits is cancelled, it ends there too."""
         try:
             return await self._exchange.request(message, timeout_s)
         except (NotPresentError, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What a node has, as it says to the others: which tasks, in which role, and how far its copies are. Pure.
+"""A node's map, as it sends it to the others: its tasks, their roles, and how far its copies are. Pure.
 
     map  := {"event": "map", "number", "tasks": {task: [role, generation]}, "copies": {store: {partition: offset}},
              "pipelines": {pipeline: status}, "remaining": {task: offsets}, "plain": [task],
@@ -32,7 +32,7 @@ HEARTBEAT = {"event": "map"}
 
 
 class HeldTask(NamedTuple):
-    """What a node does with a task."""
+    """A node's role for a task."""
 
     role: ServedBy
     generation: int = -1
@@ -110,7 +110,7 @@ def _changes(known: Mapping[str, _Value], now: Mapping[str, _Value]) -> dict[str
 def _changed(
     known: Mapping[str, _Value], changes: Mapping[str, Any], decoded: Callable[[Any], _Value]
 ) -> dict[str, _Value]:
-    """What `_changes` was made of."""
+    """Apply the changes of `_changes` to the known members."""
     kept = {key: value for key, value in known.items() if key not in changes}
     kept |= {str(key): decoded(value) for key, value in changes.items() if value is not None}
     if len(kept) > _MOST_KEYS:

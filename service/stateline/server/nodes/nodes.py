@@ -225,7 +225,7 @@ class Nodes:
 
     @property
     def fault(self) -> str:
-        """What keeps this node from linking with any other; empty when nothing does."""
+        """The reason why this node cannot link with any other; empty if it can."""
         if self.rivals:
             return next(iter(self.rivals.values()))
         return self.registry_fault or (self.why_alone if self.others else "")
@@ -244,7 +244,7 @@ class Nodes:
         return f"No other node links with this one: {told}."
 
     def other_topologies(self) -> list[str]:
-        """What nodes that run another topology cannot do with this one, one sentence each."""
+        """One sentence for each node with another topology: what it cannot do with this one."""
         return [
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
@@ -372,7 +372,7 @@ class Nodes:
                 await link.close()
 
     def own_map(self) -> NodeMap:
-        """What this node has now, which `number` counts, too."""
+        """Return this node's map as it is now, with its `number`."""
         own = self._own_map()
         if own.number != self._own_number:
             self._own_number, self.number = own.number, max(self.number + 1, now_ms())
@@ -518,7 +518,7 @@ class Nodes:
 
 
 def _of_own_certificate(keys: Keys) -> str:
-    """What to say where no node links with this one; empty where it is not for its certificate."""
+    """Return the fault if no node links with this one because of its certificate; else an empty text."""
     why = certificate_fault(keys)
     return f"this node's certificate (node.peer.tls.certificate.file) is taken by no other node: {why}" if why else ""
 

@@ -54,7 +54,7 @@ class Registry:
     rival comes: another directory of this name, or another name of this directory. The rival that came later then reads
     that there is another.
 
-    Of more than `MOST_NODES` names in one reading, the newest are told.
+    If one reading has more than `MOST_NODES` names, `told` gets the newest.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class PositionBounds:
             )
 
     def why_never_met(self, store: ServedStore, bound: PositionBound, partition: int) -> NotUpToBoundError | None:
-        """What to say where the bound names, for this partition, a topic that is no input of the store; else None."""
+        """Return the error if the bound names, for this partition, a topic that is no input of the store; else None."""
         for topic, offsets in bound.position.offsets.items():
             if (partition in offsets or store.is_global) and topic not in self._inputs(store):
                 return self._never_met(store, topic)

@@ -54,7 +54,7 @@ class ClusterCopies:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """Ask each partition's owner, here or at another node, or a copy here if it may answer. Whoever is asked may
+        """Ask each partition's owner, here or at another node, or a copy here if it may answer. The asked copy may
         wait for a bound until the deadline."""
         if store.is_global:  # each node has its own copy
             outcomes = await self._copies.ask(store, terms, queries, deadline_s)
@@ -98,7 +98,7 @@ class ClusterCopies:
             link.wake()
 
     def _owners(self, store: ServedStore, partitions: Iterable[int]) -> dict[int, Link]:
-        """Of those that are not owned here, as far as another node says that it owns them."""
+        """Return the links to the owners of partitions that are not owned here, if another node claims to own them."""
         tasks = {p: store.placement.task_id(p) for p in partitions}
         found = {p: self._nodes.owner(task) for p, task in tasks.items() if not self._ownership.is_owned(task)}
         return {p: link for p, link in found.items() if link is not None}
@@ -141,7 +141,7 @@ class ClusterCopies:
         deadline_s: float | None,
         here: Outcome | None,
     ) -> Outcome:
-        """What another node answers; `here` is what the copy here has said, if it was asked."""
+        """Return another node's answer. `here` is the answer of the copy here, if it was asked."""
         failures: list[Failure] = []
         task_id = store.placement.task_id(partition)
         for link in self._nodes.holders(task_id, store.name, partition)[:_MOST_ASKED]:

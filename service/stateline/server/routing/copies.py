@@ -46,19 +46,20 @@ _IN_MEMORY = 0
 
 
 class CopyRouter(Protocol):
-    """What asks copies of partitions: those of this node, or of all."""
+    """Asks copies of partitions: those of this node, or of all nodes."""
 
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """What these partitions answer as they are now; who answers may wait for a bound until the deadline."""
+        """Return the partitions' answers as they are now. The answering copy may wait for a bound until the
+        deadline."""
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
         """Where workers are to answer, find them."""
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
-        """Of partitions of a store on disk the offset after the last one that is committed, of what the store can be
-        rebuilt from; 0 of those that have committed nothing, without those of which that cannot be told now."""
+        """Return, for partitions of a store on disk, the offset after the last committed one of the changelog or
+        topic: 0 without a commit. Partitions whose end is not known now are left out."""
 
     def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
         """The next commit of these partitions is announced here (`CommitSignal`), wherever their owners are."""
@@ -83,7 +84,7 @@ class Copies:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """What these partitions answer as they are now; a worker may wait until the deadline. A copy is not refused
+        """Return the partitions' answers as they are now. A worker may wait until the deadline. A copy is not refused
         before Kafka was asked whether somebody else may have its task."""
         outcomes = await self._ask_once(store, terms, queries, deadline_s)
         refused = {p: queries[p] for p, outcome in outcomes.items() if _is_not_active(outcome)}
@@ -172,7 +173,7 @@ class Copies:
         return {p: self._unless_refused(store, terms, p, outcome) for p, outcome in zip(queries, outcomes, strict=True)}
 
     def _unless_refused(self, store: ServedStore, terms: Terms, partition: int, outcome: Outcome) -> Outcome:
-        """What a worker has answered, whose lease may have ended."""
+        """Return a worker's answer, refused if its lease has ended."""
         if isinstance(outcome, Failure) or outcome.copy.served_by == "active":
             return outcome
         if outcome.offset is not None and (changelog := self._ownership.changelog(store.definition, partition)):

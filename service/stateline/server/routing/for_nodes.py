@@ -70,7 +70,7 @@ class AnswersForNodes:
         return self._commits.next_commit()
 
     async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
-        """What a copy here answers, or why none does. It is waited for a bound, and for nothing else: who asks may find
+        """Return the answer of a copy here, or why there is none. It waits for a bound alone: the asker may find
         another copy. Raises as `check` and as reading the request does, and `NotReadyError` when the server is shutting
         down."""
         if self._commits.closed:

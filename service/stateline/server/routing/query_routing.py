@@ -60,8 +60,8 @@ class QueryRouting:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """What each of these partitions answers; those behind the bound, or for which there is no copy to ask or not
-        the one that is demanded, are waited for until the deadline."""
+        """Return the answer of each of these partitions. Until the deadline, it waits for partitions that are behind
+        the bound, or have no copy to ask, or not the demanded one."""
         return await self._whole.seen(store, terms, lambda: self._ask(store, terms, queries, deadline_s))
 
     async def find(
@@ -89,8 +89,8 @@ class QueryRouting:
     ) -> dict[int, Outcome]:
         """The first entries of these partitions, each with its rest. It is a single look: `wait_for_scan` waits.
 
-        What is asked of one key is asked at home first, and in the other partitions when there is nothing. A UUID that
-        finds nothing is asked for in lower case."""
+        A query of one key asks its home partition first, and the others if nothing is there. A UUID that finds nothing
+        is asked for in lower case."""
         outcomes = await self._whole.seen_at_once(store, terms, lambda: self._scan(store, terms, query, partitions))
         other = in_lower_case(store.definition.key, query)
         if other is None or failures_of(outcomes):
@@ -184,8 +184,8 @@ class QueryRouting:
 
 
 def _of_stopped(store: ServedStore, terms: Terms, why: str, outcome: Outcome) -> Outcome:
-    """What a store answers that no worker runs, marked as its last state. A failure that would wait for a worker says
-    why there is none."""
+    """Return the answer of a store that no worker runs, marked as its last state. A failure that would wait for a
+    worker says why there is none."""
     if isinstance(outcome, PartitionAnswer):
         if outcome.copy.served_by != "active":  # another node may run it still
             outcome.stopped = why

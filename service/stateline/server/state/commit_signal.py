@@ -35,7 +35,7 @@ class CommitSignal:
         self.announce()
 
     def next_commit(self) -> asyncio.Event:
-        """What is set by the next announcement."""
+        """Return the event that the next announcement sets."""
         return self._next
 
     async def wait(self, commit: asyncio.Event, deadline_s: float) -> bool:

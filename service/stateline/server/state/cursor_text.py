@@ -29,7 +29,7 @@ _KEY_BYTES = 32
 
 
 class CursorToken(NamedTuple):
-    """What a cursor says: which process has it, which one it is, and which page comes next (from 1)."""
+    """The content of a cursor: the process that has it, its number, and the next page (from 1)."""
 
     process: bytes
     cursor: bytes
@@ -71,7 +71,7 @@ def write_cursor(key: bytes, node: bytes, token: CursorToken) -> str:
 
 
 def read_cursor(key: bytes, text: str) -> CursorToken:
-    """What a client's cursor says. Raises `DoesNotExistError` for one that was not signed with this key."""
+    """Read a client's cursor. Raises `DoesNotExistError` for one that was not signed with this key."""
     data = _decoded(text)
     if data is None or not hmac.compare_digest(data[_BODY.size :], _mac(key, data[: _BODY.size])):
         raise never_given(text)
@@ -83,7 +83,7 @@ def _mac(key: bytes, body: bytes) -> bytes:
 
 
 def never_given(text: str) -> DoesNotExistError:
-    """What to say to a cursor that is none."""
+    """Return the error for a text that is no cursor."""
     return DoesNotExistError(f"cursor={shown(text)} is not known. Start over without it.")
 
 

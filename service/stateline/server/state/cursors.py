@@ -143,7 +143,7 @@ class Cursors:
         return page
 
     def token(self, text: str) -> CursorToken:
-        """What a client's cursor says. Raises `DoesNotExistError` for one that no server of this node has given."""
+        """Read a client's cursor. Raises `DoesNotExistError` for one that no server of this node has given."""
         return read_cursor(self._key, text)
 
     def check(self, token: CursorToken, store: ServedStore) -> Cursor:
@@ -233,8 +233,8 @@ class Cursors:
             self.end(self._dispensable(newest, lambda cursor: cursor.held_bytes))
 
     def _dispensable(self, newest: bytes, size_of: Callable[[Cursor], int]) -> bytes:
-        """Of the caller who has the most, so that nobody loses a cursor to one who has more, the one that was used
-        longest ago; never the newest."""
+        """Return the cursor to close: of the caller with the most, the one used longest ago, never the newest. So no
+        caller loses a cursor to one that has more."""
         sizes: Counter[str] = Counter()
         for cursor in self.open.values():
             sizes[cursor.caller] += size_of(cursor)

@@ -48,7 +48,7 @@ class WholeEpochs:
     async def seen(
         self, store: ServedStore, terms: Terms, look: Callable[[], Awaitable[dict[int, Outcome]]]
     ) -> dict[int, Outcome]:
-        """What `look` finds, looked at again until it is whole; failures of all partitions when that takes too long.
+        """Return the result of `look`, repeated until it is whole; failures of all partitions if that takes too long.
 
         `look` may be called several times; what it has left open is closed then.
         """

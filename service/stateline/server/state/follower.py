@@ -2,9 +2,9 @@
 what was written while nobody asked.
 
 A catch-up holds the event loop (and, in rocksdict, the GIL) for a microsecond per record. So each commit is followed as
-it is announced, one partition after the other, with questions in between. What was not asked for a while is followed
-less often, in larger steps: before a catch-up would take long. Who asks for a partition that is behind all the same
-catches up with that one (`partitions`).
+it is announced, one partition after the other, with questions in between. A partition without questions for a while
+is followed less often, in larger steps, before a catch-up would take long. A question to a partition that is behind
+catches up with this partition (`partitions`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """One per server process, for the event loop's thread. What was asked within the last `asked_within_ms` is followed
-    with each commit."""
+    """One per server process, for the event loop's thread. A partition that was asked within the last `asked_within_ms`
+    is followed with each commit."""
 
     def __init__(self, partitions: Partitions, asked_within_ms: int) -> None:
         self._partitions = partitions

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class GroupState(NamedTuple):
-    """What Kafka said of the group. `at_ms` is when it was asked (`clock.boot_ms`), `committed_by` the client ids of
+    """Kafka's answer about the group. `at_ms` is when it was asked (`clock.boot_ms`), `committed_by` the client ids of
     those who have committed offsets of the sources asked for."""
 
     at_ms: int
@@ -62,14 +62,14 @@ class GroupState(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What Kafka said of changelogs, of those that are there; `at_ms` as of a `GroupState`."""
+    """Kafka's answer about the ends of existing changelogs. `at_ms` as in `GroupState`."""
 
     at_ms: int
     offsets: Mapping[TopicPartition, int]
 
 
 class GroupRequest(NamedTuple):
-    """What is asked for beside the members: the ends of these changelogs, and who has committed these sources.
+    """Questions besides the members: the ends of these changelogs, and who has committed these sources.
     `is_urgent`: of a copy nobody says that he is its owner."""
 
     changelogs: Collection[TopicPartition]
@@ -123,8 +123,8 @@ class GroupWatch:
         self._ended = False
 
     def may_be_elsewhere(self, since_ms: int = 0) -> bool:
-        """Whether a worker of another directory may have tasks of this group, as far as is known here. What Kafka has
-        said before `since_ms` (`clock.boot_ms`) does not count.
+        """Whether a worker of another directory may have tasks of this group, as far as is known here. Answers of
+        Kafka before `since_ms` (`clock.boot_ms`) do not count.
 
         While Kafka does not answer, what it said last counts where no other node is known: who was alone is not without
         answers for that, and who joins a group needs Kafka, too. A node that is known may reach it.
@@ -276,7 +276,7 @@ class GroupWatch:
                 self.elsewhere |= member.partitions
 
     async def _on_thread(self, ask: Callable[[], T | None]) -> T | None:
-        """What this returns, None when it raises."""
+        """Return the result of `ask`, None if it raises."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[T | None] = loop.create_future()
 

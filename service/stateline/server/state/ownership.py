@@ -72,7 +72,7 @@ class Ownership:
         return self._workers.has_live_owner(task_id)
 
     def role(self, task_id: str) -> ServedBy:
-        """What this directory does with this task; a standby is nobody's here."""
+        """Return this directory's role for this task. A standby has no owner here."""
         if self.is_active(task_id):
             return "active"
         return "restoring" if self.is_owned(task_id) else "standby"
@@ -140,7 +140,8 @@ class Ownership:
             )
 
     def changelog(self, store: StoreDefinition, partition: int) -> TopicPartition | None:
-        """What this partition of a store can be rebuilt from; None without one, and of a global table."""
+        """Return the topic partition from which this store partition is rebuilt. None without one, or for a global
+        table."""
         if store.name in self._topology.global_tables:
             return None
         topic = store.changelog(self._topology.application_id)

@@ -133,7 +133,7 @@ class Partitions:
         """How often one that was open was brought up to its owner's newest commit."""
 
     def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query[Any]) -> Outcome:
-        """What this partition answers from its newest commit."""
+        """Return this partition's answer from its newest commit."""
         try:
             try:
                 return self._execute(store, partition, query, terms)
@@ -186,8 +186,8 @@ class Partitions:
             raise
 
     def status(self, store: ServedStore, partition: int) -> CopyStatus:
-        """What the notice says, unless no live worker has the task: then nobody keeps the copy up to date. Raises as
-        `open`."""
+        """Return the notice's state, unless no live worker has the task: then nobody keeps the copy up to date. Raises
+        as `open`."""
         task_id = store.placement.task_id(partition)
         found = self._opened(store, task_id)
         if not self._ownership.is_owned(task_id):
@@ -399,7 +399,7 @@ class Partitions:
         return found.place if found is not None else next(iter(self._directory.global_tasks()), global_task("none"))
 
     def _absent(self, store: ServedStore, task_id: str) -> NotPresentError:
-        """What to say instead of which file is missing."""
+        """Return the error to raise instead of one that names a missing file."""
         which, place = f"Global table {store.name!r}", self._ownership.place
         if not store.is_global:
             which = f"Partition {TaskId.parse(task_id).partition} of {store.name!r}"
@@ -436,7 +436,7 @@ def _open(reader: SecondaryReader, place: str, definition: StoreDefinition, *, p
 
 
 def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
-    """What queries must know of a store, as it is declared and as its database is written."""
+    """Return the schema for queries of a store, from its declaration and its database's layout."""
     interval_ms = layout.segment_interval_ms
     segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
     # Values stay as they are stored: who shows them takes them apart, a column at a time.
@@ -465,7 +465,7 @@ def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: 
 
 @contextlib.contextmanager
 def _reading(path: Path, scratch: Path | None = None) -> Iterator[None]:
-    """What the file system or RocksDB refuses for the time being is `NotReadyError`; narrower errors stay."""
+    """Turn temporary errors of the file system and RocksDB into `NotReadyError`. Narrower errors stay."""
     try:
         yield
     except OSError as error:

@@ -64,7 +64,7 @@ def _status(directory: Path) -> dict[str, Any] | None:
 
 
 def shown_status(written: Written, *, is_gone: bool) -> dict[str, Any]:
-    """Of what a driver says, what is shown to who asks; `is_gone`: it has ended without a word."""
+    """Return the part of a driver's status that clients see. `is_gone`: the driver has ended without a word."""
     status: dict[str, Any] = {name: getattr(written, name) for name in _SHOWN}
     if status["last_error"] is not None:
         status["last_error"] = without_paths(status["last_error"])

@@ -62,7 +62,7 @@ class Siblings:
         return _HANDED_ON in request.headers
 
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
-        """What that process answers to a GET, or HEAD, of `url`. Raises `CursorExpiredError` when it is gone."""
+        """Return that process's answer to a GET or HEAD of `url`. Raises `CursorExpiredError` when it is gone."""
         path = self._folder / f"{process.hex()}.sock"
         gone = CursorExpiredError("The server process that had this cursor has ended. Start over without it.")
         if self.was_handed_on(request) or not path.exists():
@@ -91,7 +91,7 @@ class Siblings:
 
 
 def passed_back(status: int, headers: Mapping[str, str], body: bytes) -> Response:
-    """What somebody else has answered; of its headers those that are of this answer, not of its connection."""
+    """Return another process's answer. Headers of its connection are left out."""
     return Response(body, status, headers={name: headers[name] for name in _KEPT if name in headers})
 
 

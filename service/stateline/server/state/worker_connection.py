@@ -51,7 +51,7 @@ class LinkedParts(NamedTuple):
 
 
 class LinkedForCopy(NamedTuple):
-    """What a worker has linked for another node, and the ids of the topics that it was made from."""
+    """Files that a worker has linked for another node, and the ids of the topics that they were made from."""
 
     parts: list[CheckpointPart]
     topics: Mapping[str, str]
@@ -129,7 +129,7 @@ class WorkerConnection:
         return self._exchange.heard_at_s < self._asked_at_s
 
     async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str) -> Outcome:
-        """What the worker answers. Raises `NotPresentError` when it does not, `StatelineError` when it
+        """Return the worker's answer. Raises `NotPresentError` when it does not, `StatelineError` when it
         cannot, and `NotReadyError` when it has the store as something else than `declared`
         (`StoreDefinition.description`), or, for a query that may wait, when the server is shutting down.
         """

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Interruption:
-    """Of an instance that has tasks and was not there to run them; `times` is how often since it began."""
+    """An instance with tasks that was not there to run them. `times` is how often since it began."""
 
     began_ms: int
     times: int = 0
@@ -226,7 +226,7 @@ class Workers:
                     self._leases.pop(task_id, None)
 
     def _note_interruptions(self) -> None:
-        """Of each instance that has tasks, whether it is there and runs them."""
+        """Note for each instance with tasks whether it is there and runs them."""
         for name in {name for name, _ in self._leases.values()}:
             states = self.instances[name].tasks.values() if name in self.instances else ()
             if not (self.is_connected(name) and "running" in states):
@@ -270,7 +270,7 @@ class Workers:
         return None
 
     async def snapshot(self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
-        """What this owner of all these places links into a snapshot. Raises as `WorkerConnection.snapshot`."""
+        """Let this owner of all these places link them into a snapshot. Raises as `WorkerConnection.snapshot`."""
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
             store, partition = places[0]
@@ -289,7 +289,7 @@ class Workers:
         return {task: (each, stores) for each in connected for task, stores in each.wanted_copies.items()}
 
     async def link_for_copy(self, task_id: str, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
-        """What a worker here that has this task, or follows it, links for another node. Raises as
+        """Let a worker here that has or follows this task link its files for another node. Raises as
         `WorkerConnection.link_for_copy`."""
         names = [name for name, instance in self.instances.items() if task_id in instance.tasks]
         names.sort(key=lambda name: not self.instances[name].has(task_id))

@@ -1,1 +1,1 @@
-"""What a server tells of itself and of its workers: metrics, log of requests, pipelines' status."""
+"""Reports of a server on itself and its workers: metrics, log of requests, pipelines' status."""

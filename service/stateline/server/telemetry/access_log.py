@@ -3,7 +3,7 @@
     method=GET route=/v1/stores/{store}/keys/{key} store=orders level=read_committed status=200 outcome=ok ms=0.412
     rows=1 bytes=312 token=dashboards client=10.0.0.7 request_id=9f2c1d0a77be-1c
 
-Of what another node asks over its link, ``node`` has its name. Messages that are no HTTP are of the method LINK.
+For requests of another node over its link, ``node`` has its name. Messages that are no HTTP are of the method LINK.
 
 With log.format=json these are members of the line's object. Empty members are left out. A line has no keys, values or
 paths, because they may be personal.
@@ -30,8 +30,8 @@ _log = logging.getLogger("stateline.access")
 
 
 class RequestOrigin(NamedTuple):
-    """Who sent a request: the token's name, the address without a port, the other node that asks for a client, and the
-    request's id. Empty: unknown."""
+    """The sender of a request: the token's name, the address without a port, the other node that asks for a client, and
+    the request's id. Empty: unknown."""
 
     token: str = ""
     client: str = ""

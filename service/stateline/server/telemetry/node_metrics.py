@@ -26,7 +26,7 @@ from stateline.server.telemetry.request_counts import add_observed
 
 
 class NodeCounts:
-    """What went over the links. For the event loop's thread."""
+    """Counts of requests and bytes over the links. For the event loop's thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:

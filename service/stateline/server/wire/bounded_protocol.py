@@ -52,7 +52,7 @@ _log = seldom(__name__)
 class BoundedProtocol(HttpToolsProtocol):
     """Answers `application/problem+json` where uvicorn's answers plain text, or not at all.
 
-    What it knows of the message that arrives stands in many attributes: the parser tells it piece by piece, in calls.
+    Its many attributes hold the state of the arriving message, because the parser reports it piece by piece, in calls.
     """
 
     url = b""
@@ -193,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _begin_answer(self) -> None:
-        """What is asked is known, but for its body."""
+        """Begin the answer: the request is known, except for its body."""
         super().on_headers_complete()
         if self._is_last:
             self.cycle.keep_alive = False
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise upgrade_with_body()
 
     def _take_authority(self) -> None:
-        """What an absolute URL names is asked, whatever `Host` says. Source: RFC 9112, 3.2.2."""
+        """Take the authority of an absolute URL instead of `Host`. Source: RFC 9112, 3.2.2."""
         if not self.url.startswith(b"/") and (found := _AUTHORITY.match(self.url)) is not None:
             self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
             self.headers.append((b"host", found[1]))

@@ -1,6 +1,6 @@
 """Answers compressed by gzip, for clients that accept it, as pure ASGI.
 
-What has less than `LEAST_BYTES` goes as it is, to everybody. A stream is compressed piece by piece, and a client can
+An answer of less than `LEAST_BYTES` is never compressed. A stream is compressed piece by piece, and a client can
 read each piece at once: nothing waits for more. A large piece is compressed in a thread, which takes no time of the
 interpreter. A stream keeps about 300 KB for it. Events are never compressed, nor what `http_protocol` answers itself.
 """

@@ -61,7 +61,7 @@ class Exchange(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What was said and waits here, because the other end takes nothing."""
+        """Bytes of sent messages that wait here, because the other end takes nothing."""
         return self._writer.transport.get_write_buffer_size()
 
     def number(self) -> int:
@@ -71,7 +71,7 @@ class Exchange(asyncio.Protocol):
     def send(self, message: Mapping[str, Any]) -> None:
         """Say something; that it arrives is not known. Raises `InvalidArgumentError` when it is too large.
 
-        What is said before the loop turns goes out at once: under load a write costs more than a message.
+        Messages of one turn of the loop go out together: under load a write costs more than a message.
         """
         self._waiting.append(frame(message))
         if len(self._waiting) == 1 and not self._is_receiving:

@@ -41,7 +41,7 @@ _log = seldom(__name__)
 
 
 class _Answered:
-    """What uvicorn's protocol sees of a request that was answered at once."""
+    """Stands in uvicorn's protocol for a request that was answered at once."""
 
     response_started = response_complete = True
     keep_alive = True
@@ -54,8 +54,8 @@ _ANSWERED = cast(RequestResponseCycle, _Answered())
 
 
 class _Asked:
-    """What uvicorn's protocol sees of a request that another node answers, and that the parser has not seen: `message`
-    is all of it, and `behind` what has arrived since."""
+    """Stands in uvicorn's protocol for a request that another node answers. The parser has not seen it: `message` is
+    all of it, and `behind` has arrived since."""
 
     response_started = response_complete = False
 
@@ -161,7 +161,7 @@ class ProblemProtocol(BoundedProtocol):
         self._repeated_s = self.loop.time()
 
     def _take_later(self, body: bytes | None) -> None:
-        """What another node has answered, or that the application is to."""
+        """Take another node's body, or None: then the application answers."""
         if self._asked is not None:
             asked, self._asked = self._asked, None
             self._end_asked(asked, body)

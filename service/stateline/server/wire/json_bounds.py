@@ -2,8 +2,8 @@
 to parse a text that was made to have many takes seconds and a hundred times its size.
 
 Outside of strings an array or object begins with a bracket, and a comma stands between two items or members. So commas
-and opening brackets together are never more than items, members, arrays and objects are. Of a text that is no JSON the
-numbers mean nothing, and it is refused either way.
+and opening brackets together are never more than items, members, arrays and objects are. For a text that is no JSON
+the numbers mean nothing, and it is refused either way.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _STEPS = bytes.maketrans(b"[]{}", bytes([1, 255, 1, 255]))  # up or down, as sig
 
 
 class JsonBounds:
-    """Of one text. A megabyte of it takes some milliseconds, or less, also where it is made to take more: brackets and
-    quotes are looked at one by one only while they are few."""
+    """The bounds of one text. A megabyte of it takes some milliseconds, or less, also where it is made to take more:
+    brackets and quotes are looked at one by one only while they are few."""
 
     def __init__(self) -> None:
         self.values = self.depth = self._quotes = 0
         self._is_escaped = False  # the first byte of what comes next
 
     def take(self, piece: bytes) -> None:
-        """What comes next of the text. Raises `InvalidArgumentError` as soon as it has more than the bounds allow."""
+        """Count the next piece of the text. Raises `InvalidArgumentError` as soon as it has more than the bounds
+        allow."""
         if not piece:
             return
         # The first of several backslashes is not escaped itself, so they pair up from there on.

@@ -24,7 +24,7 @@ class ScansElsewhere:
         self._held: set[int] = set()
 
     def outcome(self, reply: Message) -> Outcome:
-        """What a query's reply says. Raises `StatelineError` where it was not understood there."""
+        """Return the outcome of a query's reply. Raises `StatelineError` where it was not understood there."""
         if "outcome" not in reply:
             raise StatelineError(f"{self._exchange.who} refused a query: {reply.get('error')}")
         return decode_outcome(reply["outcome"], self._rest)
@@ -37,7 +37,7 @@ class ScansElsewhere:
         return StatelineError(f"{self._exchange.who} {what}: {reply.get('error', 'it answers something else')}")
 
     async def more(self, scan: int, limit: int) -> QueryRows:
-        """What a scan has next. Raises `CursorExpiredError` when it is gone, or the other end."""
+        """Return a scan's next entries. Raises `CursorExpiredError` when it is gone, or the other end."""
         self._held.discard(scan)
         message: Message = {"id": self._exchange.number(), "type": "more", "scan": scan, "limit": limit}
         message = self._with_shown(message)  # a cursor may be followed with another token

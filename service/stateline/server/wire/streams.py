@@ -20,8 +20,8 @@ class Arrivals(asyncio.StreamReader):
         super().feed_eof()
 
     async def rest(self) -> tuple[bytes, bool]:
-        """What has come and was not read, and whether no more is to come; without a turn of the event loop. Whatever
-        comes afterwards is to go elsewhere. Raises `OSError` where the connection is broken."""
+        """Return the bytes that have come and were not read, and whether no more come, without a turn of the event
+        loop. Whatever comes afterwards is to go elsewhere. Raises `OSError` where the connection is broken."""
         has_ended = self.has_ended
         super().feed_eof()  # what `read` stops at
         return await self.read(), has_ended

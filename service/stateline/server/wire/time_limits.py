@@ -76,5 +76,5 @@ async def while_there(request: Request) -> AsyncIterator[None]:
 
 
 def shutting_down() -> NotReadyError:
-    """What those are told who waited, or come too late."""
+    """Return the error for requests that waited, or come too late."""
     return NotReadyError("The server is shutting down: ask another one, or again in a moment.")
