@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from pydantic import BaseModel
 
 from stateline import App, SessionWindows, SlidingWindows, TumblingWindows, serdes, stores
 from stateline.log import Record as LogRecord
@@ -245,6 +246,35 @@ def test_a_store_of_kafka_streams_is_served_with_the_headers_of_its_changelog() 
             driver.pipe("java-count-changelog", f"k{number}", "v", timestamp_ms=number, headers=[*headers, *added])
         found = {e.key: e.headers for e in driver.store("count").all()}
         assert found == {f"k{number}": headers for number, headers in enumerate(SENT)}
+
+
+class Kept(BaseModel):
+    value: int
+
+
+def test_values_of_a_model_are_found_readable_when_a_store_with_headers_opens_again() -> None:
+    app = App("headers", config={"dsl.store.format": "HEADERS"})
+    app.table("in", key=serdes.string, value=serdes.model(Kept))
+    with TestDriver(app) as driver:
+        driver.pipe("in", "a", Kept(value=1), headers=ODD)
+        driver.restart()
+        entry = driver.store("in").entry("a")
+        assert entry is not None
+        assert (entry.value, entry.headers) == (Kept(value=1), ODD)
+
+
+def test_expired_entries_of_a_table_with_headers_leave_as_plain_values() -> None:
+    app = App("headers")
+    table = app.table("in", key=serdes.string, value=serdes.string, ttl=SECOND, headers=True)
+    app.ktable(table).to_stream().map_values(lambda k, v: v or "gone").to(
+        app.topic("out", key=serdes.string, value=serdes.string)
+    )
+    with TestDriver(app) as driver:
+        driver.pipe("in", "a", "x", timestamp_ms=1, headers=ODD)
+        driver.pipe("in", "b", "y", timestamp_ms=5_000, headers=[("h", b"b")])
+        assert [(r.key, r.value, tuple(r.headers)) for r in driver.read("out")] == [
+            ("a", "x", ODD), ("b", "y", (("h", b"b"),)), ("a", "gone", ()),
+        ]  # fmt: skip
 
 
 def test_a_store_that_kept_no_headers_keeps_them_from_now_on() -> None:

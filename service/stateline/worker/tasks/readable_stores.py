@@ -25,6 +25,7 @@ from stateline_store.reads.query_types import (
     VersionedRangeQuery,
     WindowRangeQuery,
 )
+from stateline_store.rows.headers import without_headers
 
 _ALL_ROWS: Mapping[StoreKind, Query[Any]] = {
     "key_value": RangeQuery(),
@@ -42,6 +43,8 @@ def refuse_unreadable(definition: StoreDefinition, store: TransactionalStore, wh
     with run(_ALL_ROWS[store.kind], store.reader(IsolationLevel.READ_COMMITTED), store.schema).result as rows:
         key, value = next(rows, (None, None))
     stored = value if isinstance(value, bytes | None) else value.value
+    if stored is not None and store.headers:
+        stored = without_headers(stored)
     _check(definition, definition.key, key.key if isinstance(key, Windowed) else key, whose)
     _check(definition, definition.value, stored, whose)
 
