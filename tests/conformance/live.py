@@ -182,7 +182,7 @@ def both_sides(servers: str, given: Input, guarantee: str, javas: str, directory
 
 
 def _java(servers: str, application_id: str, prefix: str, directory: Path) -> JavaStreams:
-    options = {"java_options": _LONG_RUN} if _IS_LONG else {}
+    options: dict[str, Any] = {"java_options": _LONG_RUN} if _IS_LONG else {}
     return JavaStreams(
         servers,
         application_id,

@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from stateline.cli import run_commands, tokens
+from stateline.cli.adopt.command import adopt
 from stateline.cli.check.command import check
 from stateline.cli.new_project import new
 from stateline.cli.nodes import commands as nodes
@@ -34,7 +35,7 @@ _COMMANDS = (
     check,
     *(topics.topics, topics.produce, topics.consume),
     *(state.stores, state.config, state.inspect, state.snapshot),
-    *(reset, state.status),
+    *(reset, state.status, adopt),
 )
 
 cli = typer.Typer(

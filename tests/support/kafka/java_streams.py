@@ -24,7 +24,7 @@ from support.processes.ports import free_port
 from support.run.patience import HANGING_S
 
 _PROJECT = TESTS / "kafka_streams_app"
-_JARS = "kafka-streams-4.4.0"
+_VERSION = "4.4.0"  # as in the project's pom.xml
 _STOP_DEADLINE_S = 30.0
 
 TRANSACTIONAL = "enable.transactional.statestores"
@@ -47,11 +47,12 @@ class Row(NamedTuple):
     valid_to_ms: int | None
 
 
-def class_path() -> str:
-    """Of the application, compiled. Raises `JarsUnavailableError` without java or mvn, or when Maven fails."""
+def class_path(version: str = _VERSION) -> str:
+    """Return the class path of the compiled application and this version of Kafka Streams. Before 3.7, `dump` cannot
+    read versioned stores. Raises `JarsUnavailableError` without java or mvn, or when Maven fails."""
     if shutil.which("java") is None:
         raise JarsUnavailableError("A Kafka Streams application needs 'java', which is not on the PATH.")
-    libraries = jars(_PROJECT / "pom.xml", _JARS)
+    libraries = jars(_PROJECT / "pom.xml", f"kafka-streams-{version}", f"-Dkafka.version={version}")
     sources = [_PROJECT / "pom.xml", *sorted(_PROJECT.glob("src/**/*.java"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     build = CACHE / "kafka-streams-app" / digest
@@ -90,10 +91,11 @@ class JavaStreams:
         partitions: int = 1,
         settings: Mapping[str, object] | None = None,
         java_options: Iterable[str] = _QUICK,
+        version: str = _VERSION,
     ) -> None:
         """`settings` are Kafka Streams'. Raises `JarsUnavailableError` when there is no such application here."""
         self.application_id = application_id
-        self._class_path = class_path()
+        self._class_path = class_path(version)
         self._stores, self._prefix, self._partitions = tuple(stores), prefix, partitions
         self._java = ("java", *java_options, "-Dsun.net.httpserver.nodelay=true")
         self._settings: dict[str, object] = {

@@ -2,6 +2,7 @@ package stateline;
 
 import java.time.Duration;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -16,6 +17,7 @@ import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
 import org.apache.kafka.streams.kstream.StreamJoined;
@@ -42,7 +44,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * timestamps · <code>timed</code>, <code>skipped</code> tumbling counts of a topic of the same name, by the times that
  * values begin with · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
  * <code>tablejoin</code> left and right ·
- * <code>streamjoin</code> events and left · <code>processed</code> events with their number, from a processor's store ·
+ * <code>words</code> a count of the words of lines, also written to <code>counts</code> · <code>streamjoin</code> events
+ * and left · <code>processed</code> events with their number, from a processor's store ·
  * <code>duplicates</code> events joined with themselves within 20 s, whose
  * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
  */
@@ -100,6 +103,12 @@ final class KeptStores {
             }
             case "count" -> byKey().count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as(store));
             case "reduce" -> byKey().reduce((one, other) -> one.compareTo(other) >= 0 ? one : other, strings(store));
+            case "words" -> builder.stream(prefix + "lines", STRINGS)
+                    .flatMapValues(line -> List.of(line.split(" ")))
+                    .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
+                    .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as(store))
+                    .toStream()
+                    .to(prefix + "counts", Produced.with(Serdes.String(), Serdes.Long()));
             case "plain" -> byKey().count(Materialized.as(Stores.persistentKeyValueStore(store)));
             case "tablejoin" -> left().join(
                     builder.table(prefix + "right", STRINGS), (one, other) -> one + "|" + other, strings(store));

@@ -1,0 +1,1 @@
+"""`stateline adopt`: copy the stores of a stopped Kafka Streams application."""

@@ -1,0 +1,191 @@
+"""Adopt the stores of a Kafka Streams application: find, check, copy and report them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from stateline.cli.adopt.checks import Candidate, Offsets, checked_offsets, refuse_other_form
+from stateline.cli.adopt.java_directory import JavaDirectory, java_directory
+from stateline.cli.reset.running import running_here
+from stateline.cli.table import as_text
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log, log_exists
+from stateline.dsl.app import App
+from stateline.model.store_definition import StoreDefinition
+from stateline.model.topology import Topology
+from stateline_store import (
+    ConfigurationError,
+    LockedError,
+    Position,
+    StateDirectory,
+    StatelineError,
+    TopicPartition,
+    TopologyError,
+    TransactionalStore,
+)
+from stateline_store.adoption.adopted_store import Target, adopt_store
+from stateline_store.adoption.java_store import JavaStore
+from stateline_store.files.directory import global_task, holds_database
+from stateline_store.task_id import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPartition:
+    """The result for one partition of a store. `java_task` is the task's id in Java. `why` is empty unless refused."""
+
+    store: str
+    task: str
+    java_task: str
+    outcome: str
+    rows: int | None = None
+    offset: int | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class AdoptionReport:
+    """`notes` are for people."""
+
+    outcomes: list[AdoptedPartition] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no store was refused."""
+        return not any(each.why for each in self.outcomes)
+
+    def as_text(self, *, as_json: bool) -> str:
+        """The outcomes as a table or as JSON."""
+        return as_text([asdict(each) for each in self.outcomes], as_json=as_json, hide=("why",))
+
+
+def adopt(app: App, config: Config, source: Path, *, dry_run: bool) -> AdoptionReport:
+    """Adopt all stores that fit. Raises `LockedError` while the Kafka Streams application or this application runs,
+    `ConfigurationError` if `source` has no store of this application, and what the log raises."""
+    topology = app.topology()
+    directories = _directories(topology, config, source)
+    if not dry_run and (running := running_here(config)):
+        raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then adopt again.")
+    report = AdoptionReport()
+    found = list(_candidates(topology, config, directories))
+    offsets = _offsets(config, found)
+    for candidate in found:
+        report.outcomes.append(_adopted(config, candidate, offsets, dry_run=dry_run))
+    _note(report, topology, directories)
+    return report
+
+
+def _directories(topology: Topology, config: Config, source: Path) -> dict[str, JavaDirectory]:
+    """Return the directories in `source` by application id."""
+    if source.resolve() in (config.state_dir.resolve(), (config.state_dir / config.application_id).resolve()):
+        raise ConfigurationError(f"--from {source} is this application's own state.dir. Give Kafka Streams' directory.")
+    ids = dict.fromkeys(_java_application(topology, each) for each in topology.all_stores.values())
+    found = {each: java_directory(source, each) for each in ids}
+    there = {each: directory for each, directory in found.items() if directory is not None}
+    if not there:
+        raise ConfigurationError(
+            f"--from {source}: it has no tasks of {', '.join(ids) or 'any declared store'}. Give state.dir of that "
+            "Kafka Streams application, or its directory in state.dir."
+        )
+    return there
+
+
+def _java_application(topology: Topology, definition: StoreDefinition) -> str:
+    return definition.external or topology.application_id
+
+
+def java_name(definition: StoreDefinition) -> str:
+    """Return the store's name in Java: the one in the name of its changelog."""
+    if definition.source is not None and definition.external is not None:
+        name = definition.source.name.removeprefix(f"{definition.external}-")
+        if name != definition.source.name and name.endswith("-changelog"):
+            return name.removesuffix("-changelog")
+    return definition.name
+
+
+def _candidates(topology: Topology, config: Config, directories: Mapping[str, JavaDirectory]) -> Iterator[Candidate]:
+    for name, definition in topology.all_stores.items():
+        directory = directories.get(_java_application(topology, definition))
+        if directory is None:
+            continue
+        topic = definition.changelog(topology.application_id)
+        is_global = name in topology.global_tables
+        for java_task, files in directory.stores(java_name(definition), is_global=is_global):
+            if is_global:
+                for number in range(config.num_workers):
+                    task = global_task(f"worker-{number}")
+                    yield Candidate(definition, topic, java_task, files, task, None, frozenset())
+            else:
+                subtopology, partition = topology.subtopology_of(name), TaskId.parse(java_task).partition
+                sources = frozenset(each.name for each in subtopology.sources_of(name))
+                task = str(subtopology.task_id(partition))
+                yield Candidate(definition, topic, java_task, files, task, partition, sources)
+
+
+def _offsets(config: Config, candidates: list[Candidate]) -> Offsets:
+    """Return the first offset and the end of each changelog partition."""
+    names = sorted({each.topic for each in candidates if each.topic is not None})
+    if not log_exists(config):
+        return {}
+    with closing(configured_log(config, read_only=True)) as log, closing(log.admin()) as admin:
+        topics = admin.topics(names)
+        return admin.bounds([place for info in topics.values() for place in info.places]) if topics else {}
+
+
+def _adopted(config: Config, candidate: Candidate, bounds: Offsets, *, dry_run: bool) -> AdoptedPartition:
+    name, task, java_task = candidate.definition.name, candidate.task, candidate.java_task
+    try:
+        built = candidate.definition.build()
+        refuse_other_form(candidate, built)
+        assert isinstance(built, TransactionalStore)
+        with JavaStore(candidate.files) as java:
+            offsets = checked_offsets(candidate, java, built.layout, bounds)
+            offset = max(offsets.values())
+            if dry_run:
+                return AdoptedPartition(name, task, java_task, "would be adopted", None, offset)
+            directory = StateDirectory(config.state_dir, config.application_id)
+            path = directory.store(task, name, timestamped=built.timestamped)
+            with directory.lock_task(task):
+                _refuse_existing(directory, task, name)
+                position = _position(candidate, java.position, offsets)
+                types = candidate.definition.types
+                target = Target(directory.task(task), path, built.layout, types, offsets, position)
+                return AdoptedPartition(name, task, java_task, "adopted", adopt_store(java, target), offset)
+    except StatelineError as error:
+        return AdoptedPartition(name, task, java_task, "refused", why=str(error))
+
+
+def _position(candidate: Candidate, java: Position, offsets: Mapping[TopicPartition, int]) -> Position:
+    """Return the Position of the input that the rows reflect. A table follows the offset in its own topic."""
+    if candidate.definition.source is not None:
+        return Position.of(offsets)
+    read = {TopicPartition(topic, candidate.partition or 0) for topic in candidate.sources}
+    return Position.of([(place, offset) for place, offset in java if place in read])
+
+
+def _refuse_existing(directory: StateDirectory, task: str, name: str) -> None:
+    for timestamped in (False, True):
+        if holds_database(path := directory.store(task, name, timestamped=timestamped)):
+            raise TopologyError(
+                f"{path} exists: this application has the store already. To adopt it nevertheless, delete this "
+                "directory first."
+            )
+
+
+def _note(report: AdoptionReport, topology: Topology, directories: Mapping[str, JavaDirectory]) -> None:
+    for each in report.outcomes:
+        if each.why:
+            report.notes.append(f"Refused: store {each.store} of task {each.java_task}. {each.why}")
+    found = {each.store for each in report.outcomes}
+    for name in topology.all_stores.keys() - found:
+        report.notes.append(
+            f"Store {name} has no files there. It is in memory in Java, or has another name, or other instances have "
+            "it. The worker restores it."
+        )
+    declared = {java_name(each) for each in topology.all_stores.values()}
+    for directory in directories.values():
+        if more := sorted(directory.names() - declared):
+            report.notes.append(f"Not declared here, and not adopted: {', '.join(more)} of {directory.path}.")

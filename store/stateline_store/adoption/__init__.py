@@ -1,0 +1,1 @@
+"""Copies the stores of Kafka Streams into databases of Stateline."""

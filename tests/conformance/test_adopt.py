@@ -1,0 +1,242 @@
+"""`stateline adopt` with directories that real Kafka Streams of several versions wrote: stopped, running and killed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from conformance.java_state import INPUTS, KEPT, MORE_RETENTION_MS, PARTITIONS, declarations, feed
+from stateline import serdes, stores
+from stateline.cli.adopt.adoption import adopt
+from stateline.cli.adopt.checks import Candidate, checked_offsets
+from stateline.cli.adopt.java_directory import JavaDirectory
+from stateline.config.settings import Config
+from stateline.dsl.app import App
+from stateline.log.kafka import KafkaLog
+from stateline.model.store_definition import StoreDefinition
+from stateline_store import LockedError, StateDirectory, TopicPartition, TopologyError, TransactionalStore
+from stateline_store.adoption.java_store import JavaStore
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.segments import EVERY_SEGMENT, PREFIX, Segments
+from stateline_store.rows.versioned_rows import LATEST, versions
+from stateline_store.scan import EVERY_KEY
+from support.kafka.java_streams import JavaStreams, class_path
+from support.kafka.kafka_broker import needed
+from support.kafka.shared_broker import SharedBroker
+from support.processes.running_worker import Stores, configured, create, eventually, read_all, running
+from support.run.length import long_or_short
+
+VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0"), ("3.9.1", "4.4.0"))
+RECORDS = 400  # of each topic
+SETTINGS = {
+    "commit.interval.ms": 100,
+    "processing.guarantee": "exactly_once_v2",
+    "windowstore.changelog.additional.retention.ms": MORE_RETENTION_MS,
+}
+
+
+@dataclass
+class Left:
+    """`stopped` is the state directory of a Java application after its end, `killed` a copy of when it ran. `refusal`
+    is what `adopt` said while it ran."""
+
+    log: KafkaLog
+    java: JavaStreams
+    inputs: dict[str, str]
+    stopped: Path
+    killed: Path
+    refusal: str
+
+    def app(self, name: str, definitions: list[StoreDefinition] | None = None, of: str | None = None) -> App:
+        app = App(name)
+        for definition in declarations() if definitions is None else definitions:
+            app.external_store(definition, of=of or self.java.application_id)
+        return app
+
+    def config(self, app: App, state_dir: Path) -> Config:
+        return configured(app, state_dir, bootstrap__servers=self.log.bootstrap_servers)
+
+    def feed(self, first: int) -> None:
+        """Write input, and wait until Java has committed it."""
+        feed(self.log, self.inputs, first, RECORDS)
+        partitions = [TopicPartition(topic, p) for topic in self.inputs.values() for p in range(PARTITIONS)]
+        with closing(self.log.admin()) as admin:
+            ends = {p: admin.log_end(p) for p in partitions}
+            eventually(lambda: admin.committed(self.java.application_id, partitions) == ends, "Java has committed")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def left(
+    request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Left]:
+    needed(lambda: class_path(request.param))
+    run, folder = f"adopt-{request.param.replace('.', '-')}", tmp_path_factory.mktemp("adopt")
+    inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
+    (folder / "java").mkdir()
+    with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
+        create(log, dict.fromkeys(inputs.values(), PARTITIONS))
+        with JavaStreams(
+            log.bootstrap_servers, f"{run}-java", KEPT, folder / "java", prefix=f"{run}-", partitions=PARTITIONS,
+            settings=SETTINGS, version=request.param,
+        ) as java:  # fmt: skip
+            made = Left(log, java, inputs, folder / "java", folder / "killed", "")
+            java.start()
+            made.feed(0)
+            app = made.app(f"{run}-early")
+            with pytest.raises(LockedError) as refused:
+                adopt(app, made.config(app, folder / "early"), made.stopped, dry_run=False)
+            made.refusal = str(refused.value)
+            shutil.copytree(made.stopped, made.killed)
+            java.stop()
+            yield made
+
+
+def contents(directory: Path) -> dict[str, tuple[str, int, int]]:
+    """The digest, the time of the last change and the mode of every file and directory."""
+    found = {}
+    for path in sorted([directory, *directory.rglob("*")]):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path)] = digest, path.stat().st_mtime_ns, path.stat().st_mode
+    return found
+
+
+def rows(app: App, config: Config, name: str, partition: int) -> list[tuple[bytes, bytes]]:
+    """The rows of a store on disk that have not expired, without the numbers that each side gives to duplicates."""
+    definition = app.topology().stores[name]
+    task = str(app.topology().subtopology_of(name).task_id(partition))
+    path = StateDirectory(config.state_dir, config.application_id).store(task, name, timestamped=definition.timestamped)
+    with OfflineStore(path) as store, store.scan(EVERY_KEY) as scan:
+        found, layout, stream_time_ms = dict(scan), store.format.layout, store.commit.stream_time_ms  # type: ignore[union-attr]
+    if layout.segment_interval_ms is None:
+        return sorted(found.items())
+    live = PREFIX.pack(Segments(definition.retention_ms, layout.segment_interval_ms).oldest_live(stream_time_ms))
+    end = EVERY_SEGMENT.end
+    assert end is not None
+    end_of_key = -4 if definition.retain_duplicates else None
+    return sorted((key[:end_of_key], value) for key, value in found.items() if key >= min(live, end))
+
+
+def assert_same(adopted: list[tuple[bytes, bytes]], restored: list[tuple[bytes, bytes]], kind: str) -> None:
+    """Compaction may have removed older versions from the changelog, as the records here are of 2023."""
+    if kind != "versioned":
+        assert adopted == restored
+        return
+    newest, newest_restored = ({row for row in rows if row[0].startswith(LATEST)} for rows in (adopted, restored))
+    assert newest == newest_restored
+    ours, theirs = (
+        {(key, each.timestamp, each.value) for key, row in rows if not key.startswith(LATEST) for each in versions(row)}
+        for rows in (adopted, restored)
+    )
+    assert {row for row in theirs if row[-1] is not None} <= ours
+
+
+def restored(left: Left, app: App, config: Config, scratch: Path) -> None:
+    """Run a worker until its stores have every visible record of their changelogs."""
+    ends = {}
+    for definition in declarations():
+        for record in read_all(left.log, left.java.changelog(definition.name), PARTITIONS):
+            ends[definition.name, record.topic, record.partition] = record.offset
+    with closing(Stores(app, config, scratch)) as kept, running(app, config, left.log):
+        eventually(lambda: all(kept.offset(*place) >= end for place, end in ends.items()), "the stores have caught up")
+
+
+def test_an_adopted_store_has_every_row_of_its_changelog_and_goes_on_from_there(left: Left, tmp_path: Path) -> None:
+    adopted, plain = left.app("adopting"), left.app("restoring")
+    to, beside = left.config(adopted, tmp_path / "adopted"), left.config(plain, tmp_path / "restored")
+    before = contents(left.stopped)
+    report = adopt(adopted, to, left.stopped, dry_run=False)
+    assert contents(left.stopped) == before
+    assert [each.why for each in report.outcomes] == [""] * len(declarations()) * PARTITIONS
+    restored(left, plain, beside, tmp_path / "readers")
+
+    def compare() -> None:
+        for each, partition in product(declarations(), range(PARTITIONS)):
+            ours, theirs = rows(adopted, to, each.name, partition), rows(plain, beside, each.name, partition)
+            assert_same(ours, theirs, each.kind)
+
+    compare()
+    left.java.start()
+    left.feed(RECORDS)
+    left.java.stop()
+    restored(left, adopted, to, tmp_path / "readers2")
+    restored(left, plain, beside, tmp_path / "readers3")
+    compare()
+
+
+def test_nothing_is_adopted_while_the_java_application_runs(left: Left) -> None:
+    assert "is in use by process" in left.refusal
+    assert str(left.stopped / left.java.application_id) in left.refusal
+
+
+def test_no_store_of_a_killed_application_is_adopted(left: Left, tmp_path: Path) -> None:
+    app = left.app("killed")
+    before = contents(left.killed)
+    report = adopt(app, left.config(app, tmp_path), left.killed, dry_run=False)
+    assert contents(left.killed) == before
+    assert {each.store for each in report.outcomes} == {each.name for each in declarations()}
+    for each in report.outcomes:
+        assert "There is no offset of" in each.why or "was open when" in each.why
+
+
+def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopted(left: Left, tmp_path: Path) -> None:
+    declared = {each.name: each for each in declarations()}
+    definitions = [
+        declared["plain"],
+        stores.key_value("count", key=serdes.string, value=serdes.int64),
+        replace(declared["tumbling"], retention_ms=10 * declared["tumbling"].retention_ms),
+        replace(declared["versioned"], retention_ms=10 * declared["versioned"].retention_ms),
+        stores.key_value("session", key=serdes.string, value=serdes.int64),
+        stores.timestamped_key_value("absent", key=serdes.string, value=serdes.int64),
+    ]
+    app = left.app("otherwise", definitions)
+    app.external_store(declared["table"], of=left.java.application_id, changelog=left.inputs["table"])
+    report = adopt(app, left.config(app, tmp_path), left.stopped, dry_run=False)
+    whys = {each.store: each.why for each in report.outcomes}
+    assert whys.pop("plain") == ""
+    for name, why in {
+        "count": "with timestamps in Java",
+        "tumbling": "Declare the kind and the retention that Java has",
+        "versioned": "Declare the history that Java has",
+        "session": "windows or sessions in Java",
+        "table": left.inputs["table"],
+    }.items():
+        assert why in whys[name]
+    assert any(note.startswith("Store absent has no files there.") for note in report.notes)
+    assert any(note.startswith("Not declared here, and not adopted: duplicates-") for note in report.notes)
+    again = adopt(app, left.config(app, tmp_path), left.stopped, dry_run=False)
+    assert "this application has the store already" in next(e.why for e in again.outcomes if e.store == "plain")
+
+
+def test_a_dry_run_writes_nothing(left: Left, tmp_path: Path) -> None:
+    app = left.app("dry")
+    report = adopt(app, left.config(app, tmp_path / "state"), left.stopped, dry_run=True)
+    assert {each.outcome for each in report.outcomes} == {"would be adopted"}
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_store_behind_the_start_or_beyond_the_end_of_its_changelog_is_refused(left: Left) -> None:
+    definition = declarations()[0]
+    built = definition.build()
+    assert isinstance(built, TransactionalStore)
+    topic = left.java.changelog(definition.name)
+    [(task, files), *_] = JavaDirectory(left.stopped / left.java.application_id).stores(
+        definition.name, is_global=False
+    )
+    candidate = Candidate(definition, topic, task, files, task, 0, frozenset())
+    with JavaStore(files) as java:
+        offset = java.offsets[TopicPartition(topic, 0)]
+        for bounds, why in (
+            ((offset + 2, offset + 9), "were deleted"),
+            ((0, offset), "created again"),
+        ):
+            with pytest.raises(TopologyError, match=why):
+                checked_offsets(candidate, java, built.layout, {TopicPartition(topic, 0): bounds})
+        exact = checked_offsets(candidate, java, built.layout, {TopicPartition(topic, 0): (offset + 1, offset + 1)})
+        assert exact == {TopicPartition(topic, 0): offset}
