@@ -71,7 +71,7 @@ def adopt(app: App, config: Config, source: Path, *, dry_run: bool) -> AdoptionR
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then adopt again.")
     report = AdoptionReport()
     found = list(_candidates(topology, config, directories))
-    offsets = _offsets(config, found)
+    offsets = _offsets(config, found, dry_run=dry_run)
     for candidate in found:
         report.outcomes.append(_adopted(config, candidate, offsets, dry_run=dry_run))
     _note(report, topology, directories)
@@ -125,12 +125,20 @@ def _candidates(topology: Topology, config: Config, directories: Mapping[str, Ja
                 yield Candidate(definition, topic, java_task, files, task, partition, sources)
 
 
-def _offsets(config: Config, candidates: list[Candidate]) -> Offsets:
-    """Return the first offset and the end of each changelog partition."""
+def _offsets(config: Config, candidates: list[Candidate], *, dry_run: bool) -> Offsets:
+    """Return the first offset and the end of each changelog partition. Raises `LockedError` if the Kafka Streams
+    application of the same id, whose offsets this one takes over, still has members in its group."""
     names = sorted({each.topic for each in candidates if each.topic is not None})
     if not log_exists(config):
         return {}
     with closing(configured_log(config, read_only=True)) as log, closing(log.admin()) as admin:
+        is_taken_over = any(each.definition.source is None for each in candidates)
+        if is_taken_over and not dry_run and (members := admin.members(config.application_id)):
+            raise LockedError(
+                f"Group {config.application_id} still has {len(members)} members. A stopped instance of Kafka Streams "
+                "stays a member until its session ends (session.timeout.ms, 45 s by default). Stop all of them, wait, "
+                "then adopt again."
+            )
         topics = admin.topics(names)
         return admin.bounds([place for info in topics.values() for place in info.places]) if topics else {}
 
