@@ -10,6 +10,7 @@ from conformance.golden import section, unhex
 from stateline.log.interface import Record
 from stateline.processing.changelog import position_of_changelog
 from stateline_store import Position
+from stateline_store.rows.headers import join_headers, split_headers
 from stateline_store.rows.timestamped_rows import join, split
 from stateline_store.rows.versioned_rows import Version, append, bounds, find, new_row, versions
 from stateline_store.rows.versioned_rows import join as join_row
@@ -23,6 +24,17 @@ def test_timestamped_values_are_kafka_streams_bytes_and_are_read_back() -> None:
         value = unhex(vector["value"])
         assert join(value, vector["timestamp"]) == unhex(vector["bytes"])
         assert split(unhex(vector["bytes"])) == (value, vector["timestamp"])
+
+
+def test_headers_of_values_are_kafka_streams_bytes_and_are_read_back() -> None:
+    for vector in section("values_with_headers"):
+        value = unhex(vector["value"])
+        headers = tuple((h["name"], None if h["value"] is None else unhex(h["value"])) for h in vector["headers"])
+        joined = unhex(vector["aggregation"])
+        assert join_headers(value, headers) == joined
+        assert split_headers(joined) == (value, headers)
+        before = joined[: len(joined) - len(value)]  # of key-values and windows the timestamp is between
+        assert before + join(value, vector["timestamp"]) == unhex(vector["bytes"])
 
 
 def test_a_position_of_kafka_streams_is_read_and_ours_is_as_long_and_says_the_same() -> None:

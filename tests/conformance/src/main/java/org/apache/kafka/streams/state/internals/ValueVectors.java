@@ -4,10 +4,15 @@ import static org.apache.kafka.streams.state.internals.GoldenVectors.bytes;
 import static org.apache.kafka.streams.state.internals.GoldenVectors.vector;
 
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.streams.processor.internals.ChangelogRecordDeserializationHelper;
 import org.apache.kafka.streams.query.Position;
+import org.apache.kafka.streams.state.AggregationWithHeaders;
 import org.apache.kafka.streams.state.ValueAndTimestamp;
+import org.apache.kafka.streams.state.ValueTimestampHeaders;
 
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -21,6 +26,7 @@ final class ValueVectors {
 
     static void addTo(final Map<String, List<?>> sections) {
         sections.put("timestamped_values", timestampedValues());
+        sections.put("values_with_headers", valuesWithHeaders());
         sections.put("positions", positions());
         sections.put("changelog_headers", changelogHeaders());
     }
@@ -34,6 +40,33 @@ final class ValueVectors {
                 final byte[] stored = serializer.serialize("topic", ValueAndTimestamp.makeAllowNullable(bytes(value),
                     time));
                 vectors.add(vector("value", value, "timestamp", time, "bytes", stored));
+            }
+        }
+        return vectors;
+    }
+
+    private static List<?> valuesWithHeaders() {
+        final List<Object> vectors = new ArrayList<>();
+        final ValueTimestampHeadersSerializer<byte[]> serializer =
+            new ValueTimestampHeadersSerializer<>(new ByteArraySerializer());
+        final AggregationWithHeadersSerializer<byte[]> aggregations =
+            new AggregationWithHeadersSerializer<>(new ByteArraySerializer());
+        final List<List<Header>> samples = List.of(
+            List.of(),
+            List.of(new RecordHeader("", new byte[0])),
+            List.of(new RecordHeader("a", bytes("7879"))),
+            List.of(new RecordHeader("a", (byte[]) null), new RecordHeader("\u00e9", bytes("00ff")),
+                new RecordHeader("a", bytes("01"))),
+            List.of(new RecordHeader("long", new byte[70]), new RecordHeader("longer", new byte[9000]))
+        );
+        for (final List<Header> headers : samples) {
+            final List<Object> pairs = new ArrayList<>();
+            headers.forEach(header -> pairs.add(vector("name", header.key(), "value", header.value())));
+            for (final String value : new String[] {"", "00ff"}) {
+                final Headers given = new RecordHeaders(headers);
+                vectors.add(vector("headers", pairs, "value", value, "timestamp", 5L,
+                    "bytes", serializer.serialize("topic", ValueTimestampHeaders.make(bytes(value), 5L, given)),
+                    "aggregation", aggregations.serialize("topic", AggregationWithHeaders.make(bytes(value), given))));
             }
         }
         return vectors;
