@@ -2,7 +2,7 @@
 
 1. At once /readyz answers 503. For `server.drain.ms` everything else goes on, new connections too: a load balancer
    sends requests until its next look at /readyz has failed, and would take refused connections for errors.
-2. Connections that wait in the kernel's queue are taken, and the listener is closed. What has arrived is answered.
+2. Connections that wait in the kernel's queue are taken, and the listener is closed. Arrived requests are answered.
    Queries that wait end with `NOT_READY`, and so do later requests. Answers that have begun are finished.
 3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
 

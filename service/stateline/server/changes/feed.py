@@ -161,8 +161,8 @@ class ChangeFeed:
         return bool(read)
 
     def _take(self) -> Iterator[list[Record]]:
-        """Yield what is read and committed, like `changes_of`, some at a time: a commit can have many records. Of a
-        partition with an `_unreadable` record, yield what is before it."""
+        """Yield what is read and committed, like `changes_of`, some at a time: a commit can have many records. If a
+        partition has an `_unreadable` record, yield the records before it."""
         for p, pending in self._pending.items():
             if self._committed.by_position:
                 taken = pending.up_to_position(self._positions.get(p, Position()))

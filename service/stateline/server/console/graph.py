@@ -4,7 +4,7 @@
      "rates": {topic: records per second | null}}
 
 The label has a second line where there is more to say. The subtopology of a topic is the one that reads it. Rates are
-of what is committed (`history`); null: not known. Of parts that have nothing which who asks may read nothing is told.
+of what is committed (`history`); null: not known. Parts without a store that the caller may read are left out.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ follows the page, and is in no OpenAPI document.
      "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
      "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
-What token may not read a store sees nothing of it, and only one for all stores how long queries take and how workers
-are. Of many pages that look in the same second one has the stores looked through.
+A token sees nothing of stores that it may not read. Only a token for all stores sees the times of queries and the
+workers. All pages that ask in the same second share one look through the stores.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What every answer tells browsers, so that no page of another site makes anything of it: not in a frame, not embedded
-as an image, an object or a script, not by guessing that it is of another type than it says.
+"""Headers of every answer for browsers. With them, no page of another site can show an answer in a frame, embed it as
+an image, an object or a script, or guess that it has another type than it says.
 
 uvicorn puts these on each answer of the application, and of `http_protocol`; `bounded_protocol` on its own.
 """

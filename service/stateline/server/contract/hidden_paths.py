@@ -1,4 +1,4 @@
-"""What no answer says: where on this machine files lie.
+"""Keep paths of this machine's files out of answers.
 
 Messages of errors name files, for whoever reads the log. In an answer the directories of this process stand under
 another name: `<state.dir>/flights/0_1/rocksdb/totals is damaged`, so that the operator knows which file is meant and a
@@ -54,7 +54,7 @@ def without_paths(error: BaseException | str) -> str:
 
 def trace_without_paths(trace: str) -> str:
     """Return a Python traceback as an answer may show it. A file's name is relative to the directory that Python
-    imports it from, such as `flights.py`. Of other files, only the name is left."""
+    imports it from, such as `flights.py`. Other files keep only their name."""
     roots = [root for root in map(os.path.abspath, {*sys.path, os.getcwd()}) if root != os.sep]
     roots.sort(key=len, reverse=True)
 

@@ -1,5 +1,5 @@
-"""What two nodes say to each other over a connection that is for files of stores. It is greeted as a link is
-(`nodes.greeting`), and beside the link, so that heartbeats and reads do not wait behind files.
+"""Messages of two nodes over a connection for files of stores. It is greeted like a link (`nodes.greeting`). It is
+beside the link, so that heartbeats and reads do not wait for files.
 
     dialer   := {"type": "copy", "task", "stores": [names]}, then for each file {"file": path, "from": offset}
     listener := {"copy": as `StoreCopy.to_json`}, then for each file {"bytes": n}, n bytes as they are, {"digest"}

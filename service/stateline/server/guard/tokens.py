@@ -4,7 +4,7 @@
                  "stores": "*" | ["orders", …], "expires_at": "2027-01-31T00:00:00Z" | null}, …]}
 
 `sha256` is the hash of the token's text. A plain one: a token is 256 random bits, so there is no dictionary to try, and
-to guess one takes 2^255 hashes however fast they are. What makes hashes of passwords slow would only make every request
+to guess one takes 2^255 hashes however fast they are. A slow hash, as for passwords, would only make every request
 slow. Names and hashes are each there once. On disk: never change.
 
 `role` `admin` reads every store, those to come included, so its `stores` is `"*"`, and renews and releases the

@@ -1,6 +1,6 @@
 """`Claims`: which nodes may say that they own a task: those whose worker Kafka's group has given it.
 
-What nodes say over their links is not enough: whoever is linked could say that it owns everything. A member of the
+A node's word over its link is not enough: any linked node could claim that it owns everything. A member of the
 group is a node's worker if its static id is ``<node>-<instance>``, or its client id has the id of the node's directory.
 Where both fit more nodes than one, it is nobody's.
 """

@@ -1,4 +1,4 @@
-"""Who asks, in what one node says to another: a proof of the client's token.
+"""The client of a message from one node to another: a proof of the client's token.
 
     member "proof" := `guard.proofs`, of the message without it, in which an HTTP body is replaced by its digest
 

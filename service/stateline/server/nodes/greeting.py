@@ -11,8 +11,8 @@
 
 Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
 each signed by the authority of the nodes (`node.peer.tls.ca.file`) and made out to the node's name; without, a secret
-that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. Who does
-not prove it is told nothing: the connection is closed.
+that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. An end
+that does not prove it learns nothing: the connection is closed.
 
 The two speak the highest version of the wire that both understand (`spoken`), so nodes of two versions of Stateline
 are linked while one after the other is upgraded. There is version 1, which `link` describes.

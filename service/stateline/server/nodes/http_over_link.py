@@ -4,9 +4,9 @@
     reply   := {"id", "status", "headers": {name: value}, "body": base64} | {"id", "error": text}
     cancel  := {"id", "type": "cancel"}             nobody waits for that reply any more; it has none itself
 
-Who asks is looked at there as anywhere (`credentials`). A request is counted against limits where it enters, so not
-again there; and it is never handed on to a third node (`came_over_link`). Streams without an end are none of it: bodies
-are whole.
+The other node checks the client like any other (`credentials`). A request is counted against limits where it enters, so
+not again there; and it is never handed on to a third node (`came_over_link`). Streams without an end are none of it:
+bodies are whole.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
 
 
 async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | None = None) -> dict[str, Any]:
-    """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for what is none.
-    Who is cancelled has ended the request."""
+    """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for a message
+    that is none. A cancelled task ends the request."""
     scope = _scope(message, node)
     if proof is not None:
         scope[PROOF] = proof

@@ -143,7 +143,8 @@ def is_loopback(place: str) -> bool:
 
 
 def tls_failure(error: ssl.SSLError) -> str:
-    """What went wrong, in words: at the one end the other's certificate, at the other what that said of one's own."""
+    """Return a description of the failure: this end refuses the other's certificate, or the other end refuses this
+    one's."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {_in_words(error)}"
     reason = (error.reason or str(error)).lower().replace("_", " ")

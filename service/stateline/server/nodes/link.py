@@ -110,8 +110,8 @@ class Link:
         *,
         timestamped: bool | None = None,
     ) -> Outcome:
-        """What that node answers from a copy of its own, to who has shown this token, with values as they are stored
-        where the store is `timestamped` or not, None: as they are there. Raises `NotPresentError` when it does not
+        """Return that node's answer from a copy of its own, for the caller of this token. Values are as in a store that
+        is `timestamped` or not; None: as they are there. Raises `NotPresentError` when it does not
         answer, and `StatelineError` when it does not understand."""
         request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, timestamped)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
@@ -147,8 +147,8 @@ class Link:
         self._exchange.ask(with_proof(message, shown, self._proven), on_reply)
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
-        """Of these partitions of a store on disk the offset after the last one that is committed, of what the store can
-        be rebuilt from; without those that this node does not answer for. Raises `StatelineError` when it does not."""
+        """Return, for partitions of a store on disk, the offset after the last committed one of the changelog or topic.
+        Partitions for which that node does not answer are left out. Raises `StatelineError` when it does not."""
         message = {"id": self._exchange.number(), "type": "ends", "store": store, "partitions": list(partitions)}
         reply = await self._reply(message, ANSWER_TIMEOUT_S)
         try:
@@ -170,7 +170,7 @@ class Link:
         body: bytes = b"",
         timeout_s: float = http_over_link.TIMEOUT_S,
     ) -> HttpAnswer:
-        """What that node answers to this request, of who asks this node; `path` with its query. When it takes too long,
+        """Return that node's answer to this request of a client here. `path` has the query. When it takes too long,
         or who waits is cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError`
         when it cannot, or its answer is too large."""
         with (

@@ -135,8 +135,8 @@ def _whole(number: Any) -> int:
 def owner_of(task: str, maps: Iterable[tuple[str, NodeMap]]) -> str | None:
     """The node that has this task as its owner, by what all said last; None when none said so.
 
-    Of two that say it, as one may that has not heard yet that it is no owner any more, the one of the larger generation
-    is, also while it restores what the other still runs; whoever is asked looks again before it answers.
+    If two nodes say so, because one has not heard yet that it lost the task, the larger generation wins. This is so
+    even while its node restores and the other still runs the task. The asked node checks again before it answers.
     """
     return next(iter(claimants(task, maps)), None)
 

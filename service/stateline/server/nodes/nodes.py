@@ -1,8 +1,8 @@
 """`Nodes`: the other nodes of the application, as this process knows them, and its links to them.
 
 Each process of a node dials every other node, again and again for as long as the registry has it, and asks by that
-link; what others ask comes over those that they have dialed (`answering`). What is known of a node's tasks comes over
-its link alone, and counts no longer than the link lives.
+link; what others ask comes over those that they have dialed (`answering`). A node's tasks are known over its link
+alone, and only while the link lives.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class OwnMap:
         self._placed: list[tuple[ServedStore, Mapping[str, _Place]]] = []  # by task
 
     def now(self) -> NodeMap:
-        """What it has at this moment: the last map itself if nothing has changed. Its number is another one when the
-        tasks are others than last time."""
+        """Return the map of this moment: the last map itself if nothing has changed. It has a new number if the tasks
+        have changed."""
         tasks = self._tasks()
         number = self._last.number + (tasks != self._last.tasks)
         remaining, plain = self._remaining(tasks), self._plain(tasks.keys())

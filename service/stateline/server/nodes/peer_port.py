@@ -1,7 +1,7 @@
 """`PeerPort`: where other nodes reach this process, and whoever else knocks there.
 
-Who comes is a stranger until it has shown that it is a node: it has one of `MOST_STRANGERS` places,
-`GREETING_TIMEOUT_S` for TLS and as much for the greeting, and is told nothing. A stranger beyond the last place takes
+A caller is a stranger until it has shown that it is a node. A stranger has one of `MOST_STRANGERS` places,
+`GREETING_TIMEOUT_S` for TLS and as much for the greeting, and learns nothing. A stranger beyond the last place takes
 that of the one who came first: a node greets within milliseconds, so a flood does not keep it out for long.
 """
 

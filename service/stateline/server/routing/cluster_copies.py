@@ -2,8 +2,7 @@
 
 A partition is answered here when a copy here may (`copies`); else by the node that owns its task, as far as the nodes'
 maps say; else by another one that has a copy, the one that is furthest first, if the request takes such an answer.
-Whoever is asked looks itself whether it may answer, so a map that is not true any more costs a question and nothing
-else.
+The asked node checks itself whether it may answer, so a map that is out of date costs a question and nothing else.
 """
 
 from __future__ import annotations

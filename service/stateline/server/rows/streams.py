@@ -1,8 +1,8 @@
 """Entries as a stream, without paging: NDJSON, CSV or Arrow. Each batch is made when the client has taken the last one.
 
-The state is pinned for as long as the stream lasts, and released when the client leaves. What fails on the way breaks
-the connection off: a stream that ends as HTTP says has all entries. What an answer carries beside its entries stands in
-the headers `Stateline-Position`, `Stateline-Isolation-Level`, `Stateline-Stopped` if no worker runs the store any more,
+The state is pinned for as long as the stream lasts, and released when the client leaves. A failure on the way breaks
+the connection off, so a stream with a regular end in HTTP has all entries. The other members of an answer are in the
+headers `Stateline-Position`, `Stateline-Isolation-Level`, `Stateline-Stopped` if no worker runs the store any more,
 and with `allow_partial` `Stateline-Failures`.
 """
 

@@ -1,4 +1,4 @@
-"""What nodes ask of each other for a snapshot: each answers for its own part, and nobody else is answered.
+"""Requests between nodes for a snapshot. Each node answers for its own part, and answers only nodes.
 
 POST   /v1/snapshots/{id}/part   {"places": {store: [partition …]}, "stores": all of the snapshot, "ttl_s", "pin",
                                   "elsewhere": what other nodes have made, "epochs": of which epochs that is}

@@ -78,7 +78,7 @@ class GroupRequest(NamedTuple):
 
 
 class GroupWatch:
-    """Of one server process; `keep` on its event loop, the rest on that thread, too.
+    """One per server process. Call `keep` on its event loop, and the rest on the same thread.
 
     `is_own` tells the members that are workers of this directory, and `is_own_id` their client ids; `wanted` says of
     which changelogs the ends are to be known, and of which sources who has committed last. `on_change` is called when

@@ -255,8 +255,8 @@ class Partitions:
 
     def committed(self, stores: Container[str]) -> Iterator[tuple[str, str, Position]]:
         """Task, store, and how far it is by its owner's newest commit, of each copy of these stores that is open; one
-        with each step, so that others have their turn in between. What cannot be read now, or is being restored, is
-        left out."""
+        with each step, so that others have their turn in between. Copies that cannot be read now, or are being
+        restored, are left out."""
         for place in list(self.readers):
             found = self.readers.get(place)
             if found is None or place[1] not in stores or found.reader.notice.state is StoreState.RESTORING:

@@ -115,7 +115,7 @@ class ReportedPipelines:
 
     def told(self, linked: Collection[str]) -> list[tuple[str, Mapping[str, Mapping[str, Any]]]]:
         """The node of each driver and its pipeline's status, but for those whose state directory is this server's, or
-        one of a `linked` node's, which knows better. Of the first call what has been read yet, which is nothing."""
+        one of a `linked` node's, which knows better. The first call finds nothing read yet."""
         if not self._names:
             return []
         with self._lock:

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class LinkedParts(NamedTuple):
-    """What a worker has linked into a snapshot, and of what is to be seen in whole epochs the numbers, each with the
+    """Files that a worker has linked into a snapshot. For stores of whole epochs also their numbers, each with the
     topic and the partition of its markers (`Topology.epoch_numbers`)."""
 
     parts: list[CheckpointPart]

@@ -4,7 +4,7 @@ Labels come from closed sets: routes by their template, stores that the applicat
 of `problems`. So clients cannot make series; and no metric of requests has both, route and store, so there are not as
 many series as their product.
 
-One process keeps its counts in memory. Of several processes (`processes`) any may be asked, and answers for all: they
+One process keeps its counts in memory. With several processes (`processes`), each answers for all. They
 keep their counts in files of one directory, prometheus_client's multiprocess mode. There each process has a number
 rather than its pid, and one that was started again counts on where the dead one ended: what is answered never goes
 back, and no files are left behind. Gauges of stores are the answering process's view of what all of them read.

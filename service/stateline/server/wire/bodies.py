@@ -60,8 +60,8 @@ class Bodies:
         *,
         blocks: bool = False,
     ) -> AsyncIterator[T]:
-        """What `parse` makes of the body, which it does in another thread if that is large, or if it `blocks`; beside
-        it, it says how many bytes of the body are still held then. The block is what that is needed for: until its end
+        """Yield the result of `parse`. It runs in another thread if the body is large, or if it `blocks`. It also
+        returns how many bytes of the body are still held then. The block is what that is needed for: until its end
         these take room from other bodies.
 
         Raises `InvalidArgumentError` when the body has more than `most_bytes` (the largest, unless given), too many

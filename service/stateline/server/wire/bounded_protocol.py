@@ -118,8 +118,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_next()
 
     def _wait_for_next(self) -> None:
-        """What arrived has ended uvicorn's wait for the next request, and was none: the body of one that is answered,
-        or empty lines."""
+        """Wait again for the next request. The received bytes have ended uvicorn's wait and were none: the body of an
+        answered request, or empty lines."""
         if self.cycle is not None and self.cycle.response_complete and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -143,8 +143,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """All that uvicorn's does, which is not called: that would cost twice as much, for each header. What comes
-        behind a body in chunks is counted and left out: nobody here reads trailers (RFC 9110, 6.5.1)."""
+        """All that uvicorn's does, which is not called: that would cost twice as much, for each header. Trailers
+        after a body in chunks are counted and left out: nobody here reads them (RFC 9110, 6.5.1)."""
         if not self._in_head:
             self._trailers += len(name) + len(value) + _AROUND_HEADER
             if self._trailers > MAX_HEADER_BYTES:
@@ -268,8 +268,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(UnreadableRequestError(in_plain_words(failed, self._arrived)))
 
     def _refuse(self, why: UnreadableRequestError | InvalidArgumentError) -> None:
-        """Answer and hang up: there is no telling where the next request begins. What was asked before is answered
-        first, unless that has no end, and then that is the end: two answers must not change places."""
+        """Answer and hang up: there is no telling where the next request begins. Earlier requests are answered
+        first. If their answer has no end, it is the last one: two answers must not change places."""
         _log.info("A request was refused: %s", why)
         self._reads_no_more = self._is_refused = True
         cycle, is_begun = self.cycle, self._in_message and not self._in_head

@@ -89,8 +89,8 @@ class Exchange(asyncio.Protocol):
         within: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
     ) -> Message:
         """The reply to this request, which has its number as `id`. Raises `NotPresentError` when the other end has hung
-        up, does before it replies, or takes longer than `timeout_s`, for which `within` waits. Who has stopped waiting
-        gets nothing; the reply is `take`'s then."""
+        up, does before it replies, or takes longer than `timeout_s`, for which `within` waits. A caller that has
+        stopped waiting gets nothing. The reply is `take`'s then."""
         try:
             async with within(timeout_s):
                 return await self._reply(message)

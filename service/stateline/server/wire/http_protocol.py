@@ -3,9 +3,9 @@
 Some of that is answered by another node: then its body comes later, and until then this connection stands as it does
 while the application answers.
 
-What can be answered at once (`point_reads`) never reaches the application, as what cannot be read (`bounded_protocol`)
-does not. A task per request, and an answer in two writes, of which the first wakes the client for half of it, cost more
-than to read a key and write it as JSON.
+A request that can be answered at once (`point_reads`), or that cannot be read (`bounded_protocol`), never reaches the
+application. A task per request, and an answer in two writes, of which the first wakes the client for half of it, cost
+more than to read a key and write it as JSON.
 """
 
 from __future__ import annotations
