@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from stateline.log import NewTopic, kafka_admin, open_log
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.kafka import KafkaLog
+from stateline.log.topic_settings import TOPIC_SETTINGS
 from stateline_store import (
     ConfigurationError,
     FencedError,
@@ -289,6 +290,13 @@ def test_no_client_may_have_topics_created_by_asking_for_them(whose: str) -> Non
         ConfigurationError, match=rf"{whose}\.allow\.auto\.create\.topics cannot be 'true'.*Leave it out"
     ):
         log("true")
+
+
+def test_the_embedded_log_knows_every_setting_of_the_brokers_topics(kafka_broker: SharedBroker) -> None:
+    bench = Bench(KafkaLog(kafka_broker.bootstrap_servers))
+    topic = bench.topic()
+    assert bench.admin.topic_settings([topic])[topic].keys() == TOPIC_SETTINGS
+    bench.close()
 
 
 def test_open_log_chooses_by_the_setting(tmp_path: Path) -> None:
