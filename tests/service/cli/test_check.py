@@ -215,6 +215,19 @@ def test_a_new_store_needs_history_and_one_that_is_not_declared_any_more_stays(
 
 
 @EMBEDDED
+def test_stores_whose_rows_get_headers_at_the_next_start_are_named(
+    application_id: str, config: Config, log: Log
+) -> None:
+    run_once(counting(application_id), config, log)
+    app = counting(application_id)
+    app.configure(config.model_copy(update={"dsl_store_format": "HEADERS"}))
+    report = check(app, config)
+    assert report.would_start
+    notes = [note for note in said(report, "note") if "rewritten" in note]
+    assert "Store 'newest' of task 0_0 keeps no headers yet: its rows are rewritten when a worker opens it." in notes
+
+
+@EMBEDDED
 def test_a_store_of_other_types_is_told_once_with_the_reset_that_is_not_refused(
     application_id: str, config: Config, log: Log, tmp_path: Path
 ) -> None:

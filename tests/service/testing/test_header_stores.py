@@ -14,6 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from stateline import App, SessionWindows, SlidingWindows, TumblingWindows, serdes, stores
+from stateline.client.answers import AnswerReader, Reply
+from stateline.client.results import KeyAnswer
 from stateline.log import Record as LogRecord
 from stateline.processing.changelog import (
     end_of_last_commit,
@@ -27,6 +29,7 @@ from stateline.server.changes.routes import change_members
 from stateline.testing import TestDriver
 from stateline_store import InvalidArgumentError, Position, TopicPartition, TopologyError
 
+ARROW = "application/vnd.apache.arrow.stream"
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 # Names that a commit's own headers have, bytes that are no text, no value, one name twice.
 ODD = (("trace", b"1"), ("trace", b"\xff"), ("e", bytes(8)), ("t", b"{}"), ("v", b"\0"), ("c", None))
@@ -171,7 +174,7 @@ def test_answers_show_headers_in_every_form() -> None:
         assert get("/v1/stores/sessions/keys/k2/sessions").json()["entries"][0]["headers"] == SHOWN
         lines = get("/v1/stores/windows/windows", headers={"accept": "application/x-ndjson"}).text.splitlines()
         assert orjson.loads(lines[2])["headers"] == SHOWN
-        arrow = get("/v1/stores/kept/range", headers={"accept": "application/vnd.apache.arrow.stream"}).content
+        arrow = get("/v1/stores/kept/range", headers={"accept": ARROW}).content
         table = pa.ipc.open_stream(BytesIO(arrow)).read_all()
         assert [[(h["name"], h["value"]) for h in row] for row in table["headers"].to_pylist()] == [*map(list, SENT)]
         rows = get("/v1/stores/kept/range", headers={"accept": "text/csv"}).text.splitlines()
@@ -204,6 +207,21 @@ def test_snapshots_and_changes_show_headers() -> None:
             span = {"partition": 0, "begin": 0, "end": offsets["end"]["0"], "topic_id": offsets["topic_id"]}
             rows = client.get(f"/v1/stores/{store}/changes/rows", params=span)
             assert arrow(rows.content) == [*map(list, SENT), None]
+
+
+def test_the_client_and_spark_have_the_headers_as_they_were() -> None:
+    from stateline.spark.reading.row_types import RowShape, default_schema  # PySpark takes a second to load
+
+    with sent(app_with_stores()) as (driver, headers):
+        reply = driver.client.get("/v1/stores/kept/keys/k2")
+        answer = AnswerReader(KeyAnswer).read(Reply(200, {"content-type": "application/json"}, reply.content))
+        assert answer.headers == headers["k2"]
+        described = driver.client.get("/v1/stores/kept").json()
+        shape = RowShape(default_schema(described), described)
+        arrow_rows = driver.client.get("/v1/stores/kept/range", headers={"accept": ARROW}).content
+        (batch,) = pa.ipc.open_stream(BytesIO(arrow_rows)).read_all().to_batches()
+        rows = shape.recast(batch)["headers"].to_pylist()
+        assert [[(h["name"], h["value"]) for h in row] for row in rows] == [*map(list, SENT)]
 
 
 def test_a_change_shows_the_headers_of_the_record_and_none_of_a_deletion() -> None:

@@ -16,6 +16,7 @@ from stateline.config.settings import Config
 from stateline.deployment.stores.topology_file import Placement
 from stateline.dsl.app import App
 from stateline.log import Record
+from stateline.model.stored_value import taken_apart
 from stateline.processing.changelog import types_headers
 from stateline.query.values import Outcome, PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
@@ -38,6 +39,7 @@ from stateline_store import (
 )
 from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.headers import split_headers, without_headers
 from stateline_store.rows.timestamped_rows import split
 from stateline_store.scan import EVERY_KEY
 from support.apps.steps_app import KINDS, declared, keeping
@@ -176,6 +178,37 @@ def test_offline_what_was_committed_can_be_asked_all_along(
 
         worker.reach(upgraded)
     assert served == {"restoring", "active"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_stores_get_timestamps_and_headers_in_one_upgrade(
+    place: Place, caplog: pytest.LogCaptureFixture, tmp_path: Path, kind: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    ran_plain(place, kind)
+    with_headers = app(kind, timestamped=True, headers=True)
+    config, new = place.config(with_headers, **IN_PLACE), marks(30, 40)
+    producer = place.log.producer()
+    for key, value, at_ms in new:
+        producer.produce("in", key, value, timestamp_ms=at_ms, headers=[("of", value)])
+    producer.flush()
+    producer.close()
+    worker = place.worker(with_headers, config)
+    worker.reach(lambda: worker.read_up_to(IN) == 40 and is_ready(caplog))
+    if kind == "key_value":  # the plain files serve
+        with partitions_of(with_headers, config, tmp_path / "scratch") as made:
+            outcome = ask(made, with_headers, RangeQuery())
+            assert isinstance(outcome, PartitionAnswer), outcome
+            definition, rows = with_headers.topology().stores["s"], stored_of(outcome)
+            assert {taken_apart(definition, row).headers for row in rows.values()} == {()}
+    now = changelog(place)
+    place.work_off(with_headers, place.config(with_headers), 39, "s")
+    found = stamped(config, kind)
+    assert {key: (without_headers(value), at) for key, (value, at) in found.items()} == now
+    later = {value for _, value, _ in new}
+    assert {value: split_headers(joined)[1] for joined, _ in found.values() for value in [without_headers(joined)]} == {
+        value: (("of", value),) if value in later else () for value, _ in now.values()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
