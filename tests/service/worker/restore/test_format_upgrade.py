@@ -193,8 +193,18 @@ def test_plain_stores_get_timestamps_and_headers_in_one_upgrade(
         producer.produce("in", key, value, timestamp_ms=at_ms, headers=[("of", value)])
     producer.flush()
     producer.close()
-    worker = place.worker(with_headers, config)
-    worker.reach(lambda: worker.read_up_to(IN) == 40 and is_ready(caplog))
+    worker, views = place.worker(with_headers, config), list[dict[bytes, bytes]]()
+
+    def seen() -> bool:
+        (store,) = (store for task in worker.tasks.all.values() for _, store in task.stores.transactional)
+        with store.reader(IsolationLevel.READ_UNCOMMITTED).scan(EVERY_KEY) as rows:
+            views.append(dict(rows))
+        return True
+
+    worker.reach(lambda: worker.read_up_to(IN) == 40 and seen() and is_ready(caplog))
+    without = {key: without_headers(split(row).value) for key, row in views[-1].items()}
+    assert without == on_disk(config, timestamped=False)
+    assert sorted(without.values()) == sorted(value for value, _ in changelog(place).values())
     if kind == "key_value":  # the plain files serve
         with partitions_of(with_headers, config, tmp_path / "scratch") as made:
             outcome = ask(made, with_headers, RangeQuery())
