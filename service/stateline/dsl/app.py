@@ -1,7 +1,7 @@
-"""`App`: one application's topics, tables, stores, processors and pipelines, declared in a module of the user's.
+"""`App`: one application's topics, tables, stores, processors and pipelines.
 
-Declaring does nothing yet: `stateline run module:app` reads the declarations and starts what they describe.
-"""
+A user's module declares them. Declaring starts nothing: `stateline run module:app` reads the declarations and starts
+the application."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @says_where
 class App:
-    """An application; `application_id` prefixes its internal topics and names its directory and its group.
+    """An application. `application_id` prefixes its internal topics, and names its directory and its group.
 
-    `config` holds settings under their dotted names (``{"processing.guarantee": "exactly_once_v2"}``): defaults
-    that a file, the environment and flags override. `examples` has keys of stores that there are, as they are written
-    in a URL (``{"totals": "alice"}``): the server's OpenAPI document shows them. Every method raises `TopologyError`
-    for a name that is taken, `InvalidArgumentError` for one that Kafka would refuse.
-    """
+    `config` has settings under their dotted names (``{"processing.guarantee": "exactly_once_v2"}``). A file, the
+    environment and flags override them. `examples` has existing keys, as a URL writes them (``{"totals": "alice"}``).
+    The server's OpenAPI document shows them.
+
+    Every method raises `TopologyError` for a name that is taken, `InvalidArgumentError` for a name that Kafka would
+    refuse."""
 
     def __init__(
         self,
@@ -123,20 +124,19 @@ class App:
         headers: bool = False,
         persistent: bool = True,
     ) -> StoreDefinition:
-        """Keep the newest value and timestamp of every key of a topic in a timestamped key-value store, or, with
-        `versioned`, every value of the last so long, by the records' timestamps, in a versioned store.
+        """Keep the newest value and timestamp of every key of a topic, in a timestamped key-value store.
 
-        With `windowed` the topic is one of windows of that size, with `sessions` one of sessions, as a pipeline with a
-        `windowing` writes it: they are kept for `retention` in a timestamped window or session store. `key` is the type
-        of the key inside; the topic's own is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
+        With `versioned`, a versioned store keeps every value of that period, by the records' timestamps.
 
-        With `ttl` an entry is deleted when its timestamp is older than the newest one of its partition less that; only
-        tables of the newest values take it. `headers` keeps the headers of records, too; versions have none.
+        With `windowed` the topic has windows of that size, with `sessions` it has sessions, as a pipeline with a
+        `windowing` writes them. A timestamped window or session store keeps them for `retention`. `key` is the type of
+        the inner key. The topic's own key is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
 
-        The store is named after the topic unless `store` says otherwise. A record without a value deletes its
-        key; one without a key is an error that the deserialization policy handles. The topic is the store's
-        changelog.
-        """
+        With `ttl` an entry is deleted when its timestamp is that much older than the newest one of its partition. Only
+        tables of the newest values take it. `headers` keeps the records' headers, except in versioned stores.
+
+        The store has the topic's name unless `store` names it. A record without a value deletes its key. A record
+        without a key is an error for the deserialization policy. The topic is the store's changelog."""
         kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
         if headers and versioned is not None:
             raise InvalidArgumentError("headers=True: a versioned table keeps none. Leave one of the two out.")
@@ -198,14 +198,14 @@ class App:
         store: str | None = None,
         persistent: bool = True,
     ) -> GlobalTable:
-        """The newest value of every key of a topic, all partitions of it, at every worker: rows of streams can be
-        joined with it by any key (`Stream.join` with `on`), whatever partition they are in.
+        """Keep the newest value of every key of a topic, from all partitions, at every worker.
 
-        Before it takes other records each worker reads the topic to its end, from where it was when it ended; without
-        `persistent`, in memory, from the beginning. Then it goes on reading. It is named after the topic unless `store`
-        says otherwise; a record that cannot be read ends the worker, or is left out unless
-        ``deserialization.exception.handler`` is `fail`.
-        """
+        Rows of streams can be joined with it by any key (`Stream.join` with `on`), from any partition. A worker first
+        reads the topic to its end, then takes other records and keeps reading. A persistent table continues where it
+        stopped. Without `persistent` it is in memory, and is read from the beginning.
+
+        It has the topic's name unless `store` names it. If a record cannot be read, the worker stops when
+        ``deserialization.exception.handler`` is `fail`, and leaves the record out otherwise."""
         source = self._declarations.topic("app.global_table", topic, key, value)
         kept = stores.timestamped_key_value(
             store or source.name, key=source.key, value=source.value, persistent=persistent
@@ -252,16 +252,15 @@ class App:
         forwards: Sequence[Topic] = (),
         name: str | None = None,
     ) -> Callable[[F], F]:
-        """Call the decorated function again and again, in each task that has these stores, at least one.
+        """Call the decorated function repeatedly, in each task that has these stores. Give at least one.
 
-        It gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one `Output`
-        for each of `forwards`; a `context` as with `process`. By `stream_time`, the largest timestamp of the task's
-        records so far, it is called at the first record and then whenever that has come to the next multiple of
-        `every`; without records time stops. By `wall_clock_time` it is called about every so long. Its
-        writes are committed like those of a record, even if no input comes. An exception is handled by
-        ``processing.exception.handler``. There is no record for a dead letter, so `dead-letter` does the same as
-        `skip`.
-        """
+        The function gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one
+        `Output` for each of `forwards`, and a `context` as with `process`. `stream_time` is the largest timestamp of
+        the task's records so far: the function is called at the first record, and then at each multiple of `every` that
+        stream time reaches. Without records time stops. By `wall_clock_time` it is called about every `every`.
+
+        Its writes are committed like those of a record, even without input. ``processing.exception.handler`` handles an
+        exception. Without a record there is no dead letter: `dead-letter` acts like `skip`."""
         punctuation = punctuation_of(every, on)
 
         def register(function: F) -> F:
@@ -344,7 +343,7 @@ def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(config, Mapping):
         raise InvalidArgumentError(f"config={shown(config)}: give a dict of settings, {{'commit.interval.ms': 1000}}.")
-    from stateline.config.loading import check_settings  # here: who sets nothing need not load every setting
+    from stateline.config.loading import check_settings  # here: few applications need all settings
 
     check_settings(config, "App(config=…)")
     return dict(config)

@@ -46,7 +46,7 @@ class Declarations:
     """Not thread-safe: an application is declared by one thread."""
 
     def __init__(self, application_id: str, registry: SchemaRegistry) -> None:
-        """`registry`: of all serdes that name none of their own."""
+        """`registry` is for all serdes that name no other."""
         self.application_id = checked_name("application", application_id)
         self._names = Names()
         self.registry = registry
@@ -197,7 +197,7 @@ class Declarations:
         return replace(definition, key=key, value=value)
 
     def _changelog(self, store: str) -> str:
-        """Kafka Streams registers schemas under the changelog's name for stores that have none, too."""
+        """Kafka Streams also registers schemas under this name for stores without a changelog."""
         return changelog_name(self.application_id, store)
 
     def _bound(self, serde: Serde, topic: str, role: Role) -> Serde:
@@ -325,7 +325,8 @@ class Declarations:
         )
 
     def _formatted(self, definition: StoreDefinition) -> StoreDefinition:
-        """Return a table or an operator's store as ``dsl.store.format`` wants it. Versions have no headers."""
+        """Return a table or an operator's store in the format of ``dsl.store.format``. Versioned stores have no
+        headers."""
         is_of_dsl = definition.is_operators or (definition.source is not None and definition.external is None)
         wanted = self.store_format == "HEADERS" and is_of_dsl and definition.timestamped
         return replace(definition, headers=True) if wanted else definition

@@ -1,4 +1,4 @@
-"""Which names an application has given, and where: so that a clash names both lines."""
+"""The names of an application's declarations with their lines, so that a clash can name both."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class Names:
         self._taken: dict[tuple[Named, str], _Taken] = {}
 
     def take(self, what: Named, name: str, note: str = "") -> None:
-        """It is declared here, unless it was before. `note`: what it is, for those who want the name, too."""
+        """Note that the name is declared here, if it is new. `note` tells others that want the name what has it."""
         self._taken.setdefault(_key(what, name), _Taken(what, name, note, here()))
 
     def place(self, what: Named, name: str) -> SourceLine:
-        """Where this was declared. It was."""
         return self._taken[_key(what, name)].place
 
     def refuse_taken(self, what: Named, name: str) -> None:
@@ -52,7 +51,7 @@ class Names:
 
     @contextmanager
     def at(self, what: Named, name: str) -> Iterator[None]:
-        """Errors within are of this declaration: they end with its line."""
+        """Raise errors of the block with the line of this declaration at the end."""
         try:
             yield
         except CallerError as error:

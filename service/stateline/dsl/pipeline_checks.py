@@ -1,4 +1,4 @@
-"""Whether what `App.pipeline` was given makes sense: said where it is declared, before Spark has started. Pure."""
+"""Checks the arguments of `App.pipeline` when it is declared, before Spark starts. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def check_declared(pipeline: Pipeline) -> None:
 
 
 def refuse_shared_results(pipeline: Pipeline, others: Mapping[str, Pipeline]) -> None:
-    """Raise `TopologyError` if one of these, by what it is called in messages, writes to a result topic of this
-    pipeline's: in complete mode each would delete the other's rows, and neither could be started over without the
-    other."""
+    """Raise `TopologyError` if one of these pipelines, by their names in messages, writes to a result topic of this
+    one. In complete mode each would delete the other's rows, and neither could be started over alone."""
     results = {topic.name for topic in pipeline.results}
     for described, other in others.items():
         if shared := sorted(results.intersection(topic.name for topic in other.results)):
@@ -49,13 +48,12 @@ def refuse_shared_results(pipeline: Pipeline, others: Mapping[str, Pipeline]) ->
 
 
 def refuse_other_writers(pipeline: Pipeline, described: str, writers: Mapping[str, str]) -> None:
-    """Raise `TopologyError` if one of `writers`, each by the topic that it writes to, writes to a result topic that is
-    the pipeline's alone. `described` is what the pipeline is called in messages.
+    """Raise `TopologyError` if one of `writers`, by topic, writes to a topic of this pipeline that must have one
+    writer. `described` is the pipeline's name in messages.
 
-    A table is: in complete mode the driver deletes what it did not write, and in the others the newest row of a key
-    would be now the one's and now the other's. So are whole epochs: what another writes lies beyond the end of the
-    newest one, and nobody would see it until the next. Rows of a stream stand each for itself.
-    """
+    A table must: in complete mode the driver deletes rows that it did not write, and in other modes the newest row of a
+    key could be either writer's. Whole epochs must, too: another writer's rows stay invisible until the next epoch.
+    Rows of a stream are independent."""
     if pipeline.result == "stream" and not pipeline.whole_epochs:
         return
     whose = "whole_epochs=True" if pipeline.result == "stream" else "result='table'"
@@ -68,7 +66,7 @@ def refuse_other_writers(pipeline: Pipeline, described: str, writers: Mapping[st
 
 
 def check_windowing(windowing: Windowing) -> None:
-    """Raise `InvalidArgumentError` unless it says what results are of."""
+    """Raise `InvalidArgumentError` unless the arguments of windows agree."""
     if not isinstance(windowing, Windowing):
         raise InvalidArgumentError(f"windowing={windowing!r}: give a stateline.Windowing.")
     kinds = get_args(get_type_hints(Windowing)["kind"])
@@ -83,7 +81,7 @@ def _wrong(pipeline: Pipeline, what: str, advice: str) -> InvalidArgumentError:
 
 
 def refuse_unparsable(pipeline: str, topic: Topic) -> None:
-    """Raise `TopologyError` for a topic with a `schema` whose values are no JSON: Spark would refuse each record."""
+    """Raise `TopologyError` for a topic with a `schema` whose values are not JSON: Spark would refuse each record."""
     if topic.schema is not None and isinstance(topic.value, SHOWN_AS_JSON):
         raise TopologyError(
             f"Pipeline {pipeline!r} reads {topic.name!r} with a schema=, by which Spark parses "

@@ -40,7 +40,7 @@ def punctuator(name: str, declared: Punctuated, processors: Sequence[Processor])
 
 
 def punctuation_of(every: timedelta, on: Literal["stream_time", "wall_clock_time"]) -> Punctuation:
-    """Raises `InvalidArgumentError` for less than a millisecond, and for another clock than there is."""
+    """Raises `InvalidArgumentError` for less than a millisecond, and for an unknown clock."""
     if not isinstance(every, timedelta) or every < timedelta(milliseconds=1):
         raise InvalidArgumentError(f"every={every!r} is no interval: give a timedelta of 1 millisecond or more.")
     if on not in ("stream_time", "wall_clock_time"):

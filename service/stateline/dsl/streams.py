@@ -309,7 +309,7 @@ class Stream:
     ) -> Stream:
         given, _ = self._declarations.arguments(what, function, "record", stores, may_yield=True)
         key, value = self._declarations.in_flight(key, "key"), self._declarations.in_flight(value, "value")
-        name = f"{what} {getattr(function, '__name__', type(function).__name__)}"  # of a lambda, and a partial, too
+        name = f"{what} {getattr(function, '__name__', type(function).__name__)}"  # also of a lambda and a partial
         make = partial(ProcessRows, name, function, given, key, value, values_only)
         node = self._node.then(OperatorNode(name, make, given, in_order=bool(given), shares_stores=True))
         return Stream(self._declarations, node, key, value, rekeyed=self._rekeyed or not values_only)

@@ -39,7 +39,7 @@ def kind_of_table(
 
 
 def inner_key(source: Topic, kind: str) -> Serde:
-    """The serde of the keys inside. Raises `TopologyError` for a topic of other keys."""
+    """Return the serde of the inner keys. Raises `TopologyError` for a topic of other keys."""
     if not isinstance(source.key, serdes.WindowedSerde) or source.key.kind != kind:
         wanted = "serdes.windowed(…)" if kind == "window" else "serdes.session_windowed(…)"
         raise TopologyError(

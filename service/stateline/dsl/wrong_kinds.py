@@ -46,7 +46,7 @@ _INSTEAD: dict[tuple[Wanted, str], str] = {
 
 
 def wrong_kind(operator: str, given: object, wanted: Wanted) -> TopologyError:
-    """The error to raise: `operator` was given this, and takes what `wanted` says."""
+    """Return the error for `given`, which `operator` cannot take; `wanted` says what it takes."""
     advice = _INSTEAD.get((wanted, type(given).__name__), _ADVICE[wanted])
     return TopologyError(f"{operator} was given {_described(given)}, which is no {wanted}: {advice}.")
 

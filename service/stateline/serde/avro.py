@@ -1,10 +1,9 @@
-"""Avro, by confluent-kafka's `AvroSerializer` and `AvroDeserializer`, which read and write with fastavro.
+"""Avro, by confluent-kafka's `AvroSerializer` and `AvroDeserializer`, which use fastavro.
 
-Values are what fastavro has: a dict for a record, `datetime` in UTC for timestamps, `Decimal` for decimals. The
-declared schema is the reader's; the writer's comes from the registry by its id, so that fields which one of the two
-does not have are dropped, or get their default (Avro's schema resolution; `stateline.serde.avro_defaults`). In JSON
-bytes are base64, decimals text, times ISO 8601 or the number that Avro has.
-"""
+fastavro's values are dicts for records, `datetime` in UTC for timestamps, `Decimal` for decimals. The declared schema
+is the reader's. The writer's comes from the registry by its id. Fields that only one schema has are dropped or get
+their default (Avro's schema resolution; `stateline.serde.avro_defaults`). In JSON, bytes are base64, decimals text, and
+times ISO 8601 or Avro's number."""
 
 from __future__ import annotations
 
@@ -66,7 +65,6 @@ class AvroSerde(RegisteredSerde):
         return f"avro({type_of(orjson.loads(self.schema))})"
 
     def parse_text(self, text: str) -> bytes:
-        """A string stands in a path as it is; others as their JSON."""
         return self.serialize(text) if self.name == "avro(string)" else super().parse_text(text)
 
     def _writer(self, client: Any) -> Any:
@@ -94,7 +92,7 @@ def schema_text(schema: object) -> str:
 
 
 def type_of(schema: Any) -> str:
-    """The schema's type by name, which evolution leaves as it is."""
+    """Return the schema's type by name. Schema evolution does not change it."""
     if isinstance(schema, list):
         return "union"
     if not isinstance(schema, Mapping):
@@ -109,11 +107,9 @@ def type_of(schema: Any) -> str:
 
 
 def of_json(schema: Any, value: Any, named: dict[str, Any] | None = None) -> Any:
-    """The value of this schema that JSON means. `named` are types that were named before.
-
-    Raises `InvalidArgumentError` for a field that the schema does not have, and for text that is none of what it should
-    be. Other values that do not fit are returned unchanged, for the writer to refuse.
-    """
+    """Return the value of this schema that JSON means. `named` are the types named before. Raises
+    `InvalidArgumentError` for an unknown field, and for text that is not of its field's type. Other values that do not
+    fit are returned unchanged, for the writer to refuse."""
     named = {} if named is None else named
     if isinstance(schema, str):
         return of_json(named[schema], value, named) if schema in named else _of_primitive(schema, value)
@@ -149,7 +145,7 @@ def _of_union(branches: list[Any], value: Any, named: dict[str, Any]) -> Any:
             parsed = fastavro.parse_schema(branch, named_schemas={})
         except InvalidArgumentError:
             continue
-        except fastavro.schema.UnknownType:  # it names a type that stands elsewhere
+        except fastavro.schema.UnknownType:  # a type that is defined elsewhere
             return made
         if fastavro.validate(made, parsed, raise_errors=False):
             return made

@@ -1,9 +1,8 @@
-"""Defaults of an Avro schema as values: fastavro fills a missing field with the default's JSON as it stands there.
+"""Defaults of an Avro schema as values.
 
-That JSON is not the value of a record whose own fields have defaults (``{}``), of bytes (text) or of a time (a number).
-So the schema of the reader gets a mark in the place of each such default. A value that was read gets fresh copies of
-the defaults in the place of the marks.
-"""
+fastavro fills a missing field with the default's unchanged JSON. For a record whose fields have defaults (``{}``),
+bytes (text) or a time (a number), that JSON is not the value. So the reader's schema gets a mark instead of each such
+default. After a read, fresh copies of the defaults replace the marks."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class Defaults:
         return value
 
     def completed(self, value: Any, schema: Any = None) -> Any:
-        """The value to be written, with the defaults of fields that it lacks. In a union of several records fastavro
+        """Return the value to write, with the defaults of its missing fields. In a union of several records fastavro
         chooses, so nothing is filled in there."""
         schema = self._resolved(self._parsed if schema is None else schema)
         if isinstance(schema, list):

@@ -1,8 +1,7 @@
-"""Serdes that need to know which topic they write for, as those of a Schema Registry do. Pure.
+"""Binds serdes of a Schema Registry to the topic that they write. Pure.
 
-Such a serde has a method ``bound_to(topic, role, registry)``, which returns the one that writes keys, or values, of
-this topic. It is called when a topic or a store is declared, with the topic's name or that of the store's changelog.
-"""
+Such a serde has a method ``bound_to(topic, role, registry)``, which returns the serde of this topic's keys or values. A
+declaration of a topic or a store calls it, with the name of the topic or of the store's changelog."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ Role: TypeAlias = Literal["key", "value"]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """For which topic a serde writes, and by which registry. `before`: of which it was bound before, as the keys of a
-    stream that a store takes over as they are."""
+    """The topic that a serde writes, and its registry. `before` is an earlier binding, if a store takes over a stream's
+    keys."""
 
     topic: str
     role: Role
@@ -28,30 +27,26 @@ class Binding:
 
     @property
     def topics(self) -> list[str]:
-        """This topic, and those before it."""
+        """Return this topic and the topics of earlier bindings."""
         return [self.topic, *([] if self.before is None else self.before.topics)]
 
 
 @runtime_checkable
 class Bindable(Protocol):
-    """A serde that is bound."""
-
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Serde:
-        """The serde that writes keys, or values, of this topic."""
+        """Return the serde that writes keys, or values, of this topic."""
 
 
 @runtime_checkable
 class Registering(Protocol):
-    """A serde that registers a schema when it writes."""
-
     def looking_up(self) -> Serde:
-        """The serde for what is asked for, which registers nothing. It raises `InvalidArgumentError` while its schema
-        is not registered: nobody can have written it."""
+        """Return the serde for queries, which registers nothing. It raises `InvalidArgumentError` while its schema is
+        not registered: no row can have such bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrappingSerde:
-    """A serde around `inner`, which is bound and looks up as the inner one does."""
+    """A serde around `inner`. Binding it binds `inner`."""
 
     inner: Serde
 
@@ -63,17 +58,17 @@ class WrappingSerde:
 
 
 def bound(serde: Serde, topic: str, role: Role, registry: SchemaRegistry) -> Serde:
-    """The serde for this topic, where it asks for that; others are as they were."""
+    """Return the serde bound to this topic. Return a serde without a registry unchanged."""
     return serde.bound_to(topic, role, registry) if isinstance(serde, Bindable) else serde
 
 
 def looking_up(serde: Serde) -> Serde:
-    """The serde for what is asked for, where that is another one."""
+    """Return the serde that queries use."""
     return serde.looking_up() if isinstance(serde, Registering) else serde
 
 
 def is_unbound(serde: Serde) -> bool:
-    """Whether it was not told yet which topic it writes for, and wants to be."""
+    """Whether the serde needs a topic and has none yet."""
     inner = getattr(serde, "inner", None)
     if inner is not None:
         return is_unbound(inner)
@@ -81,7 +76,7 @@ def is_unbound(serde: Serde) -> bool:
 
 
 def writes_as(one: Serde, other: Serde) -> bool:
-    """Whether bytes that the one wrote are what the other would write: types of one name, for one topic."""
+    """Whether both serdes write the same bytes: types of one name, for one topic."""
     if one.name != other.name:
         return False
     inner, others = getattr(one, "inner", None), getattr(other, "inner", None)
@@ -91,5 +86,4 @@ def writes_as(one: Serde, other: Serde) -> bool:
 
 
 def in_topic_names(text: str) -> str:
-    """The text as part of a topic's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-")

@@ -22,8 +22,8 @@ _JSON = JsonSerde()
 
 @dataclass(frozen=True)
 class JsonSchemaSerde(RegisteredSerde):
-    """`schema` is the text of a JSON Schema. Raises `InvalidArgumentError` for what is none, `ConfigurationError` where
-    the packages of the extra are missing."""
+    """JSON checked against `schema`, the text of a JSON Schema. Raises `InvalidArgumentError` for other text,
+    `ConfigurationError` if the packages of the extra are missing."""
 
     schema: str
 

@@ -1,5 +1,6 @@
-"""How values that JSON has no type for stand in answers: bytes as base64, a decimal as its text, digit for digit, times
-as ISO 8601 with a Z for UTC, a UUID as text. Pure."""
+"""Shows values without a JSON type in answers. Pure.
+
+Bytes are base64, a decimal is its text, digit for digit, a time is ISO 8601 with a Z for UTC, a UUID is text."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from stateline_store import InvalidArgumentError
 
 
 def json_text(value: Any) -> bytes:
-    """The JSON of this value. Raises `InvalidArgumentError` for what has none."""
+    """Return the value's JSON. Raises `InvalidArgumentError` if it has none."""
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError as error:

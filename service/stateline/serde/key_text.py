@@ -36,7 +36,7 @@ Q = TypeVar("Q")
 
 
 def key_text(serde: Serde, data: bytes) -> str | None:
-    """The text of a key whose JSON does not find it again; None where its JSON does."""
+    """Return the text of a key that its JSON does not find again; None for other keys."""
     text_of = _TEXTS.get(type(serde))
     return None if text_of is None else text_of(serde, data)
 

@@ -21,7 +21,7 @@ _JSON = JsonSerde()
 
 @dataclass(frozen=True)
 class ModelSerde:
-    """Two of the same class are equal. Raises `InvalidArgumentError` for a class of which pydantic knows no fields."""
+    """Raises `InvalidArgumentError` for a class whose fields pydantic does not know."""
 
     model: type
     _adapter: TypeAdapter[Any] = field(init=False, repr=False, compare=False)
@@ -52,8 +52,8 @@ class ModelSerde:
         return f"model({getattr(self.model, '__qualname__', self.model)})"
 
     def serialize(self, value: Any) -> bytes:
-        """Raises for what would come back as something else, too, as a NaN, which JSON has not, or a secret that is
-        hidden: so it reads what it has written, and compares its fields (of the declared class, and not `exclude`)."""
+        """Raises for a value that would be read back as another one, like NaN or a hidden secret. It reads the JSON
+        again and compares the fields (of the declared class, without `exclude`)."""
         try:
             given = self._adapter.validate_python(value)
             data = self._adapter.dump_json(given, by_alias=True)

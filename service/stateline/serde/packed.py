@@ -1,8 +1,7 @@
 """MessagePack, by the package msgpack: `serdes.msgpack`.
 
-Text and bytes are told apart (the types str and bin of the format), times are those of its extension type -1, and read
-as `datetime` in UTC. JSON shows bytes as base64.
-"""
+Text and bytes are different types (str and bin). Times use the format's extension type -1, and are read as `datetime`
+in UTC. JSON shows bytes as base64."""
 
 from __future__ import annotations
 

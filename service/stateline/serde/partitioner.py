@@ -6,5 +6,5 @@ from confluent_kafka import murmur2
 
 
 def home_partition(key: bytes, partitions: int) -> int:
-    """Where Kafka's partitioner puts this key, of a topic with so many partitions."""
+    """Return the partition that Kafka's partitioner chooses for this key."""
     return int(murmur2(key, partitions))  # masks to 31 bits itself, as Kafka does

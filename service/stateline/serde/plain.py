@@ -33,7 +33,7 @@ from stateline_store import InvalidArgumentError
 
 
 class Serde(Protocol):
-    """One type of key or value. Those in `stateline.serdes` are ready-made; an application may bring its own."""
+    """A type of keys or values. `stateline.serdes` has ready-made ones; an application may define its own."""
 
     @property
     def name(self) -> str:
@@ -46,13 +46,13 @@ class Serde(Protocol):
         """The value of these bytes."""
 
     def check(self, data: bytes) -> None:
-        """Raise unless `deserialize` would accept these bytes; cheaper where it can be."""
+        """Raise unless `deserialize` would accept these bytes. May be faster than `deserialize`."""
 
     def parse_text(self, text: str) -> bytes:
-        """The bytes of a value written as text in a path or a parameter."""
+        """Return the bytes of a value that a path or a parameter has as text."""
 
     def from_json(self, value: Any) -> bytes:
-        """The bytes of a value that stood in a JSON body."""
+        """Return the bytes of a value from a JSON body."""
 
     def to_json(self, data: bytes) -> Any:
         """Return an object that orjson writes for these bytes of a value."""
@@ -71,7 +71,7 @@ def type_name(serde: Serde) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`repr` of a value, cut short for a message."""
+    """Return `repr` of a value, cut short for a message."""
     try:
         text = repr(value[: limit + 1]) if isinstance(value, str | bytes) else repr(value)
     except ValueError:  # Python writes no integer of more than 4300 digits
@@ -83,12 +83,11 @@ _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def one_line(text: bytes) -> bytes:
-    """JSON text, as it is stored but for line breaks between its parts."""
+    """Return stored JSON text without line breaks between its parts."""
     return text.translate(_BREAKS) if b"\n" in text or b"\r" in text else text
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """The text, cut short for a message when it is longer."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -131,11 +130,10 @@ class StringSerde:
 
 
 class JsonSerde:
-    """Any JSON value; stored text is never rewritten, and integers are exact however large they are.
+    """JSON values. Stored text is never rewritten, and integers of any size are exact.
 
-    orjson reads an integer that 64 bits do not hold as a float, and writes none: documents that have one are read by
-    the standard library, and written with the digits put in as they are.
-    """
+    orjson reads an integer over 64 bits as a float, and cannot write it. The standard library reads such documents.
+    Their digits are put into the text that orjson writes."""
 
     name = "json"
 
@@ -189,9 +187,9 @@ class JsonSerde:
     key_to_json = to_json
 
 
-# An integer of 19 digits may be beyond what 64 bits hold. Of every fourth byte at least four in a row are its digits:
-# most large documents hold no such row, and are known to be harmless after a look at a quarter of them. (Measured:
-# 0.3 µs of 130 bytes, a seventh of what orjson takes for large ones. A regular expression takes five times as long.)
+# Finds integers of 19 and more digits, which 64 bits may not hold. Every such integer has four digits in a row among
+# every fourth byte, so a look at a quarter of a large document clears most of them. (0.3 µs for 130 bytes, a seventh of
+# orjson's time for large documents; a regular expression takes five times as long.)
 _SMALL = 1000
 _ROW = b"0" * 19
 _DIGITS_AS_ZEROS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else 32 for byte in range(256))
@@ -200,18 +198,17 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # what orjson reads and writes as int
 
 
 def holds_large_integer(data: bytes) -> bool:
-    """Whether JSON text may hold an integer that orjson would not read as it is; seldom true of other text."""
+    """Whether JSON text may have an integer that orjson would change. Rarely true of other text."""
     if len(data) >= _SMALL and b"0000" not in data[::4].translate(_DIGITS_AS_ZEROS):
         return False
     return _ROW in data.translate(_DIGITS_AS_ZEROS) and _LARGE.search(data) is not None
 
 
 def load_exactly(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of JSON text with every integer exact; `pairs` makes an object of its members, a dict unless given.
+    """Return the value of JSON text with exact integers. `pairs` makes an object of its members, by default a dict.
 
-    Raises `ValueError` for what is not JSON, and for integers of more than the 4300 digits that Python reads;
-    `RecursionError` for what is nested deeper than Python goes.
-    """
+    Raises `ValueError` for text that is not JSON and for integers over 4300 digits, Python's limit. Raises
+    `RecursionError` for too deep nesting."""
     return json.loads(
         data.decode(),
         object_pairs_hook=pairs,
@@ -251,8 +248,6 @@ def _with_digits(value: Any) -> Any:
 
 
 class BytesSerde:
-    """Bytes as they are."""
-
     name = "bytes"
 
     def serialize(self, value: Any) -> bytes:

@@ -40,7 +40,7 @@ class ProtobufSerde(RegisteredSerde):
 
     @property
     def is_unordered(self) -> bool:
-        """Whether one message may become other bytes each time: those with maps, whose entries have no order."""
+        """Whether the same message may become different bytes: maps have no order."""
         return _has_map(self.message.DESCRIPTOR, set())
 
     def _writer(self, client: Any) -> Any:

@@ -1,9 +1,8 @@
 """The common part of a Schema Registry's serdes (Avro, Protobuf, JSON Schema), by confluent-kafka's serializers.
 
-Their bytes are in Confluent's wire format: a 0, the schema's id (4 bytes, big-endian), what the format makes of the
-value. An id is read without knowing its topic. Writing registers the schema under the topic's subject, so a serde
-is **bound** to the topic that it writes for, by `bound_to`, when that is declared.
-"""
+Their bytes have Confluent's wire format: a 0, the schema's id (4 bytes, big-endian), the payload. Reading an id needs
+no topic. Writing registers the schema under the topic's subject, so a declaration **binds** a serde to its topic with
+`bound_to`."""
 
 from __future__ import annotations
 
@@ -28,11 +27,10 @@ _STRATEGY = {"subject.name.strategy.type": "TOPIC"}
 
 @dataclass(frozen=True)
 class RegisteredSerde(ABC):
-    """`registry` are settings of a registry of its own, beside those of the application; `conf` those of confluent's
-    serializer; `looks_up`: it registers no schema. Two are equal that write the same for the same topic.
+    """`registry` has settings of the serde's own registry, `conf` those of confluent's serializer. A serde that
+    `looks_up` registers no schema. Serdes are equal if they write the same bytes for the same topic.
 
-    Every method raises as `explained` says, besides what the protocol says.
-    """
+    Every method raises as `explained` and the protocol say."""
 
     registry: Mapping[str, object] | None = field(default=None, kw_only=True, hash=False)
     conf: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
@@ -59,20 +57,18 @@ class RegisteredSerde(ABC):
 
     @abstractmethod
     def _of_plain(self, value: Any) -> Any:
-        """The value that this JSON means. Raises `InvalidArgumentError`."""
+        """Return the value of this JSON. Raises `InvalidArgumentError`."""
 
     def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> RegisteredSerde:
-        """The serde that writes keys, or values, of this topic."""
         own = registry if self.registry is None else SchemaRegistry(self.registry)
         return replace(self, binding=Binding(topic, role, own, self.binding))
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether the schema's id was looked up, and found."""
+        """Whether the registry knew the schema's id."""
         return "registered" in self._made
 
     def looking_up(self) -> Self:
-        """The serde for what is asked for, which registers no schema."""
         return replace(self, looks_up=True)
 
     def serialize(self, value: Any) -> bytes:
@@ -106,7 +102,7 @@ class RegisteredSerde(ABC):
     key_to_json = to_json
 
     def _as_registered(self, value: Any) -> bytes:
-        """With the id that its schema has: that is the same under every topic's name."""
+        """Write with the schema's id, which is the same for every topic."""
         errors = import_extra("confluent_kafka.schema_registry.error", "avro")
         topics = self._made.get("registered") or self._bound().topics
         for topic in topics:
@@ -124,10 +120,10 @@ class RegisteredSerde(ABC):
         )
 
     def _call(self, what: Literal["_writer", "_reader"], given: Any, topic: str | None = None) -> Any:
-        """`topic`: another one than it is of."""
+        """`topic` overrides the serde's own topic."""
         binding = self._bound()
         client = binding.registry.client()
-        if self._made.get("client") is not client:  # the first time, or it was configured anew
+        if self._made.get("client") is not client:  # at first use or after a change of settings
             self._made.clear()
             self._made["client"] = client
         made = self._made.get(what)
@@ -149,7 +145,7 @@ class RegisteredSerde(ABC):
         return {**_STRATEGY, **{name: value for name, value in given.items() if name in known}}
 
     def _reader_settings(self, kind: Any) -> dict[str, Any]:
-        """The declared schema is the reader's, whatever is the newest in the registry."""
+        """The reader uses the declared schema, not the registry's newest one."""
         return {**self._settings(kind), "use.latest.version": False}
 
     def _bound(self) -> Binding:
@@ -186,7 +182,7 @@ def awaits_registry(serde: Serde) -> bool:
 
 
 def innermost(serde: Any) -> Any:
-    """The serde within those that wrap it, as windowed ones do; itself where none does."""
+    """Return the innermost serde of wrapped ones, like windowed keys."""
     while (inner := getattr(serde, "inner", None)) is not None:
         serde = inner
     return serde

@@ -20,7 +20,7 @@ _INT64 = IntegerSerde("int64", 8)
 
 
 class UuidSerde:
-    """`uuid.UUID`, written in lower case. Text and JSON of 36 characters are bytes as they are, in either case."""
+    """`uuid.UUID`, written in lower case. Text and JSON of 36 characters keep their bytes, in either case."""
 
     name = "uuid"
 
@@ -34,7 +34,7 @@ class UuidSerde:
             read = UUID(data.decode("ascii"))
         except ValueError as error:
             raise InvalidArgumentError(f"{shown(data)} is not the text of a UUID.") from error
-        if len(data) != 36:  # Python takes other ways of writing one, too
+        if len(data) != 36:  # Python accepts other spellings
             raise InvalidArgumentError(f"{shown(data)} is not the text of a UUID: that has 36 characters.")
         return read
 
@@ -61,8 +61,8 @@ class UuidSerde:
 
 
 class DatetimeSerde:
-    """A `datetime` with a zone, to the millisecond: what is finer is cut off. It is read in UTC. Keys are in order of
-    time from 1970 on; those before come behind, as for all integers of Kafka's."""
+    """A `datetime` with a zone, cut off to the millisecond. It is read in UTC. Keys are ordered by time from 1970 on;
+    earlier times follow, as for all integers of Kafka's."""
 
     name = "datetime"
 

@@ -1,8 +1,7 @@
-"""The Schema Registry of an application: where it is, one client of it for each process, and what its errors mean.
+"""The Schema Registry of an application: its address, one client for each process, and its errors.
 
-The client is confluent-kafka's own. Nothing is imported, and nobody asked, before a key or value is written or read.
-Thread-safe.
-"""
+The client is confluent-kafka's. It is imported, and the registry asked, when the first key or value is written or read.
+Thread-safe."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import Any
 from stateline.serde.plain import shown
 from stateline_store import ConfigurationError, InvalidArgumentError, SchemaRegistryUnavailableError
 
-# A request that hangs holds up a worker, or a server's answers: confluent's client waits for ever unless told.
+# By default confluent's client waits for ever, which would block a worker or a server's answers.
 _DEFAULTS: Mapping[str, str] = {"timeout": "5", "max.retries": "1", "retries.wait.ms": "100"}
 _NUMBERS = frozenset(
     ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec")
@@ -38,7 +37,7 @@ class SchemaRegistry:
         self._settings = _as_text(settings)
 
     def check(self, whose: str) -> None:
-        """Raise `ConfigurationError`, which begins with `whose`, where no URL is set."""
+        """Raise `ConfigurationError` if no URL is set. Its message begins with `whose`."""
         if not self._settings.get("url"):
             raise ConfigurationError(f"{whose}: {_NOWHERE}")
 
@@ -60,12 +59,11 @@ def import_extra(module: str, extra: str) -> Any:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn confluent-kafka's exceptions in the block into Stateline's errors. `what` begins their messages.
+    """Turn confluent-kafka's exceptions in the block into Stateline's errors, whose messages begin with `what`.
 
-    Raises `SchemaRegistryUnavailableError` when the registry does not answer, `ConfigurationError` when it wants other
-    credentials, `InvalidArgumentError` for all else: an id that it does not know, a schema that it refuses, bytes or a
-    value of another type.
-    """
+    Raises `SchemaRegistryUnavailableError` if the registry does not answer, `ConfigurationError` if it refuses the
+    credentials, `InvalidArgumentError` for all others: an unknown id, a refused schema, bytes or a value of another
+    type."""
     errors = import_extra("confluent_kafka.schema_registry.error", "avro")
     transport = import_extra("confluent_kafka.schema_registry.common._httpx_compat", "avro").httpx
     try:
@@ -85,7 +83,7 @@ def explained(what: str) -> Iterator[None]:
         ) from error
     except (ConfigurationError, InvalidArgumentError, SchemaRegistryUnavailableError):
         raise
-    except Exception as error:  # each format's library has errors of its own, of no common kind
+    except Exception as error:  # the libraries' errors have no common base class
         raise InvalidArgumentError(f"{what}: {error}.") from error
 
 

@@ -1,4 +1,4 @@
-"""The serdes whose bytes are no JSON text, though their values are shown as JSON: Spark parses none of them."""
+"""The serdes that Spark cannot parse: their values are shown as JSON, but their bytes are not JSON text."""
 
 from __future__ import annotations
 

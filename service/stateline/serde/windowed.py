@@ -125,11 +125,9 @@ class WindowedSerde(WrappingSerde):
 
 @dataclass(frozen=True, slots=True)
 class TimeWindowedSerde(WrappingSerde):
-    """Keys of a topic of windows as Java's `TimeWindowedSerializer` writes them, and its deserializer reads them:
-    ``key ‖ start:i64``, without the number that `WindowedSerde` has behind it. No table can be kept of such a topic.
-
-    Values are `WindowKey`; as text and in JSON the array of its parts, as there. The partition is the inner key's, too.
-    """
+    """Keys of a topic of windows, as Java's `TimeWindowedSerializer` writes them: ``key ‖ start:i64``, without the
+    number at the end of `WindowedSerde`. Such a topic cannot be a table. Values are `WindowKey`; text and JSON are the
+    array of its parts. The inner key decides the partition."""
 
     @property
     def name(self) -> str:
