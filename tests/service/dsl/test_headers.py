@@ -54,9 +54,12 @@ STEPS: dict[str, Callable[[Stream, Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("form", ["DEFAULT", "HEADERS"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_row_leaves_each_operator_with_the_headers_of_the_record_that_made_it(step: str) -> None:
-    assert [list(record.headers) for record in piped(STEPS[step])] == [SENT]
+def test_a_row_leaves_each_operator_with_the_headers_of_the_record_that_made_it(step: str, form: str) -> None:
+    made = piped(STEPS[step], {"dsl.store.format": form})
+    assert [list(record.headers) for record in made] == [SENT]
+    assert [record.value for record in made] == [record.value for record in piped(STEPS[step])]
 
 
 def test_a_function_in_a_stream_keeps_headers_unless_it_returns_a_record_with_others() -> None:
