@@ -94,7 +94,7 @@ class JavaStreams:
         version: str = _VERSION,
     ) -> None:
         """`settings` are Kafka Streams'. Raises `JarsUnavailableError` when there is no such application here."""
-        self.application_id = application_id
+        self.application_id, self.version = application_id, version
         self._class_path = class_path(version)
         self._stores, self._prefix, self._partitions = tuple(stores), prefix, partitions
         self._java = ("java", *java_options, "-Dsun.net.httpserver.nodelay=true")

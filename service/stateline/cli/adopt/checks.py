@@ -62,10 +62,11 @@ def checked_offsets(
             "It was open when Java's process ended, so rows may be missing. Start the Java application, stop it with "
             "SIGTERM, then adopt again."
         )
+    behind = 1 if candidate.partition is None else 0  # of global stores, Kafka Streams keeps the next offset
     of_topic = {
-        place: offset
+        place: offset - behind
         for place, offset in java.offsets.items()
-        if place.topic == candidate.topic and candidate.partition in (None, place.partition)
+        if place.topic == candidate.topic and candidate.partition in (None, place.partition) and offset >= behind
     }
     if not of_topic:
         raise _without_offset(candidate, java)

@@ -44,7 +44,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * timestamps · <code>timed</code>, <code>skipped</code> tumbling counts of a topic of the same name, by the times that
  * values begin with · <code>versioned</code> two minutes of values, <code>versionedevents</code> of events ·
  * <code>tablejoin</code> left and right ·
- * <code>words</code> a count of the words of lines, also written to <code>counts</code> · <code>streamjoin</code> events
+ * <code>everywhere</code> a global table · <code>words</code> a count of the words of lines, also written to <code>counts</code> · <code>streamjoin</code> events
  * and left · <code>processed</code> events with their number, from a processor's store ·
  * <code>duplicates</code> events joined with themselves within 20 s, whose
  * stores are <code>duplicates-this-join-store</code> and <code>duplicates-other-join-store</code>.
@@ -103,6 +103,7 @@ final class KeptStores {
             }
             case "count" -> byKey().count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as(store));
             case "reduce" -> byKey().reduce((one, other) -> one.compareTo(other) >= 0 ? one : other, strings(store));
+            case "everywhere" -> builder.globalTable(prefix + "everywhere", STRINGS, strings(store));
             case "words" -> builder.stream(prefix + "lines", STRINGS)
                     .flatMapValues(line -> List.of(line.split(" ")))
                     .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
