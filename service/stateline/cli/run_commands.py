@@ -54,6 +54,7 @@ def run(
     from stateline.config.directory import held_by_node
     from stateline.config.extras import need_extra
     from stateline.model.registries import check_registries
+    from stateline.model.unnamed_stores import check_names
     from stateline.processes.application import application_children, only_run
     from stateline.processes.run_plan import RunPlan, fixed_settings, refuse_others
     from stateline.processes.supervisor import SAYS
@@ -71,6 +72,7 @@ def run(
     if app.topology().pipelines and config.runs_pipelines:
         need_extra("spark", "Pipelines")
     check_registries(app.topology())
+    check_names(app.topology(), explicit=config.ensure_explicit_internal_resource_naming)
     children = application_children(app, config, target, options)
     planned = RunPlan(children, run_files(target, config_file), fixed_settings(config))
     if plan is not None:

@@ -19,13 +19,15 @@ from pydantic import ValidationError
 
 from stateline.config.embedded import embedded_path
 from stateline.config.secrets import HIDDEN, is_secret
-from stateline.config.settings import PASSED_ON, Config, allowed_values, as_text, dotted_name
+from stateline.config.settings import ALIASES, PASSED_ON, Config, allowed_values, as_text, dotted_name
 from stateline_store.errors import ConfigurationError
 
 DEFAULT_FILE = "stateline.toml"
 _PREFIXES = {f"{dotted_name(field)}.": field for field in PASSED_ON}
 _FIELDS = {dotted_name(field): field for field in Config.model_fields if field not in PASSED_ON}
 
+
+_KNOWN = {*_FIELDS, *ALIASES}
 
 PREFIX = "STATELINE_"
 
@@ -95,13 +97,14 @@ def load_config(
     sources = (
         from_tree(defaults or {}, "App(config=…)"),
         from_tree(file or {}, file_name),
-        from_environment(environment or {}, known=_FIELDS),
+        from_environment(environment or {}, known=_KNOWN),
         from_overrides(overrides),
     )
     for source in sources:
         for name, setting in source:
             _check_known(name, setting)
             given[name] = setting
+    _resolve_aliases(given)
     if given["application.id"].value != application_id:
         raise _refused("application.id", given["application.id"], f"what the App says, {application_id!r}")
     config = _validated(given)
@@ -144,15 +147,30 @@ def check_settings(settings: Mapping[str, object], origin: str) -> None:
     for name, setting in from_tree(settings, origin):
         _check_known(name, setting)
         given[name] = setting
+    _resolve_aliases(given)
     _validated(given)
 
 
 def _check_known(name: str, given: SourcedValue) -> None:
-    if name in _FIELDS or name.startswith(tuple(_PREFIXES)):
+    if name in _KNOWN or name.startswith(tuple(_PREFIXES)):
         return
-    near = difflib.get_close_matches(name.replace("_", ".").lower(), _FIELDS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.replace("_", ".").lower(), sorted(_KNOWN), n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else "`stateline config` lists all settings."
     raise ConfigurationError(f"Unknown setting {_told(name, given)}. {hint}")
+
+
+def _resolve_aliases(given: dict[str, SourcedValue]) -> None:
+    """Replace other names by the settings' own. Raises `ConfigurationError` if both are set and differ."""
+    for alias, name in ALIASES.items():
+        if (setting := given.pop(alias, None)) is None:
+            continue
+        meant = SourcedValue(setting.value, f"{setting.origin}, {alias}")
+        other = given.setdefault(name, meant)
+        if str(other.value).lower() != str(setting.value).lower():
+            raise ConfigurationError(
+                f"{_told(name, other)} differs from {_told(alias, setting)}. Both names mean the same setting: "
+                f"leave {alias} out."
+            )
 
 
 def _validated(given: Mapping[str, SourcedValue]) -> Config:
@@ -188,6 +206,7 @@ def _check_together(config: Config, given: Mapping[str, SourcedValue]) -> None:
         name = "transaction.timeout.ms"
         setting = SourcedValue(config.transaction_timeout_ms, given.get(name, default).origin)
         raise _refused(name, setting, f"at least commit.interval.ms, {config.commit_interval_ms}")
+    _check_stores(config, given)
     if config.upgrade_from is not None and config.upgrade_mode is None:
         raise ConfigurationError(
             f"upgrade.from = {config.upgrade_from!r} (from {given['upgrade.from'].origin}) needs upgrade.mode: "
@@ -199,6 +218,14 @@ def _check_together(config: Config, given: Mapping[str, SourcedValue]) -> None:
         name = "server.limit.default"
         setting = SourcedValue(config.server_limit_default, given.get(name, default).origin)
         raise _refused(name, setting, f"at most server.limit.max, {config.server_limit_max}")
+
+
+def _check_stores(config: Config, given: Mapping[str, SourcedValue]) -> None:
+    if not config.enable_transactional_statestores:
+        raise ConfigurationError(
+            f"{_shown('enable.transactional.statestores', given)} is refused: Stateline's stores are always "
+            "transactional, because READ_COMMITTED queries and crash recovery need it. Leave the setting out."
+        )
 
 
 def _check_node(config: Config, given: Mapping[str, SourcedValue]) -> None:

@@ -57,8 +57,12 @@ class Config(BaseModel):
         )
     )
     """Isolation level of queries that name none: READ_UNCOMMITTED, or READ_COMMITTED under exactly_once_v2."""
+    enable_transactional_statestores: types.Switch = True
+    """Stores buffer writes until they are committed. Always true: false is refused."""
     dsl_store_format: types.StoreFormat = "DEFAULT"
     """HEADERS: tables and the stores of streams keep the headers of records (KIP-1271)."""
+    ensure_explicit_internal_resource_naming: types.Switch = False
+    """Refuse to start if a store, and with it a changelog, has a generated name."""
     repartition_purge_interval_ms: types.Milliseconds = 30_000
     """How often committed records of repartition topics are deleted."""
     statestore_uncommitted_max_bytes: types.BytesOrUnlimited = 64 * 1024 * 1024
@@ -295,7 +299,12 @@ class Config(BaseModel):
 
 
 PASSED_ON = ("consumer", "producer", "admin", "topic", "spark", "client_tag", "schema_registry")
-_IRREGULAR = {"dead_letter_topic": "errors.dead.letter.queue.topic.name"}
+_IRREGULAR = {
+    "dead_letter_topic": "errors.dead.letter.queue.topic.name",
+    "default_state_isolation_level": "default.interactive.query.isolation.level",
+}
+ALIASES = {"default.state.isolation.level": "default.interactive.query.isolation.level"}
+"""Other accepted names of settings."""
 
 
 def _descriptions() -> dict[str, str]:

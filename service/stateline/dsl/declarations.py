@@ -56,7 +56,7 @@ class Declarations:
         self._writers: dict[str, str] = {}  # topic → the first that writes to it and is no pipeline
         self._topics: dict[str, Topic] = {}
         self._stores: dict[str, StoreDefinition] = {}
-        self._stores_without_name = 0
+        self._generated: dict[str, str] = {}  # generated store names, and where each is declared
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
         self.store_format = "DEFAULT"  # until the settings in force are known (`App.configure`)
@@ -162,8 +162,9 @@ class Declarations:
         changelogs."""
         if given is not None:
             return given
-        number, self._stores_without_name = self._stores_without_name, self._stores_without_name + 1
-        return generated_name(operator, number)
+        name = generated_name(operator, len(self._generated))
+        self._generated[name] = str(here())
+        return name
 
     def operators_store(
         self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None
@@ -322,6 +323,7 @@ class Declarations:
             kept,
             dict(self._pipelines),
             {table.store.name: self._formatted(table.store) for table in self._global_tables.values()},
+            generated=dict(self._generated),
         )
 
     def _formatted(self, definition: StoreDefinition) -> StoreDefinition:

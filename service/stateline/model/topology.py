@@ -75,7 +75,8 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole application. Built by `App.topology`. `target` is what commands are given for it."""
+    """The whole application. Built by `App.topology`. `target` is what commands are given for it. `generated`: each
+    store that the application has not named, and where it is declared."""
 
     application_id: str
     subtopologies: tuple[Subtopology, ...]
@@ -83,6 +84,7 @@ class Topology:
     pipelines: Mapping[str, Pipeline]
     global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
     target: str = "MODULE:APP"
+    generated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_stores(self) -> Mapping[str, StoreDefinition]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from stateline.model.nodes import OperatorNode, Root
 from stateline.model.reset_command import reset_command
 from stateline.model.topology import Topology
+from stateline_store.errors import ConfigurationError
 
 _GENERATED = re.compile(r" ?\b[A-Z-]+-STATE-STORE-\d{10}\b")
 
@@ -16,6 +17,22 @@ _GENERATED = re.compile(r" ?\b[A-Z-]+-STATE-STORE-\d{10}\b")
 def generated_name(operator: str, number: int) -> str:
     """Kafka Streams' name of a store without one. In topics: never change."""
     return f"{operator}-STATE-STORE-{number:010d}"
+
+
+def check_names(topology: Topology, *, explicit: bool) -> None:
+    """Raise `ConfigurationError` if names must be `explicit` and a store, with its changelog, has a generated one.
+    Repartition topics always have names of the application's."""
+    if not explicit or not topology.generated:
+        return
+    found = []
+    for store, place in topology.generated.items():
+        changelog = topology.stores[store].changelog(topology.application_id)
+        topic = "without a changelog" if changelog is None else f"changelog {changelog!r}"
+        found.append(f"{store!r} ({topic}, {place}: write store={store!r} to keep its rows)")
+    raise ConfigurationError(
+        f"ensure.explicit.internal.resource.naming = true, and these stores have generated names: {', '.join(found)}. "
+        "A generated name changes when another store is declared before it. Name each store where it is declared."
+    )
 
 
 def made_of(topology: Topology) -> dict[str, str]:

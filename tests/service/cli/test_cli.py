@@ -537,7 +537,7 @@ def test_config_says_where_each_setting_came_from(project: Path) -> None:
         "exactly_once_v2",
         "environment, STATELINE_PROCESSING_GUARANTEE",
     )
-    assert rows["default.state.isolation.level"] == ("read_committed", "default")
+    assert rows["default.interactive.query.isolation.level"] == ("read_committed", "default")
 
 
 def test_run_stops_with_the_workers_words_when_source_topics_are_missing(project: Path) -> None:

@@ -99,6 +99,37 @@ def test_exactly_once_commits_often_and_reads_committed_unless_told_otherwise() 
     assert told.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED
 
 
+@pytest.mark.parametrize("name", ["default.interactive.query.isolation.level", "default.state.isolation.level"])
+def test_the_default_isolation_level_has_two_names(name: str) -> None:
+    config = load_config("flights", file={name: "read_committed"})
+    assert config.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+    variable = f"STATELINE_{name.upper().replace('.', '_')}"
+    again = load_config("flights", environment={variable: "READ_COMMITTED"})
+    assert again.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def test_both_names_of_the_isolation_level_may_be_set_alike_and_are_refused_if_they_differ() -> None:
+    names = ("default.interactive.query.isolation.level", "default.state.isolation.level")
+    alike = load_config("flights", file={names[0]: "read_committed"}, overrides=[f"{names[1]}=READ_COMMITTED"])
+    assert alike.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+    message = refusal(file={names[1]: "read_uncommitted"}, overrides=[f"{names[0]}=READ_COMMITTED"])
+    assert message == (
+        f"{names[0]} = 'READ_COMMITTED' (from --set) differs from {names[1]} = 'read_uncommitted' (from "
+        f"stateline.toml). Both names mean the same setting: leave {names[1]} out."
+    )
+
+
+def test_a_refused_value_under_the_other_name_says_which_name_was_written() -> None:
+    message = refusal(overrides=["default.state.isolation.level=SERIALIZABLE"])
+    assert "'SERIALIZABLE' (from --set, default.state.isolation.level) is not allowed" in message
+
+
+def test_stores_are_always_transactional() -> None:
+    assert load_config("x", overrides=["enable.transactional.statestores=true"]).enable_transactional_statestores
+    message = refusal(overrides=["enable.transactional.statestores=false"])
+    assert message.startswith("enable.transactional.statestores = 'false' (from --set) is refused: Stateline's stores")
+
+
 @pytest.mark.parametrize("text", ["READ_COMMITTED", "read_committed", "Read_Committed"])
 def test_words_are_read_in_any_case(text: str) -> None:
     config = load_config("flights", overrides=[f"default.state.isolation.level={text}"])
@@ -118,7 +149,7 @@ def test_words_are_read_in_any_case(text: str) -> None:
         ("state.dir", "", "a directory"),
         ("commit.interval.ms", "soon", "a whole number of milliseconds from 1"),
         ("processing.guarantee", "exactly_once", "at_least_once or exactly_once_v2"),
-        ("default.state.isolation.level", "SERIALIZABLE", "READ_UNCOMMITTED or READ_COMMITTED"),
+        ("default.interactive.query.isolation.level", "SERIALIZABLE", "READ_UNCOMMITTED or READ_COMMITTED"),
         ("statestore.uncommitted.max.bytes", "0", "-1 (no limit) or a number of bytes from 1"),
         ("statestore.uncommitted.max.bytes", "-2", "-1 (no limit) or a number of bytes from 1"),
         ("replication.factor", "0", "-1 (the broker's default) or a number from 1"),

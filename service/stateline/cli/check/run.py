@@ -22,7 +22,7 @@ from stateline.model.graph import graph_of
 from stateline.model.internal_topics import ConfiguredTopics, created_topics, refuse_deleting
 from stateline.model.registries import check_registries
 from stateline.model.topology import Topology
-from stateline.model.unnamed_stores import taken_over
+from stateline.model.unnamed_stores import check_names, taken_over
 from stateline.processing.failures import FailureHandler
 from stateline.server.listeners import check_files, check_host, http_listener
 from stateline_store import CallerError, StatelineError, TopologyError
@@ -74,6 +74,7 @@ def _of_settings(topology: Topology, config: Config) -> Iterator[Finding]:
     return refused_by(
         look_for_spark,
         lambda: check_registries(topology),
+        lambda: check_names(topology, explicit=config.ensure_explicit_internal_resource_naming),
         lambda: check_files(config),
         lambda: check_writable(config),
         lambda: check_host(config) if is_served_here(config) else http_listener(config).close(),

@@ -35,6 +35,7 @@ from stateline.dsl.app import App
 from stateline.log.interface import Log
 from stateline.model.reset_command import says_how_to_begin_anew
 from stateline.model.standby_placement import Placeable
+from stateline.model.unnamed_stores import check_names
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.failures import FailureHandler
 from stateline.worker.commit.commit_order import Committer
@@ -87,6 +88,7 @@ class Worker:
         self.on_working: Callable[[], object] | None = None  # called once, when its tasks run and their work has lasted
         self._settled_s: float | None = None
         topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
+        check_names(topology, explicit=config.ensure_explicit_internal_resource_naming)
         self._topology = topology
         self._files = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         declared = {name: definition.description for name, definition in topology.all_stores.items()}

@@ -4,6 +4,7 @@ moved, is told at the start, and before it by `stateline check`."""
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from stateline import App, serdes
 from stateline.cli.check.run import check
 from stateline.log import Log
+from stateline.worker.loop.worker import Worker
+from stateline_store import ConfigurationError
 from support.processes.running_worker import configured, create, eventually, running
 
 pytestmark = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
@@ -42,6 +45,29 @@ def said_at_start(app: App, state_dir: Path, log: Log, caplog: pytest.LogCapture
 def checked(app: App, state_dir: Path) -> list[str]:
     messages = [finding.message for finding in check(app, configured(app, state_dir)).findings]
     return [message for message in messages if "generated name" in message]
+
+
+def test_a_start_that_needs_explicit_names_refuses_each_generated_one(log: Log, tmp_path: Path) -> None:
+    create(log, {"a": 1, "b": 1})
+    config = configured(build("a", "b"), tmp_path, ensure__explicit__internal__resource__naming="true")
+    with pytest.raises(ConfigurationError) as caught:
+        Worker(build("a", "b"), config, log, instance="worker-0")
+    message = str(caught.value)
+    assert message.startswith("ensure.explicit.internal.resource.naming = true, and these stores have generated names:")
+    for number in range(2):
+        store = f"KSTREAM-AGGREGATE-STATE-STORE-{number:010d}"
+        said = rf"'{store}' \(changelog 'unnamed-{store}-changelog', \S+\.py, line \d+: write store='{store}' to keep"
+        assert re.search(said, message)
+    refused = [finding.message for finding in check(build("a", "b"), config).findings if finding.level == "refused"]
+    assert [line.split(":")[0] for line in refused] == [message.split(":")[0]]
+
+
+def test_a_generated_name_that_is_written_out_counts_as_explicit(log: Log, tmp_path: Path) -> None:
+    create(log, {"a": 1})
+    app = build("a", name=STORE)
+    config = configured(app, tmp_path, ensure__explicit__internal__resource__naming="true")
+    with running(app, config, log) as worker:
+        eventually(lambda: worker.tasks.are_settled and bool(worker.tasks.running), "the worker runs")
 
 
 def test_a_store_that_has_taken_over_another_ones_rows_is_told_once(
