@@ -1,4 +1,4 @@
-/** The page: its head, the place where it is, and what is the same at every place. */
+/** The page: its head, the current place, and the parts that all places share. */
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { token, Unreachable } from "./base/api.js";
@@ -9,7 +9,7 @@ import { setTheme, theme, THEMES } from "./base/theme.js";
 import { Search } from "./parts/search.js";
 import { Token } from "./parts/token.js";
 
-/** Place → the component that shows it, in the file of the place's name. Loaded when somebody goes there. */
+/** Place → its component, loaded from the file with the place's name on first use. */
 const SHOWN = {
   overview: "Overview", stores: "Stores", store: "Store", key: "Key", queries: "Queries", topology: "Topology",
   pipelines: "Pipelines", nodes: "Nodes", snapshots: "Snapshots", failures: "Failures", settings: "Settings",
@@ -19,7 +19,7 @@ function Console() {
   const look = useLook();
   const at = usePlace();
   const main = useRef(null);
-  const [tokens, setTokens] = useState(0); // another token may see other things: everything is asked anew
+  const [tokens, setTokens] = useState(0); // another token may see other things, so everything is loaded again
   const name = [at.place, at.store, at.key].join("/");
   useEffect(() => {
     document.title = `${titleOf(at)} · ${look.application_id ?? "Stateline"}`;
@@ -46,7 +46,7 @@ function Console() {
     <${Foot} isGuarded=${token() !== "" || look.failure?.status === 401} />`;
 }
 
-/** The component of a place: what says that it is loaded, until it is. */
+/** The component of a place; a note until it is loaded. */
 function useShown(place) {
   const [loaded, setLoaded] = useState({});
   useEffect(() => {
@@ -72,7 +72,7 @@ function Head({ look, at, onSearch }) {
   );
   const current = { store: "stores", key: "stores" }[at.place] ?? at.place;
   useEffect(() => {
-    const list = places.current; // on a phone it scrolls sideways
+    const list = places.current; // it scrolls sideways on a phone
     const here = list.querySelector("[aria-current]");
     if (here !== null) list.scrollLeft = here.offsetLeft - (list.clientWidth - here.offsetWidth) / 2;
   }, [current, shown.length]);
@@ -99,7 +99,7 @@ function Theme() {
   </label>`;
 }
 
-/** Told aloud: a connection that is lost or back; what moves with each look is not. */
+/** Announces a lost or restored connection to screen readers, not every refresh. */
 function Connection({ look }) {
   const { failure, known, sinceMs } = look;
   if (failure === null) return html`<p id="connection" class="unseen" role="status">${known ? "Connected" : "Connecting …"}</p>`;
@@ -109,7 +109,7 @@ function Connection({ look }) {
   return html`<p id="connection" class="alert" role="alert">${what} since ${since}: ${failure.message} The page shows the last known state. Trying again.</p>`;
 }
 
-/** What a link leads to is asked for without a token. */
+/** The target of a link is opened without a token. */
 function Foot({ isGuarded }) {
   const probes = ["healthz", "readyz"];
   const links = isGuarded ? probes : ["docs", "openapi.json", "v1/stores", "v1/topology", "v1/instances", "v1/nodes", ...probes, "metrics"];

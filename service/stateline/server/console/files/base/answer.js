@@ -1,12 +1,12 @@
-/** What the server answers at an address, for components that show it. */
+/** The server's answer at an address, for components. */
 
 import { useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "./api.js";
 import { useRepeated } from "./repeat.js";
 
 /**
- * `{body, failure}`: what `path` answered last, and why there was no answer this time, each null until then. Asked as
- * `useRepeated` says, with `timeoutMs` for each; with other `inputs` anew, while what was answered before stays.
+ * `{body, failure}`: the last body of `path`, and why the last request failed, each null at first. Repeated as by `useRepeated`, with
+ * `timeoutMs` for each request. Other `inputs` send a request and keep the old body meanwhile.
  */
 export function useAnswer(path, everyMs, { timeoutMs, inputs = [] } = {}) {
   const [body, setBody] = useState(null);
@@ -14,7 +14,7 @@ export function useAnswer(path, everyMs, { timeoutMs, inputs = [] } = {}) {
   return { body, failure };
 }
 
-/** Why the asynchronous `action` had no answer the last time; null when it had. Called as `useRepeated` says. */
+/** Why the last asynchronous `action` failed; null after a success. Called as by `useRepeated`. */
 export function useAsked(action, everyMs, inputs) {
   const [failure, setFailure] = useState(null);
   useRepeated(

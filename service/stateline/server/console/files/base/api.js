@@ -1,11 +1,11 @@
-/** Requests to the server that this page came from. Answers keep their text, because it is exact where JSON in JavaScript is not. */
+/** Requests to this page's server. Answers keep their text, because JSON in JavaScript is not exact. */
 
 import { parseExactly } from "./json.js";
 
 const TOKEN = "stateline-token";
 const PROXY_FAILURES = [502, 503, 504];
 
-/** The server refused or failed: `status`, and the members of problem+json as `body`. */
+/** The server's refusal or failure: `status`, and the members of problem+json as `body`. */
 export class Problem extends Error {
   constructor(status, body, headers) {
     super(body.detail ?? body.title ?? `The server answered with status ${status}.`);
@@ -15,12 +15,12 @@ export class Problem extends Error {
   }
 }
 
-/** No answer: no connection, no server behind the proxy, or not in time. */
+/** No answer: no connection, no server behind the proxy, or a timeout. */
 export class Unreachable extends Error {}
 
 let onUnauthenticated = () => {};
 
-/** `listener` is called whenever the server wants a token, or another one. */
+/** Call `listener` whenever the server wants a token, or another one. */
 export function whenTokenIsWanted(listener) {
   onUnauthenticated = listener;
 }
@@ -29,20 +29,20 @@ export function token() {
   return sessionStorage.getItem(TOKEN) ?? "";
 }
 
-/** Kept until the tab is closed, and nowhere else. */
+/** Kept only until the tab closes. */
 export function keepToken(text) {
   if (text) sessionStorage.setItem(TOKEN, text);
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** The address of a path of the API, also behind a proxy that serves this page below a path of its own. */
+/** The URL of an API path, also behind a proxy that serves this page below a path. */
 export function address(path) {
   return new URL(path, document.baseURI).href;
 }
 
 /**
- * One request. Returns `{status, text, body, headers, elapsedMs}` of an answer, which a 404 for an absent key is, too.
- * Throws `Problem`, or `Unreachable` when there is no answer within `timeoutMs`; when `signal` is aborted, its reason.
+ * Send one request. Returns `{status, text, body, headers, elapsedMs}`, also for a 404 of an absent key. Throws `Problem`, or
+ * `Unreachable` without an answer within `timeoutMs`. If `signal` is aborted, throws its reason.
  */
 export async function ask(path, { method = "GET", body = null, timeoutMs = 60_000, signal = null } = {}) {
   const beganMs = performance.now();
@@ -59,8 +59,8 @@ export async function ask(path, { method = "GET", body = null, timeoutMs = 60_00
 }
 
 /**
- * The body of an answer as it comes, for streams and downloads: the `Response`, whose status is 200. Throws as `ask`;
- * there is no limit of time, so give a `signal`.
+ * Return the `Response` with status 200 while its body arrives, for streams and downloads. Throws like `ask`. It has no timeout, so
+ * give a `signal`.
  */
 export async function open(path, { method = "GET", body = null, accept, signal = null, headers = {} }) {
   let response;

@@ -1,6 +1,6 @@
-/** Server-Sent Events by `fetch`, which can send a token, as the browser's own reader cannot. */
+/** Server-Sent Events by `fetch`, because `EventSource` cannot send a token. */
 
-/** The events of a body, `{id, event, data}`, in order; an event without data has `data` null. Ends with the body, throws what reading it throws. */
+/** The events of a body in order, `{id, event, data}`; `data` may be null. Ends with the body, throws its errors. */
 export async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -20,7 +20,7 @@ export async function* eventsOf(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // already over, or broken, of which the reading told
+    reader.cancel().catch(() => {}); // the body has ended, or its error was thrown already
   }
 }
 

@@ -1,4 +1,4 @@
-/** The change feed of a store, followed from connection to connection. */
+/** Follows the change feed of a store, and reconnects. */
 
 import { useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { open, Problem, Unreachable } from "./api.js";
@@ -6,20 +6,20 @@ import { eventsOf } from "./events.js";
 import { parseExactly } from "./json.js";
 import { pause } from "./repeat.js";
 
-const AGAIN_MS = 1000; // between two connections
+const AGAIN_MS = 1000; // pause between connections
 const GIVEN_EVERY_MS = 200;
 const CONNECTING = { said: "Connecting …", failure: null };
 const CONNECTED = { said: "Connected.", failure: null };
 
 /**
- * Follow the feed at `path`; null follows nothing. `onChanges` is called with what has come, a list of texts of JSON, a few
- * times a second. Nothing is read while `paused` or while nobody sees the page: it goes on where it was. With another `path`
- * or `anew` it begins as the path says. Returns `{said, failure}`: how it goes.
+ * Follow the feed at `path`; null follows nothing. `onChanges` gets new changes, a list of JSON texts, a few times a second. While
+ * `paused` or hidden it reads nothing, then continues there. Another `path` or `anew` starts where the path says. Returns `{said,
+ * failure}`, the feed's state.
  */
 export function useFeed(path, onChanges, { paused = false, anew = 0 } = {}) {
   const [told, setTold] = useState(CONNECTING);
   const hidden = useHidden();
-  const place = useRef({ of: null, id: null }); // how far changes were given
+  const place = useRef({ of: null, id: null }); // the last delivered change
   const latest = useRef(onChanges);
   latest.current = onChanges;
   const of = `${path} ${anew}`;
@@ -42,14 +42,14 @@ export function useFeed(path, onChanges, { paused = false, anew = 0 } = {}) {
     };
     follow(path, () => lastId, over.signal, take, setTold);
     return () => {
-      over.abort(); // what came and was not given is read again
+      over.abort(); // undelivered changes are read again
       clearInterval(timer);
     };
   }, [of, paused, hidden]);
   return told;
 }
 
-/** Connection after connection, until it is over or nothing more can come. */
+/** Reconnect until it is over or the feed has ended. */
 async function follow(path, lastId, signal, take, tell) {
   while (!signal.aborted) {
     const failure = await connection(path, lastId(), signal, take, () => tell(CONNECTED)).catch((error) => (signal.aborted ? null : failureOf(error)));
@@ -61,7 +61,7 @@ async function follow(path, lastId, signal, take, tell) {
   }
 }
 
-/** One connection; why it ended. */
+/** Read one connection. Returns why it ended. */
 async function connection(path, lastId, signal, take, connected) {
   const headers = lastId === null ? {} : { "Last-Event-ID": lastId };
   const response = await open(path, { accept: "text/event-stream", headers, signal });
@@ -73,7 +73,7 @@ async function connection(path, lastId, signal, take, connected) {
   return new Unreachable("The connection broke off.");
 }
 
-/** What the browser says of a broken connection is a TypeError, or a DOMException. */
+/** Browsers throw a TypeError or a DOMException for a broken connection. */
 function failureOf(error) {
   if (error instanceof Problem || error instanceof Unreachable) return error;
   if (error instanceof TypeError || error instanceof DOMException) return new Unreachable("The connection broke off.");

@@ -1,13 +1,13 @@
-/** Numbers, durations and times as people read them. Pure but for the reader's zone. */
+/** Numbers, durations and times for readers. Pure but for the reader's zone. */
 
-/** Milliseconds since the epoch as ISO 8601 in UTC; what no date can hold as the number it is. */
+/** Milliseconds since the epoch as ISO 8601 in UTC; the number itself if no date can hold it. */
 export function utcText(ms) {
   if (ms === null || ms === undefined) return "none";
   const date = new Date(Number(ms));
   return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString();
 }
 
-/** The same in the reader's zone: 2026-11-26 22:58:02.123, without milliseconds where they are none. */
+/** The same in the reader's zone: 2026-11-26 22:58:02.123, without milliseconds if they are 0. */
 export function localText(ms) {
   if (ms === null || ms === undefined) return "none";
   const date = new Date(Number(ms));
@@ -18,13 +18,12 @@ export function localText(ms) {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}${rest}`;
 }
 
-/** A year of four digits; others with a sign and six, as in ISO 8601. */
+/** A year with four digits; others with a sign and six digits, as in ISO 8601. */
 function yearText(year) {
   if (year >= 0 && year <= 9999) return String(year).padStart(4, "0");
   return `${year < 0 ? "-" : "+"}${String(Math.abs(year)).padStart(6, "0")}`;
 }
 
-/** A duration. */
 export function durationText(ms) {
   if (ms === null || ms === undefined) return "unknown";
   if (ms < 1000) return `${ms < 10 ? countText(Number(ms.toPrecision(2))) : Math.round(ms)} ms`;
@@ -35,7 +34,7 @@ export function durationText(ms) {
 
 const DIGITS = { maximumFractionDigits: 3, maximumSignificantDigits: 4, roundingPriority: "morePrecision" };
 
-/** A number with thousands separated: whole ones exactly, others to three places, or as many as show four digits of a small one. */
+/** A number with thousands separators: integers exactly, others with three decimals, or four significant digits if small. */
 export function countText(number) {
   if (typeof number === "bigint") return number.toLocaleString("en");
   if (typeof number === "object" && number !== null) return String(number); // a `Decimal`
@@ -45,12 +44,12 @@ export function countText(number) {
   return number.toLocaleString("en", Number.isInteger(number) ? {} : DIGITS);
 }
 
-/** So many of something, as "1 key" and "2,000 keys"; `plural` where an s does not make it. */
+/** A count with its noun: "1 key", "2,000 keys". `plural` is for nouns without an s. */
 export function counted(number, noun, plural = `${noun}s`) {
   return `${countText(number)} ${number === 1 ? noun : plural}`;
 }
 
-/** A rate per second: small ones with two digits. */
+/** A rate per second. Small rates have two digits. */
 export function rateText(perSecond) {
   if (perSecond === null || perSecond === undefined) return "unknown";
   return `${countText(perSecond < 10 ? Number(perSecond.toPrecision(2)) : Math.round(perSecond))}/s`;

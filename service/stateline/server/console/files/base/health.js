@@ -1,4 +1,4 @@
-/** How a store or a pipeline is, in words and as an alert. Pure but for the clock. */
+/** The state of a store or a pipeline, in words and as an alert. Pure but for the clock. */
 
 import { durationText } from "./format.js";
 import { ageMs, untilMs } from "./look.js";
@@ -12,24 +12,24 @@ export function kindText({ kind, persistent }) {
   return `${kind.replaceAll("_", " ")}${persistent ? "" : ", in memory"}`;
 }
 
-/** How many partitions are in which state. */
+/** The number of partitions by state. */
 export function statesText(states) {
   return Object.entries(states).map(([state, count]) => `${count} ${state}`).join(", ") || "none";
 }
 
-/** How long ago a commit was. */
+/** The time since a commit. */
 export function commitText(atMs) {
   return atMs > 0 ? `${durationText(ageMs(atMs))} ago` : "none yet";
 }
 
-/** "bad" for a store that cannot be asked, "warn" for one with a copy or input that lags or whose commits have stopped, else null. */
+/** "bad" for a store that cannot be queried, "warn" for lagging copies or input and for stopped commits, else null. */
 export function alertOf(store) {
   const { states, not_ready: notReady, lag } = store;
   if (notReady || states.unreadable || states.unknown) return "bad";
   return states.restoring || lag > 0 || isBehind(store) || waits(store) ? "warn" : null;
 }
 
-/** Whether the input is further ahead than what a worker reads in one go. */
+/** Whether the backlog exceeds one poll of a worker. */
 export function isBehind({ input_lag: records }) {
   return records >= MANY_RECORDS;
 }
@@ -38,12 +38,12 @@ function waits({ staged_records: staged, input_lag: unread, committed_at_ms: atM
   return (staged > 0 || unread > 0) && atMs > 0 && ageMs(atMs) > STALE_COMMIT_MS;
 }
 
-/** Whether a pipeline does not run as it should; one that was stopped in order has no status. */
+/** Whether a pipeline fails to run; one that was stopped in order has no status. */
 export function isAmiss(status) {
   return AMISS.includes(status?.state);
 }
 
-/** Its state, on which node, and in how long it starts again. */
+/** Its state, its node, and the time until it starts again. */
 export function stateText(status) {
   if (status === null) return "not running here";
   const state = status.node === undefined ? status.state : `${status.state} on ${status.node}`;

@@ -1,10 +1,10 @@
 /** JSON without loss: numbers that JavaScript would round stay exact, and text is laid out without being parsed. */
 
-const DIGITS_KEPT = 15; // by every double
+const DIGITS_KEPT = 15; // that every double keeps
 
-/** A number with a fraction or an exponent that a double would round: its text, and for what is drawn or sorted the nearest double. */
+/** A number with a fraction or exponent that a double would round: its text, and the nearest double for charts and sorting. */
 export class Decimal {
-  #text; // no member of its own: it is a leaf of a value
+  #text; // private, because it is a leaf of a value
 
   constructor(text) {
     this.#text = text;
@@ -19,7 +19,7 @@ export class Decimal {
   }
 }
 
-/** The value of a JSON text; a number that a double would round is a BigInt, or a `Decimal`. */
+/** The value of JSON text. A number that a double would round is a BigInt or a `Decimal`. */
 export function parseExactly(text) {
   return JSON.parse(text, (_, value, context) => (typeof value === "number" && mayBeRounded(value, context?.source ?? "") ? exact(value, context.source) : value));
 }
@@ -33,7 +33,7 @@ function exact(value, text) {
   return digitsOf(text) === digitsOf(String(value)) ? value : new Decimal(text);
 }
 
-/** The same text for each way to write a number. */
+/** The same text for all spellings of a number. */
 function digitsOf(text) {
   const [, sign, whole, fraction = "", exponent = "0"] = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]?\d+))?$/i.exec(text) ?? [];
   if (whole === undefined) return text; // Infinity
@@ -43,7 +43,7 @@ function digitsOf(text) {
   return `${sign}${kept}e${Number(exponent) - fraction.length + digits.length - kept.length}`;
 }
 
-/** A value that `parseExactly` made, as compact JSON. */
+/** A value of `parseExactly` as compact JSON. */
 export function compact(value) {
   if (typeof value === "bigint" || value instanceof Decimal) return value.toString();
   if (Array.isArray(value)) return `[${value.map(compact).join(", ")}]`;
@@ -52,14 +52,14 @@ export function compact(value) {
   return `{${members.join(", ")}}`;
 }
 
-/** As `compact`, but a text as it is, for a cell or a heading. */
+/** `compact`, but text without quotes, for a cell or a heading. */
 export function shown(value) {
   return typeof value === "string" ? value : compact(value);
 }
 
 const PIECES = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
-/** A sound JSON text with line breaks and indentation; numbers and strings exactly as they were. */
+/** Valid JSON text with line breaks and indentation. Numbers and strings stay exact. */
 export function indented(text) {
   let depth = 0;
   let result = "";
@@ -76,7 +76,7 @@ export function indented(text) {
   return result;
 }
 
-/** The key of an entry as a URL has it; null where it has none. */
+/** The key of an entry as a URL has it; null without a key. */
 export function keyOf({ key, key_text: text }) {
   return key === undefined ? null : (text ?? shown(key));
 }

@@ -1,10 +1,10 @@
-/** Keys of the keyboard that do something wherever one is. */
+/** Keyboard shortcuts of all pages. */
 
 import { useEffect, useRef } from "../vendor/htm-preact-3.1.1.js";
 
 const TYPED_IN = "input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable]";
 
-/** Call `actions[key]` when that key is pressed, but not while somebody types. */
+/** Call `actions[key]` when that key is pressed outside of a text field. */
 export function useKeys(actions) {
   const latest = useRef(actions);
   latest.current = actions;

@@ -1,27 +1,26 @@
-/** Looks at the service every three seconds while the page can be seen; what components show of it. */
+/** Looks at the service every three seconds while the page is visible, for all components. */
 
 import { useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "./api.js";
 
 const INTERVAL_MS = 3000;
-const VERSION = /@\w+/.exec(import.meta.url)?.[0] ?? null; // of these files
+const VERSION = /@\w+/.exec(import.meta.url)?.[0] ?? null; // version of these files
 const LEAST_PAUSE_MS = 1000;
 const TIMEOUT_MS = 5000;
-const TRUSTED_SKEW_MS = 2000; // `Date` counts seconds: less than this says nothing about the server's clock
+const TRUSTED_SKEW_MS = 2000; // `Date` has whole seconds, so a smaller difference means nothing
 
 /**
- * What was seen last: the members of `GET /v1/console`, and
- * `failure`: why there was no answer this time (a `Problem` or `Unreachable`), else null;
- * `sinceMs`: when that began; `known`: whether there has been an answer at all; `atMs`: when the last one came.
+ * The last look: the members of `GET /v1/console`; `failure`: why there was no answer (a `Problem` or `Unreachable`), else null;
+ * `sinceMs`: when that began; `known`: whether any answer arrived; `atMs`: when the last one did.
  */
 let seen = { known: false, failure: null, sinceMs: null, application_id: null, stores: [], selected: null, partitions: {}, pipelines: {}, commits: {}, cluster: null };
-let wanted = null; // the store whose partitions are asked for
+let wanted = null; // the store whose partitions are requested, too
 let skewMs = 0;
 let looking = false;
 let timer = null;
 const listeners = new Set();
 
-/** What was seen last, and again after each look. For components. */
+/** A hook: the last look, updated after each look. */
 export function useLook() {
   const [look, setLook] = useState(seen);
   useEffect(() => {
@@ -32,29 +31,29 @@ export function useLook() {
   return look;
 }
 
-/** Whether the server has other files than this page, as after an upgrade: what would be loaded from now on does not fit it. */
+/** Whether the server has other files than this page, as after an upgrade. New modules would not fit the loaded ones. */
 export function isOutdated() {
   return VERSION !== null && seen.known && seen.files !== VERSION;
 }
 
-/** Ask for the partitions of this store as well, at once. */
+/** Request this store's partitions, too, at once. */
 export function watchStore(name) {
   if (wanted === name) return;
   wanted = name;
   lookNow();
 }
 
-/** How long ago a time of the server's clock was, in ms; never less than nothing. */
+/** The time in ms since a time of the server's clock, at least 0. */
 export function ageMs(atMs) {
   return Math.max(0, Date.now() + skewMs - atMs);
 }
 
-/** How long it is until a time of the server's clock, in ms. */
+/** The time in ms until a time of the server's clock. */
 export function untilMs(atMs) {
   return Math.max(0, atMs - Date.now() - skewMs);
 }
 
-/** Look now, and go on while the page can be seen. */
+/** Look now, and repeatedly while the page is visible. */
 export async function lookNow() {
   clearTimeout(timer);
   if (document.hidden || looking) return;
@@ -70,7 +69,7 @@ export async function lookNow() {
   } catch (error) {
     if (!(error instanceof Unreachable || error instanceof Problem)) throw error;
     seen = { ...seen, failure: error, sinceMs: seen.sinceMs ?? Date.now() };
-    // Without a token every look would be refused: whoever gets one looks again.
+    // Without a token every look would be refused. A new token starts the next look.
     pauseMs = error.status === 401 ? null : (error.retryAfterMs ?? 0);
   } finally {
     looking = false;

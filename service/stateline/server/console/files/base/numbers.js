@@ -1,21 +1,20 @@
-/** The numbers in values, for what is drawn of them. They stay exact, however large: only where one is drawn it is rounded. Pure. */
+/** The numbers in values, for charts. They stay exact; only drawing rounds them. Pure. */
 
 import { Decimal } from "./json.js";
 
 const MOST_DEPTH = 3;
 const MOST_NUMBERS = 200;
 
-/** Whether it is a number of any size. */
 export function isNumeric(value) {
   return typeof value === "number" || typeof value === "bigint" || value instanceof Decimal;
 }
 
 /**
- * `{id, path}` of the numbers in these values, those first that come first: the path has the names on the way to it, none for the
- * value itself; the id is the same with dots (`delay.total`), or `value`, and no other number's.
+ * Return `{id, path}` of the numbers in these values, in their order. `path` has the names of the members, none for the value itself.
+ * `id` is unique: the path with dots (`delay.total`), or `value`.
  */
 export function numbersIn(values) {
-  const paths = new Map(); // by the path as text: one member may be called "a.b", and another one b in a
+  const paths = new Map(); // by the path as text: one member may be called "a.b", another one b in a
   for (const value of values) collect(value, [], paths);
   const taken = new Set();
   return [...paths.values()].map((path) => {
@@ -33,7 +32,7 @@ function collect(value, path, paths) {
   for (const [name, member] of Object.entries(value)) collect(member, [...path, name], paths);
 }
 
-/** The number that a value has there, exactly; null for none, and for no `number` of `numbersIn`. */
+/** The exact number that a value has there; null without one, and without a `number` of `numbersIn`. */
 export function numberAt(value, number) {
   let found = number === undefined ? null : value;
   for (const name of number?.path ?? []) {
@@ -43,7 +42,7 @@ export function numberAt(value, number) {
   return isNumeric(found) ? found : null;
 }
 
-/** The least and the greatest of some numbers, exactly. */
+/** The exact least and greatest of some numbers. */
 export function extentOf(numbers) {
   return numbers.reduce(([least, most], number) => [number < least ? number : least, number > most ? number : most], [numbers[0], numbers[0]]);
 }

@@ -1,15 +1,15 @@
 /**
- * Where the page is. Each place has an address, and what is shown there is in its query: a link that is sent to somebody
- * shows the same, and Back works.
+ * The page's address. Each place has one, and its query has everything shown there. So links show the same to everybody, and Back
+ * works.
  */
 
 import { useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 
-// Below which path the page is served; kept as it was loaded, because a relative base moves with each address.
+// The path below which the page is served. It is read at the start, because a relative base moves with each address.
 const ROOT = new URL(document.baseURI);
 document.querySelector("base").href = ROOT.href;
 
-/** Place → its title in the navigation; those of one store or key are not in it. */
+/** Place → its title in the navigation. Places of one store or key are not in it. */
 export const PLACES = {
   overview: "Overview",
   stores: "Stores",
@@ -22,11 +22,11 @@ export const PLACES = {
   settings: "Settings",
 };
 
-const UNSENDABLE = /^\.{0,2}$/; // as a piece of a path browsers drop it, or read it as a folder
+const UNSENDABLE = /^\.{0,2}$/; // browsers drop this piece of a path, or read it as a folder
 
 /**
- * `{place, store, key, query}` of an address: the place is one of `PLACES`, `store`, `key`, or null for none of the
- * console's; `query` is name → text, of a name that stands twice the last one.
+ * `{place, store, key, query}` of an address. `place` is one of `PLACES`, `store`, `key`, or null if unknown. `query` is name → text,
+ * of repeated names the last.
  */
 export function placeOf(url) {
   if (url.origin !== ROOT.origin || !url.pathname.startsWith(ROOT.pathname)) return { place: null, query: {} };
@@ -38,7 +38,7 @@ export function placeOf(url) {
   return { place: Object.hasOwn(PLACES, place) ? place : null, query };
 }
 
-/** The address of a place; of the members of `query` those that are undefined, null or empty are left out. */
+/** The address of a place, without members of `query` that are undefined, null or empty. */
 export function addressOf({ place, store, key, query = {} }) {
   const path = { overview: [""], store: ["stores", store], key: ["stores", store, "keys", UNSENDABLE.test(key) ? "" : key] }[place] ?? [place];
   const given = place === "key" ? { ...query, key: UNSENDABLE.test(key) ? key : undefined } : query;
@@ -47,7 +47,7 @@ export function addressOf({ place, store, key, query = {} }) {
   return new URL(path.map(encodeURIComponent).join("/") + (text && `?${text}`), ROOT).href;
 }
 
-/** Several texts as one of a query, and back: names may have commas. */
+/** Several texts as one value of a query, and back. Names may have commas. */
 export function listText(texts) {
   return texts.map(encodeURIComponent).join(",");
 }
@@ -59,7 +59,7 @@ export function listOf(text) {
 const listeners = new Set();
 let here = placeOf(new URL(location.href));
 
-/** The place as it is now, and again whenever it changes. For components. */
+/** A hook: the current place. */
 export function usePlace() {
   const [place, setPlace] = useState(here);
   useEffect(() => {
@@ -70,19 +70,19 @@ export function usePlace() {
   return place;
 }
 
-/** To this address. `replace` is for what Back should not stop at, as while somebody types. */
+/** Go to this address. `replace`: without a stop for Back, as while typing. */
 export function go(href, { replace = false } = {}) {
   if (href === location.href) return;
   history[replace ? "replaceState" : "pushState"](null, "", href);
   arrive();
 }
 
-/** The same place with other members of its query; those that are empty go. */
+/** The same place with other members of its query. Empty ones are removed. */
 export function setQuery(changes, options) {
   go(addressOf({ ...here, query: { ...here.query, ...changes } }), options);
 }
 
-/** Links to places are followed without loading the page anew, unless `isOutdated()`. */
+/** Follow links to places without a reload, unless `isOutdated()`. */
 export function followLinks(isOutdated) {
   addEventListener("popstate", arrive);
   document.addEventListener("click", (event) => {
@@ -105,6 +105,6 @@ function decoded(piece) {
   try {
     return decodeURIComponent(piece);
   } catch {
-    return piece; // no UTF-8: shown as it stands
+    return piece; // not UTF-8: shown unchanged
   }
 }

@@ -1,19 +1,19 @@
-/** Every query as a request: which kinds of store answer it, its URL or body, its curl line. Pure. */
+/** Every query as a request: the kinds of store that answer it, its URL or body, its curl line. Pure. */
 
-import { QUERIES } from "./kinds.js"; // made by the server
+import { QUERIES } from "./kinds.js"; // the server generates it
 
 export { QUERIES };
 
 const PAGED = ["limit", "cursor"];
-const FIXED = { count: { exact: "true" } }; // parameters that a query always has
+const FIXED = { count: { exact: "true" } }; // fixed parameters of queries
 
-/** Taken by every query. */
+/** Parameters of every query. */
 export const COMMON_FIELDS = ["isolation_level", "partition", "position_bound", "wait_ms", "require_active", "allow_partial"];
 
 const IN_PATH_OR_BODY = ["key", "keys"];
-const AS_TEXT = `"keys_as": "text"`; // keys stand in a body as they do in a URL
+const AS_TEXT = `"keys_as": "text"`; // keys in a body are spelled like in a URL
 
-/** The names of the queries that a kind of store answers. Kinds of an application's own answer those of every kind. */
+/** The names of the queries that a kind of store answers. An application's own kinds answer those of every kind. */
 export function queriesOf(kind) {
   const names = Object.keys(QUERIES);
   const own = names.filter((name) => QUERIES[name].kinds.includes(family(kind)));
@@ -25,14 +25,14 @@ const FAMILIES = [...new Set(Object.values(QUERIES).flatMap((query) => query.kin
 /** Family of a kind → the query of one key. */
 export const OF_ONE_KEY = Object.fromEntries(FAMILIES.map((kind) => [kind, queriesOf(kind).find((name) => QUERIES[name].fields.includes("key"))]));
 
-/** The kind without its `timestamped_`, which changes no question. */
+/** The kind without `timestamped_`, which changes no query. */
 export function family(kind) {
   return kind.replace(/^timestamped_/, "");
 }
 
 /**
- * `{method, path, body}` of a query with these values; the path has its parameters, and empty values are left out. A
- * cursor knows everything else, so it goes alone, or with a limit.
+ * The `{method, path, body}` of a query with these values. The path has its parameters, without empty ones. A cursor is sent alone, or
+ * with a limit.
  */
 export function requestFor(store, name, values) {
   const query = QUERIES[name];
@@ -47,7 +47,7 @@ export function requestFor(store, name, values) {
   return { method: "POST", path: `${base}query${suffix}`, body: `{${bodyMembers(query, values).join(", ")}}` };
 }
 
-/** Whether a browser would read this key in a path as a folder, even percent-encoded. */
+/** Whether a browser reads this key in a path as a folder, even percent-encoded. */
 function isFolder(query, values) {
   return query.fields.includes("key") && /^\.\.?$/.test(values.key);
 }
@@ -60,7 +60,7 @@ function bodyMembers(query, values) {
   return members;
 }
 
-/** The same request for a shell. A token is taken from the environment, never written down. */
+/** The request as a curl line. It takes the token from the environment. */
 export function curlLine(url, request, authorized) {
   const words = ["curl", "-s"];
   if (authorized) words.push("-H", '"Authorization: Bearer $STATELINE_TOKEN"');
@@ -69,7 +69,7 @@ export function curlLine(url, request, authorized) {
   return words.join(" ");
 }
 
-/** A word for a POSIX shell that is taken as it is. */
+/** Quote a word for a POSIX shell. */
 function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

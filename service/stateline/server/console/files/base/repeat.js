@@ -1,8 +1,8 @@
-/** What is asked again and again while the page can be seen. */
+/** Repeats requests while the page is visible. */
 
 import { useEffect, useRef } from "../vendor/htm-preact-3.1.1.js";
 
-/** So many milliseconds, or until `over` is aborted. */
+/** Wait this long, or until `over` is aborted. */
 export function pause(ms, over) {
   return new Promise((resolve) => {
     setTimeout(resolve, ms);
@@ -11,8 +11,8 @@ export function pause(ms, over) {
 }
 
 /**
- * Call the asynchronous `action` now and every `everyMs` after it has ended, but not while the page is hidden; once when
- * `everyMs` is 0. Begins anew when one of `inputs` changes. `action` gets an `AbortSignal` of its being over.
+ * Call the asynchronous `action` now, and every `everyMs` after it ends, except while the page is hidden; once if `everyMs` is 0.
+ * Starts again when one of `inputs` changes. `action` gets an `AbortSignal` of its end.
  */
 export function useRepeated(action, everyMs, inputs) {
   const latest = useRef(action);
@@ -30,7 +30,7 @@ export function useRepeated(action, everyMs, inputs) {
         await latest.current(over.signal);
       } finally {
         running = false;
-        if (everyMs > 0 && !over.signal.aborted) timer = setTimeout(run, everyMs); // also after what nobody expected
+        if (everyMs > 0 && !over.signal.aborted) timer = setTimeout(run, everyMs); // also after an unexpected error
       }
     };
     const shown = () => (everyMs > 0 || !ran) && run();

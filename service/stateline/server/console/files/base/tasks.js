@@ -1,11 +1,11 @@
-/** What nodes have of the tasks, in words. Pure but for the clock. */
+/** The tasks of nodes, in words. Pure but for the clock. */
 
 import { countText, durationText } from "./format.js";
 import { ageMs } from "./look.js";
 
 const ROLES = ["active", "restoring", "standby"];
 
-/** The node that has a task as the owner's, or null: of two that say so, the one that runs it, of the larger generation. */
+/** The owner of a task, or null. If two nodes claim it, the running one with the larger generation. */
 export function ownerOf(task, cluster) {
   const claims = Object.entries(cluster.nodes)
     .map(([name, node]) => ({ name, ...node.tasks[task] }))
@@ -15,7 +15,7 @@ export function ownerOf(task, cluster) {
   return claims[0]?.name ?? null;
 }
 
-/** Whether each task has its owner, and what is missing to it. */
+/** Whether each task has its owner, and what is missing. */
 export function settledText(cluster) {
   const owners = cluster.tasks.map((task) => ownerOf(task, cluster));
   const lost = owners.filter((owner) => owner === null).length;
@@ -28,7 +28,7 @@ export function settledText(cluster) {
   return `Not settled: ${parts.join("; ")}.`;
 }
 
-/** Since when a node is reached. */
+/** Since when a node is reachable. */
 export function reachedText(name, cluster) {
   if (name === cluster.node) return "is asked";
   const { reached, reached_at_ms: sinceMs } = cluster.nodes[name];
@@ -36,7 +36,7 @@ export function reachedText(name, cluster) {
   return sinceMs === null ? "yes" : `for ${durationText(ageMs(sinceMs))}`;
 }
 
-/** How many tasks a node has in which role. */
+/** How many tasks a node has by role. */
 export function rolesText({ tasks }) {
   const all = Object.values(tasks);
   const parts = ROLES.map((role) => [all.filter((task) => task.role === role && !isLeft(task)).length, role]);
@@ -44,18 +44,18 @@ export function rolesText({ tasks }) {
   return parts.filter(([count]) => count > 0).map(([count, role]) => `${countText(count)} ${role}`).join(", ") || "none";
 }
 
-/** What a node's standbys lack. */
+/** The lag of a node's standbys. */
 export function lagText({ tasks }) {
   const lags = Object.values(tasks).filter((task) => task.role === "standby" && !isLeft(task)).map((task) => task.lag_records);
   return lags.includes(null) ? "unknown" : countText(sum(lags));
 }
 
-/** Offsets that a node's restores have left. */
+/** The remaining offsets of a node's restores. */
 export function restoreRemaining({ tasks }) {
   return sum(Object.values(tasks).map((task) => task.restore_remaining ?? 0));
 }
 
-/** What a node has of a task; nothing when it has none of it. `restored` tells how long a restore takes. */
+/** A node's copy of a task in words, empty without one. `restored` says how long a restore takes. */
 export function heldText(held, restored) {
   if (held === undefined) return "";
   if (held.role === "restoring") return `restoring, ${countText(held.restore_remaining)} left${restored ? `, ${restored}` : ""}`;
@@ -64,7 +64,7 @@ export function heldText(held, restored) {
   return held.lag_records === null ? what : `${what}, ${countText(held.lag_records)} behind`;
 }
 
-/** Whether nobody keeps this copy up to date any more. */
+/** Whether this copy is not updated any more. */
 function isLeft(held) {
   return held.role === "standby" && !held.followed;
 }

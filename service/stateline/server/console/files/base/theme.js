@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it: kept for this browser. */
+/** Light, dark or the system's theme, kept for this browser. */
 
 const THEME = "stateline-theme";
 export const THEMES = ["system", "light", "dark"];
@@ -8,15 +8,15 @@ export function theme() {
   return THEMES.includes(kept) ? kept : "system";
 }
 
-/** Show this theme from now on. */
+/** Show this theme. */
 export function setTheme(name) {
   if (name === "system") localStorage.removeItem(THEME);
   else localStorage.setItem(THEME, name);
   document.documentElement.dataset.theme = name;
-  dispatchEvent(new Event("themechange")); // what is drawn on a canvas takes its colours anew
+  dispatchEvent(new Event("themechange")); // canvases are drawn again in the new colours
 }
 
-/** A colour of the style sheet, as `--muted`, as a canvas takes it: for the theme that is shown now. */
+/** A colour of the style sheet, such as `--muted`, in the current theme, for a canvas. */
 export function colour(name) {
   const probe = document.documentElement.appendChild(document.createElement("i"));
   probe.style.color = `var(${name})`;

@@ -1,4 +1,4 @@
-/** Libraries are loaded when something needs them first, and once. */
+/** Loads a library at its first use, once. */
 
 const loading = new Map();
 
@@ -12,7 +12,6 @@ export function style(file) {
   return once(file, (href) => element("link", { rel: "stylesheet", href }));
 }
 
-/** A library that is a module: what it exports. */
 export function module(file) {
   return once(file, (href) => import(href));
 }
@@ -20,7 +19,7 @@ export function module(file) {
 function once(file, load) {
   if (!loading.has(file)) {
     const loaded = load(new URL(`../vendor/${file}`, import.meta.url).href);
-    loaded.catch(() => loading.delete(file)); // whoever wants it next tries again
+    loaded.catch(() => loading.delete(file)); // the next use tries again
     loading.set(file, loaded);
   }
   return loading.get(file);
@@ -31,6 +30,6 @@ function element(tag, members) {
     const made = Object.assign(document.createElement(tag), members);
     made.onload = () => resolve();
     made.onerror = () => reject(new Error(`${tag} cannot be loaded`));
-    document.head.prepend(made); // before this page's own styles, which go over a library's
+    document.head.prepend(made); // before this page's styles, which override a library's
   });
 }

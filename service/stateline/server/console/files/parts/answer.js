@@ -1,17 +1,17 @@
-/** How a question went: in a sentence, what the answer reflects, which partitions failed. */
+/** An answer in a sentence, the state that it reflects, and failed partitions. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { counted, durationText, localText, positionText } from "../base/format.js";
 import { Failure } from "./problem.js";
 import { Table } from "./table.js";
 
-/** The rows that an answer has: its entries, or itself when it is of one key. */
+/** The rows of an answer: its entries, or the answer about one key. */
 export function entriesOf(body) {
   if (body.entries) return body.entries;
   return "found" in body ? [{ found: body.found, key: body.key, key_text: body.key_text, value: body.value, timestamp: body.timestamp, headers: body.headers, valid_to: body.valid_to }] : null;
 }
 
-/** One sentence about an answer, told aloud; while a watched question is asked again nothing is said. */
+/** A sentence about an answer, announced to screen readers except while a question is repeated. */
 export function Summary({ seen, everyS, isComplete }) {
   const { answer, atMs, asking, failure, failedAtMs } = seen;
   const said = () => {
@@ -34,7 +34,7 @@ function sentence({ body, status, elapsedMs }) {
   return `Answered. ${took}`;
 }
 
-/** Which state an answer is of, and which partitions are not in it. */
+/** The state that an answer reflects, and its missing partitions. */
 export function Reflects({ body, atMs }) {
   const failures = Object.entries(body.failures ?? {});
   const rows = failures.map(([partition, failure]) => ({ id: partition, alert: "bad", cells: [partition, failure.reason, failure.detail ?? ""] }));

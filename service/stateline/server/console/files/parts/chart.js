@@ -1,4 +1,4 @@
-/** Numbers over time, drawn by uPlot; said in words for who does not see them, and there as a table. */
+/** Numbers over time, drawn by uPlot, with a description for screen readers and a table. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../base/format.js";
@@ -8,13 +8,13 @@ import { setZoom } from "./zoom.js";
 import { Table } from "./table.js";
 
 const DAY_MS = 86_400_000;
-const MOST_ROWS = 500; // of the table
+const MOST_ROWS = 500; // rows of the table
 const COLOURS = 8;
-const LEAST_SPAN = 2 ** -40; // of an axis, beside its numbers: uPlot never ends where adding a step changes nothing
+const LEAST_SPAN = 2 ** -40; // of an axis, relative to its numbers: uPlot never ends if adding a step changes nothing
 
 /**
- * uPlot hands the browser's language to `Intl` when it is loaded. Chromium has one that `Intl` refuses, `en-US@posix`, where
- * the machine names none, as on screens that nobody sits at.
+ * uPlot passes the browser's language to `Intl` when it is loaded. If the machine has no language, Chromium's is `en-US@posix`, which
+ * `Intl` refuses.
  */
 function library() {
   try {
@@ -26,9 +26,9 @@ function library() {
 }
 
 /**
- * A chart. `times` are ms since the epoch, going up; each of `series` is `{name, values, kind}`: a value or null for each time,
- * drawn as "line", "step" (holds until the next) or "bars". `format` makes a text of a value; with `fromZero` the axis begins there. `zoom` is
- * `{from, to}` of what is shown, null for all: dragging sets that of the address, a double click takes it away.
+ * A chart. `times` are ascending ms since the epoch. `series` are `{name, values, kind}`: a value or null for each time, drawn as
+ * "line", "step" (holds until the next) or "bars". `format` returns a value's text; with `fromZero` the axis begins at 0. `zoom` is the
+ * shown time `{from, to}`, null for all. Dragging sets `zoom` of the address, a double click removes it.
  */
 export function Chart({ label, series, times, format = countText, height = 220, fromZero = false, zoom = null }) {
   const box = useRef(null);
@@ -79,7 +79,7 @@ export function Chart({ label, series, times, format = countText, height = 220, 
   </figure>`;
 }
 
-/** Draw these numbers, which leaves what is shown of them as it is when that is not all. */
+/** Draw these numbers, and keep the zoom. */
 function fill(u, { data, zoom }) {
   u.batch(() => {
     u.setData(data, zoom === null);
@@ -87,7 +87,7 @@ function fill(u, { data, zoom }) {
   });
 }
 
-/** What can be seen of the numbers: steps also hold from before. */
+/** The visible part of the numbers. Steps also hold from before. */
 function zoomed(times, series, zoom) {
   if (zoom === null) return { times, series };
   const first = times.findIndex((ms) => ms >= zoom.from);
@@ -96,7 +96,7 @@ function zoomed(times, series, zoom) {
   return { times: times.slice(begin, end), series: series.map((each) => ({ ...each, values: each.values.slice(begin, end) })) };
 }
 
-/** Zoom to what was dragged over. */
+/** Zoom to the dragged period. */
 function takeDrag(u) {
   const { left, width } = u.select;
   if (width === 0) return;
@@ -104,7 +104,7 @@ function takeDrag(u) {
   setZoom({ from: u.posToVal(left, "x"), to: u.posToVal(left + width, "x") });
 }
 
-/** Counts up whenever the colours are others: what is drawn on a canvas is drawn anew then. */
+/** Increases when the colours change, so that canvases are drawn again. */
 export function useTheme() {
   const [count, setCount] = useState(0);
   useEffect(() => {
@@ -154,19 +154,19 @@ function optionsOf({ box, series, colours, height, fromZero, format, say }) {
 
 function strokeOf(kind, colour, i) {
   const { bars, stepped } = window.uPlot.paths;
-  const dash = i === 0 ? undefined : [[8, 4], [2, 3], [12, 3, 2, 3]][(i - 1) % 3]; // told apart without colours, too
+  const dash = i === 0 ? undefined : [[8, 4], [2, 3], [12, 3, 2, 3]][(i - 1) % 3]; // distinguishable without colours
   if (kind === "bars") return { stroke: colour, fill: colour, width: 0, paths: bars({ size: [0.8, 60] }), points: { show: false } };
   return { stroke: colour, width: 2, dash, points: { size: 5, fill: colour, filter: (u, at, all) => (all ? null : alone(u.data[at])) }, ...(kind === "step" ? { paths: stepped({ align: 1 }) } : {}) };
 }
 
-/** Where a value has none beside it: a line does not show it. */
+/** The points without neighbours, which a line does not show. */
 function alone(values) {
   const is = (i) => values[i] !== null && values[i] !== undefined;
   const found = values.flatMap((_, i) => (is(i) && !is(i - 1) && !is(i + 1) ? [i] : []));
   return found.length > 0 ? found : null;
 }
 
-/** From nought where that is not far: what is drawn has to be compared with something. */
+/** From 0 if that is near, so that values can be compared. */
 function rangeOf(low, high) {
   if (low === null || high === null || (low === 0 && high === 0)) return [0, 1];
   const size = Math.max(Math.abs(low), Math.abs(high));

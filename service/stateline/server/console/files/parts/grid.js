@@ -1,4 +1,4 @@
-/** Thousands of rows: only those that can be seen are in the page (Tabulator). Sorting is whose rows they are. */
+/** A grid of thousands of rows by Tabulator, which renders only visible rows. The owner of the rows sorts them. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { module, style } from "../base/vendor.js";
@@ -6,13 +6,12 @@ import { Table } from "./table.js";
 
 const NARROW_PX = 640;
 const ROW_PX = 30;
-const FALLBACK_ROWS = 200; // when the library does not come
+const FALLBACK_ROWS = 200; // shown if the library cannot be loaded
 
 /**
- * A grid. `of` says which rows these are: others begin at the top, while the same ones, asked for again, stay where they are
- * scrolled to. `rows` have an `id`; `columns` are `{id, isNumber}`; `cell(row, column)` gives `{text, title, changed}`. `sort`
- * is a column's id, with a minus for the largest first, and `onSort` is called with another one; `onOpen` with the row that
- * was chosen by a click, or by the arrow keys and Enter; `open` is the id of the one that is shown elsewhere.
+ * `of` identifies the list: another list starts at the top, the same one keeps its scroll position. `rows` have an `id`; `columns` are
+ * `{id, isNumber}`; `cell(row, column)` returns `{text, title, changed}`. `sort` is a column's id, descending with a minus; `onSort`
+ * gets another one. `onOpen` gets the row chosen by a click, or by arrow keys and Enter. `open` is the id of the row shown elsewhere.
  */
 export function Grid({ label, of, rows, columns, cell, sort, onSort, open, onOpen }) {
   const host = useRef(null);
@@ -76,7 +75,7 @@ function optionsOf(now) {
     layout: "fitDataFill",
     maxHeight: "min(36rem, 75vh)",
     placeholder: "No rows",
-    rowHeight: ROW_PX, // else each row is measured while it is scrolled to
+    rowHeight: ROW_PX, // otherwise each row is measured while scrolling
     columnDefaults: { resizable: "header", maxInitialWidth: 360, minWidth: 60, vertAlign: "top" },
     rowFormatter: (row) => decorate(row.getElement(), row.getData().id, now.current.open),
   };
@@ -98,7 +97,7 @@ function columnsFor(now) {
   }));
 }
 
-/** What scrolls has the focus, so it is the group of rows; what lies between is nothing. */
+/** The scrolling element has the focus, so it gets the role of the row group. */
 function giveRoles(host) {
   host.removeAttribute("aria-owns");
   host.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
@@ -110,7 +109,7 @@ function setColumns(table, host, now) {
   sayOrder(host, now.current);
 }
 
-/** In which order the rows are; the columns keep the widths that they were given. */
+/** The order of the rows. Columns keep their widths. */
 function sayOrder(host, { columns, sort }) {
   columns.forEach(({ id }, i) => {
     const heading = host.querySelector(`.tabulator-col[tabulator-field=c${i}]`);
@@ -122,7 +121,7 @@ function sayOrder(host, { columns, sort }) {
   });
 }
 
-/** A button: Tabulator's own headings take titles as markup. */
+/** A button, because Tabulator's own headings read titles as markup. */
 function heading({ id }, now) {
   const button = Object.assign(document.createElement("button"), { type: "button", className: "sorts" });
   button.append(document.createTextNode(id), Object.assign(document.createElement("span"), { ariaHidden: "true" }));
@@ -148,7 +147,7 @@ function mark(host, open) {
   for (const row of host?.querySelectorAll(".tabulator-row") ?? []) row.setAttribute("aria-selected", String(row.dataset.id === open));
 }
 
-/** The arrow keys open the row before or after the one that is open; Enter the first one. */
+/** Arrow keys open the row before or after the open one, Enter the first one. */
 function move(event, table, { rows, open, onOpen }) {
   if (!event.target.classList.contains("tabulator-tableholder")) return;
   const step = { ArrowDown: 1, ArrowUp: -1, Enter: 0 }[event.key];
@@ -157,5 +156,5 @@ function move(event, table, { rows, open, onOpen }) {
   const at = rows.findIndex(({ id }) => id === open);
   const row = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
   onOpen(row);
-  table?.scrollToRow(row.id, "nearest", false).catch(() => {}); // not there any more: the next rows are on their way
+  table?.scrollToRow(row.id, "nearest", false).catch(() => {}); // it is gone, and the next rows are loading
 }

@@ -1,4 +1,4 @@
-/** Rows in a grid that is sorted, sifted and cut to columns by the address; the one that is open beside it. */
+/** Rows in a grid that the address sorts, filters and limits to columns, beside the open row. */
 
 import { html, useMemo } from "../vendor/htm-preact-3.1.1.js";
 import { counted, countText } from "../base/format.js";
@@ -12,9 +12,9 @@ import { Copy, shortText, Time, Value } from "./value.js";
 
 const MOST_IN_CELL = 80;
 const SAMPLE = 50;
-const MOST_COLUMNS = 200; // unless they are chosen
+const MOST_COLUMNS = 200; // unless columns are chosen
 
-/** `rows` and `columns` of `rows.js`; `changed` is row id → ids of columns that are marked. */
+/** `rows` and `columns` of `rows.js`; `changed` is row id → ids of marked columns. */
 export function Rows({ store, query, rows, columns, changed }) {
   const arrangement = arrangementOf(query);
   const { find, sort } = arrangement;
@@ -44,7 +44,7 @@ function shownOf(arrangement, query, columns) {
   return query.columns ? arrangement.chosen(columns) : columns.slice(0, MOST_COLUMNS);
 }
 
-/** Times stand left: their texts have one length. */
+/** Times are left-aligned: their texts have one length. */
 function isNumber(rows, column) {
   const first = rows.slice(0, SAMPLE).map((row) => valueAt(row, column)).find((value) => value !== undefined && value !== null);
   return !column.isTime && isNumeric(first);

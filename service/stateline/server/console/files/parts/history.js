@@ -1,4 +1,4 @@
-/** What the service did in the last hour: the server keeps it, so a page that is opened late sees the past. */
+/** The service's last hour. The server keeps it, so a page opened later shows it too. */
 
 import { html, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useAsked } from "../base/answer.js";
@@ -14,7 +14,7 @@ const EVERY_MS = 5000;
 const KEPT_MS = 3_600_000;
 const MINUTES = [5, 15, 60];
 
-/** `of` are names of the server's columns, with the words for each. */
+/** `of` are names of the server's columns, with their titles. */
 const CHARTS = [
   { label: "Records taken in, per second", format: rateText, of: { ingest_per_s: "taken in" } },
   { label: "Lag: records not applied yet", format: countText, of: { lag: "behind", restore_remaining: "left to restore" } },
@@ -24,13 +24,13 @@ const CHARTS = [
   { label: "Time to answer queries", format: durationText, of: { p50_ms: "half are faster (p50)", p99_ms: "99 % are faster (p99)" } },
 ];
 
-/** The charts, and how much of the hour they show: the newest `from` minutes, or what they are zoomed to; it is in the address. */
+/** The charts, and the period that they show: the newest `from` minutes, or the zoomed one. It is in the address. */
 export function History({ at }) {
   const { points, failure } = useHistory();
   const minutes = MINUTES.includes(Number(at.query.from)) ? Number(at.query.from) : 60;
   const zoom = zoomOf(at.query);
   const shown = zoom === null ? minutes : 60;
-  const charts = useMemo(() => drawn(points ?? [], shown), [points, shown]); // those of other renders draw nothing anew
+  const charts = useMemo(() => drawn(points ?? [], shown), [points, shown]); // only redrawn for other points
   return html`
     <nav aria-label="Time span"><ul>${MINUTES.map(
       (each) => html`<li key=${each}><a href=${addressOf({ ...at, query: { ...at.query, from: each === 60 ? "" : each, zoom: null } })}
@@ -44,7 +44,7 @@ export function History({ at }) {
     ${points?.length > 0 && charts.length < CHARTS.length && html`<p class="note">Other charts appear when they have data. Commits and queries need a token for all stores.</p>`}`;
 }
 
-/** Points `{at_ms, column: value}`, oldest first, as they come; null before the first answer. */
+/** Points `{at_ms, column: value}`, oldest first; null before the first answer. */
 function useHistory() {
   const [points, setPoints] = useState(null);
   const kept = useRef([]);
@@ -61,7 +61,7 @@ function useHistory() {
   return { points, failure };
 }
 
-/** What was known with what is new, no longer than the server keeps it; a hole where the server did not run. */
+/** The known points with the new ones, as long as the server keeps them, with a gap where the server was down. */
 function joined(known, { interval_ms: intervalMs, names, points }) {
   const all = [...known];
   for (const [at_ms, ...values] of points) {
@@ -73,7 +73,7 @@ function joined(known, { interval_ms: intervalMs, names, points }) {
   return all.filter(({ at_ms }) => at_ms > (all.at(-1)?.at_ms ?? 0) - KEPT_MS);
 }
 
-/** The charts of the newest minutes, as `Chart` takes them; those without any value are left out. */
+/** The charts of the newest minutes, as `Chart` takes them, without empty ones. */
 function drawn(points, minutes) {
   const newest = points.at(-1)?.at_ms ?? 0;
   const shown = points.filter(({ at_ms }) => at_ms >= newest - minutes * 60_000);

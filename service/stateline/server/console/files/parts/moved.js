@@ -1,4 +1,4 @@
-/** What is another way than in the answer before, while a question is asked again and again. */
+/** The differences to the previous answer while a question is repeated. */
 
 import { useMemo, useRef } from "../vendor/htm-preact-3.1.1.js";
 import { countText } from "../base/format.js";
@@ -9,7 +9,7 @@ import { changesBetween } from "./rows.js";
 const NOTHING = "Nothing changed since the answer before.";
 const NONE = { changed: new Map(), said: null };
 
-/** `{changed, said}`: row id → ids of the columns that changed, and that in words; null while there is no answer before this one. */
+/** `{changed, said}`: row id → ids of changed columns, and the changes in words; null without a previous answer. */
 export function useMoved(seen, rows, everyS) {
   const last = useRef(null);
   return useMemo(() => {

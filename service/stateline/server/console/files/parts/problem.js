@@ -1,11 +1,11 @@
-/** What went wrong, in the server's words, and what to do. */
+/** An error in the server's words, and what to do. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { Problem } from "../base/api.js";
 import { positionText } from "../base/format.js";
 import { Facts } from "./table.js";
 
-/** A `Problem`, or an `Unreachable`, as it is told. */
+/** Shows a `Problem` or an `Unreachable`. */
 export function Failure({ error }) {
   if (!(error instanceof Problem)) return html`<div class="problem" role="alert"><p>${error.message}</p></div>`;
   const { reason, partition, owner, position, bound, failures } = error.body;

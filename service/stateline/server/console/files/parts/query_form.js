@@ -1,4 +1,4 @@
-/** The form of every query: its fields by kind of store, and the curl line of what stands in it. */
+/** The form of every query: its fields by kind of store, and its curl line. */
 
 import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../base/api.js";
@@ -32,7 +32,7 @@ const TIMES = EVERY_FIELD.filter((name) => FIELDS[name].isTime);
 
 const FIRST = { key_value: "range", window: "windows", session: "all_sessions", versioned: "versioned_range" };
 
-/** The question that the address asks, whatever its page: `{name, values}`; of one that the kind of store cannot answer the first one that it can. */
+/** The question in the address without its page: `{name, values}`. If the kind of store cannot answer it, its first query. */
 export function questionOf(store, query) {
   const names = queriesOf(store.kind);
   const name = names.includes(query.ask) ? query.ask : (FIRST[family(store.kind)] ?? "count");
@@ -41,22 +41,21 @@ export function questionOf(store, query) {
   return { name, values: QUERIES[name].fields.includes("limit") ? { limit: LIMIT, ...values } : values };
 }
 
-/** Whether it can be asked yet: a key has to be given. */
+/** Whether the question has the key that it needs. */
 export function isComplete({ name, values }) {
   return ["key", "keys"].every((field) => !QUERIES[name].fields.includes(field) || (values[field] ?? "") !== "");
 }
 
-/** The request of a question. */
 export function requestOf(store, { name, values }) {
   return requestFor(store, name, { key: "", keys: "", ...values });
 }
 
-/** The members of an address that ask this; all other fields are emptied. */
+/** The members of an address for this question, with all other fields empty. */
 export function askedBy({ name, values }) {
   return { ...Object.fromEntries(EVERY_FIELD.map((field) => [field, null])), cursor: null, ...values, ask: name };
 }
 
-/** The form. `onAsk` is called with a question; `position` is the newest answer's, or null. */
+/** The form. `onAsk` gets a question. `position` is the newest answer's, or null. */
 export function QueryForm({ store, question, position, onAsk }) {
   const asked = JSON.stringify(question);
   const [draft, setDraft] = useState(() => JSON.parse(asked));
@@ -66,7 +65,8 @@ export function QueryForm({ store, question, position, onAsk }) {
   const [unread, setUnread] = useState({});
   const submit = (event) => {
     event.preventDefault();
-    // What a link has and nobody edited is asked as it is: the server reads more than this form, and says what it cannot.
+    // Fields from a link that nobody edited are sent unchanged: the server accepts more than this form, and reports
+    // errors.
     const wrong = TIMES.filter((name) => isNoTime(draft.values[name]) && draft.values[name] !== question.values[name]);
     setUnread(Object.fromEntries(wrong.map((name) => [name, draft.values[name]])));
     if (wrong.length === 0) onAsk(draft);

@@ -1,4 +1,4 @@
-/** The entries of an answer as rows of a grid: columns from the members of their values, sorted, sifted, and as CSV. Pure. */
+/** The entries of an answer as rows of a grid: columns from the members of values, sorted, filtered, and as CSV. Pure. */
 
 import { localText, utcText } from "../base/format.js";
 import { compact, keyOf, shown } from "../base/json.js";
@@ -9,26 +9,26 @@ const OWN_BEFORE = ["key", "found", "start", "end"];
 const OWN_AFTER = ["timestamp", "headers", "valid_to", "partition", "offset"];
 const OWN = [...OWN_BEFORE, ...OWN_AFTER];
 const TIMES = new Set(["start", "end", "timestamp", "valid_to"]);
-const EMPTY = "\u2400"; // the row of the empty key: an address leaves out what is empty
+const EMPTY = "\u2400"; // stands for the empty key, because an address omits empty values
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)$/;
-const FORMULA = /^[=+\-@\t\r]/; // what a spreadsheet would calculate
+const FORMULA = /^[=+\-@\t\r]/; // text that a spreadsheet would calculate
 
 /**
- * The row of an entry, `{id, entry, keyText, keyAt}`: `keyText` is its key for readers, `keyAt` as a URL has it, `id` the same for the
- * same row of another answer. `id` is given where the entry does not tell one row from another.
+ * The row of an entry, `{id, entry, keyText, keyAt}`: its key for readers and as a URL has it. Equal `id`s are the same row in other
+ * answers. `id` is given if the entry has no unique key.
  */
 export function rowOf(entry, id = null) {
   const keyAt = keyOf(entry);
   const keyText = keyAt?.startsWith("base64:") ? shown(entry.key) : keyAt;
-  // Of one key, windows have a start, sessions both, versions a time; a value of a key-value store is another version of the same row.
+  // Windows have a start, sessions a start and an end, versions a time. Key-value stores have one row per key.
   const rest = [entry.start, entry.end, entry.key === undefined && entry.start === undefined ? entry.timestamp : undefined];
   const own = [keyAt, ...rest].filter((part) => part !== null && part !== undefined).join("~");
   return { id: id ?? (own || EMPTY), entry, keyText, keyAt };
 }
 
 /**
- * `{id, path, isTime}` of each column: key and times first, then the members of values, those of an object in them by a
- * dot (`at.lat`), the timestamp last. A value that is no object is the column `value`.
+ * `{id, path, isTime}` of each column: key and times, then members of values, then the timestamp. Members of inner objects have dots
+ * (`at.lat`). A value that is not an object is the column `value`.
  */
 export function columnsOf(rows) {
   const own = new Set();
@@ -48,7 +48,7 @@ export function columnsOf(rows) {
   return [...ownColumns(OWN_BEFORE), ...members, ...ownColumns(OWN_AFTER)];
 }
 
-/** A column of nothing but this would say nothing: `found` is for keys that are not there, a time may be kept by no row. */
+/** Leaves out columns without content: `found` if only absent keys have it, a time if no row has it. */
 function isTold(name, value) {
   return value !== undefined && (name === "found" ? value === false : value !== null);
 }
@@ -67,10 +67,10 @@ function isObject(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
 }
 
-/** What a row has in a column; undefined for nothing. */
+/** A row's value in a column, or undefined. */
 export function valueAt({ entry }, { path }) {
   let value = entry;
-  if (path[0] === "key" && value.key === null) return keyOf(value); // JSON has no NaN and no infinity
+  if (path[0] === "key" && value.key === null) return keyOf(value); // JSON has no NaN or infinity
   for (const name of path) {
     if (value === null || typeof value !== "object" || !Object.hasOwn(value, name)) return undefined;
     value = value[name];
@@ -78,7 +78,7 @@ export function valueAt({ entry }, { path }) {
   return path.length === 1 && path[0] === "value" && isObject(value) ? undefined : value;
 }
 
-/** `{text, title}` of a value in a cell: a time is in the reader's zone, with UTC as its title. */
+/** `{text, title}` of a value in a cell. A time is in the reader's zone, with UTC as title. */
 export function cellText(value, column) {
   if (value === undefined) return { text: "", title: null };
   if (column.isTime) return { text: localText(value), title: value === null ? null : utcText(value) };
@@ -88,13 +88,13 @@ export function cellText(value, column) {
   return { text: shown(value), title: null };
 }
 
-/** How the grid is arranged: `find`, `sort`, and `chosen`, which picks the columns that are shown. */
+/** The arrangement of the grid: `find`, `sort`, and the `chosen` columns. */
 export function arrangementOf({ find = "", sort = "", columns = "" }) {
   const ids = listOf(columns);
   return { find, sort, chosen: (all) => (ids.length === 0 ? all : all.filter(({ id }) => ids.includes(id))) };
 }
 
-/** Of these rows those that have `find` in a cell, by `sort`: a column's id, with a minus for the largest first. */
+/** The rows with `find` in a cell, sorted by the column id in `sort`, descending with a minus. */
 export function arranged(rows, columns, { find = "", sort = "" }) {
   const wanted = find.toLowerCase();
   const found = wanted === "" ? rows : rows.filter((row) => textOf(row).includes(wanted));
@@ -113,7 +113,7 @@ function textOf(row) {
   return texts.get(row.entry);
 }
 
-/** Numbers before texts before anything else; what is missing or null is last, whichever way. */
+/** Numbers, then texts, then others. Missing values and null are last in both orders. */
 function compared(one, other, sign) {
   const [rank, otherRank] = [rankOf(one), rankOf(other)];
   if (rank === 3 || otherRank === 3) return rank - otherRank;
@@ -128,7 +128,7 @@ function rankOf(value) {
   return typeof value === "string" ? 1 : 2;
 }
 
-/** What is another way than before: row id → ids of columns that changed, of which a row may have lost some, and how many rows are new or gone. */
+/** The changes: row id → ids of changed columns (also removed values), and the numbers of new and removed rows. */
 export function changesBetween(before, after) {
   const known = new Map(before.map((row) => [row.id, row]));
   const columns = columnsOf([...after, ...before]);
@@ -148,7 +148,7 @@ function isSame(one, other) {
   return one === other || (typeof one === "object" && typeof other === "object" && compact(one ?? null) === compact(other ?? null));
 }
 
-/** Rows as CSV (RFC 4180), in pieces: a header, times as ISO 8601 in UTC. A text that a spreadsheet would calculate gets a quote before it. */
+/** Rows as CSV (RFC 4180), in pieces: a header, times as ISO 8601 in UTC. A quote precedes text that a spreadsheet would calculate. */
 export function* csvOf(rows, columns) {
   yield `${columns.map(({ id }) => csvCell(id)).join(",")}\r\n`;
   for (let at = 0; at < rows.length; at += 1000) {

@@ -5,13 +5,13 @@ import { ask } from "../base/api.js";
 import { addressOf, go, PLACES } from "../base/place.js";
 import { family, OF_ONE_KEY, requestFor } from "../base/queries.js";
 
-const SETTLE_MS = 200; // of what is typed, before the server is asked for keys
+const SETTLE_MS = 200; // pause after typing before the server is asked for keys
 const KEYS_OF_EACH = 5;
 const MOST_STORES_ASKED = 24;
 
-const BY_PREFIX = { key_value: "range", versioned: "versioned_range" }; // of others there is no query of keys that begin so
+const BY_PREFIX = { key_value: "range", versioned: "versioned_range" }; // other kinds have no query by prefix
 
-/** A dialog over the page; `stores` are those of the look. `onClose` is called when it is over. */
+/** A dialog over the page. `stores` come from the look. `onClose` is called when it closes. */
 export function Search({ stores, onClose }) {
   const dialog = useRef(null);
   const [text, setText] = useState("");
@@ -20,12 +20,12 @@ export function Search({ stores, onClose }) {
   useEffect(() => {
     const shown = dialog.current;
     shown.showModal();
-    return () => shown.close(); // which gives the focus back
+    return () => shown.close(); // returns the focus
   }, []);
   useEffect(() => {
     setKeys([]);
     if (text === "") return undefined;
-    const over = new AbortController(); // an answer to what was typed before does not replace this one's
+    const over = new AbortController(); // a late answer to earlier text is ignored
     const timer = setTimeout(async () => {
       const like = await keysLike(text, stores, over.signal);
       if (!over.signal.aborted) setKeys(like);
@@ -45,7 +45,7 @@ export function Search({ stores, onClose }) {
   };
   const pressed = (event) => {
     if (event.key === "Escape") {
-      event.preventDefault(); // of a field for searches it would clear the text first
+      event.preventDefault(); // a search field would clear its text first
       onClose();
     }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -77,7 +77,7 @@ function placesLike(text, stores) {
   ];
 }
 
-/** Keys with a prefix, if keys are text and stores have ranges of them; of others the key that is just that, if there is one. */
+/** Keys with a prefix in stores with text keys and ranges. Other stores: the equal key, if it exists. */
 async function keysLike(text, stores, signal) {
   const asked = stores.filter(({ kind }) => Object.hasOwn(OF_ONE_KEY, family(kind))).slice(0, MOST_STORES_ASKED);
   const answers = await Promise.all(asked.map((store) => keysOf(store, text, signal).catch(() => [])));

@@ -1,10 +1,10 @@
-/** Small tables and lists of facts; thousands of rows are `grid.js`'s. */
+/** Small tables and lists of facts. `grid.js` shows thousands of rows. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 
 /**
- * A table with a caption; it scrolls sideways by itself. `rows` are `{id, cells, alert}`: cells are texts or elements,
- * and the first one is the row's heading; `alert` is "bad", "warn" or nothing.
+ * A table with a caption, which scrolls sideways. `rows` are `{id, cells, alert}`. Cells are texts or elements; the first is the row's
+ * heading. `alert` is "bad", "warn" or missing.
  */
 export function Table({ caption, columns, rows, captionHidden = false }) {
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
@@ -20,13 +20,13 @@ export function Table({ caption, columns, rows, captionHidden = false }) {
   </div>`;
 }
 
-/** Names and what they are: `facts` are pairs; one that is null is left out. */
+/** Names with their values: `facts` are pairs, null is left out. */
 export function Facts({ facts }) {
   const shown = facts.filter((fact) => fact !== null);
   return html`<dl>${shown.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-/** What is there when there is nothing, and what to do about it. */
+/** Shown for an empty list, with advice. */
 export function Nothing({ children }) {
   return html`<p class="nothing">${children}</p>`;
 }

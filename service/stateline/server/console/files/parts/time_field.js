@@ -1,16 +1,16 @@
-/** A field for a time, by one rule everywhere: without a zone it is the reader's; what goes into the address says its moment. */
+/** A field for a time. Without a zone it is the reader's; the address gets the moment. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { utcText } from "../base/format.js";
 import { addressTime, fieldText, timeOf, zoneName } from "../base/times.js";
 
 /**
- * `value` is as an address has it, and so is what `onChange` is called with as somebody writes; what is no time comes as it
- * is written. `empty` says what is meant when nothing is; `isWrong` tells that it is no time.
+ * `value` and the argument of `onChange` are as an address has them; invalid text stays unchanged. `empty` describes an empty field.
+ * `isWrong`: the text is not a time.
  */
 export function TimeField({ id, name, label, value, empty = null, isWrong = false, onChange }) {
   const [written, setWritten] = useState(null);
-  // As it was written while that is meant: a time that nobody edits is never read again, so it does not move.
+  // The text as written while it means `value`. A time that nobody edits is not read again, so it does not move.
   const text = written !== null && addressTime(written) === value ? written : fieldText(value);
   const write = (event) => {
     setWritten(event.target.value);
@@ -24,7 +24,7 @@ export function TimeField({ id, name, label, value, empty = null, isWrong = fals
   </div>`;
 }
 
-/** Whether this stands for no time, though for something. */
+/** Whether this is text that is not a time. */
 export function isNoTime(value) {
   return (value ?? "") !== "" && timeOf(value) === null;
 }

@@ -1,18 +1,17 @@
-/** A form of times, which go into the address. */
+/** A form whose times go into the address. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { timeOf } from "../base/times.js";
 import { isNoTime, TimeField } from "./time_field.js";
 
 /**
- * A form of `fields`, `{name, label, given, empty}` each: `given` is what the address has, `empty` what is meant when nothing
- * is written. `onTimes` is called with name → ms, null for an empty one, when all can be read. `children` stand before
- * the button.
+ * `fields` are `{name, label, given, empty}`: `given` is the address's value, `empty` describes an empty field. `onTimes` gets name →
+ * ms (null if empty) once all are valid. `children` come before the button.
  */
 export function TimeForm({ fields, button, onTimes, children }) {
   const given = Object.fromEntries(fields.map((field) => [field.name, field.given ?? ""]));
   const [draft, setDraft] = useState({ of: given, values: given });
-  const values = JSON.stringify(draft.of) === JSON.stringify(given) ? draft.values : given; // another address is another draft
+  const values = JSON.stringify(draft.of) === JSON.stringify(given) ? draft.values : given; // by address
   const [unread, setUnread] = useState({});
   const submit = (event) => {
     event.preventDefault();

@@ -1,10 +1,10 @@
-/** Asks for a token when the server wants one, and keeps it for this tab. */
+/** Asks for a token if the server wants one, and keeps it for this tab. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, keepToken, whenTokenIsWanted } from "../base/api.js";
 import { lookNow } from "../base/look.js";
 
-/** Nothing, until the server wants a token. `onTaken` is called when it has taken one. */
+/** Empty until the server wants a token. `onTaken` is called after a token was entered. */
 export function Token({ onTaken }) {
   const [wanted, setWanted] = useState(false);
   const [said, setSaid] = useState("");

@@ -1,4 +1,4 @@
-/** Values as one reads them: JSON laid out and folded, large integers exact, times in the reader's zone. */
+/** Readable values: JSON laid out and folded, exact large integers, times in the reader's zone. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { counted, countText, localText, utcText } from "../base/format.js";
@@ -8,9 +8,9 @@ import { isNumeric } from "../base/numbers.js";
 const OPEN_DEPTH = 2;
 const OPEN_MEMBERS = 30;
 const MOST_SHORT = 120;
-const MOST_TEXT = 600; // characters of a text that are shown at once
+const MOST_TEXT = 600; // characters of a text shown without unfolding
 
-/** A value that `parseExactly` made, as a tree whose parts fold; what is not JSON as it is. */
+/** A value of `parseExactly` as a tree that folds. Other text is shown unchanged. */
 export function Value({ value, depth = 0, name = null }) {
   const label = name === null ? null : html`<span class="member">${name}: </span>`;
   if (value === null || typeof value !== "object" || isNumeric(value)) return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
@@ -32,7 +32,7 @@ function Members({ members, depth }) {
   </div>`;
 }
 
-/** A long text is folded. */
+/** A folded long text. */
 function Leaf({ value }) {
   const [whole, setWhole] = useState(false);
   const kind = value === null ? "null" : isNumeric(value) ? "number" : typeof value;
@@ -41,19 +41,19 @@ function Leaf({ value }) {
     <button type="button" aria-expanded=${whole} onClick=${() => setWhole(!whole)}>${whole ? "Fold" : `All ${countText(value.length)} characters`}</button>`;
 }
 
-/** A value in one line, cut when it is long. */
+/** A value in one line, cut if long. */
 export function shortText(value, most = MOST_SHORT) {
   const text = value === undefined ? "" : shown(value);
   return text.length > most ? `${text.slice(0, most)} …` : text;
 }
 
-/** A time in the reader's zone; UTC is its title, and beside it where there is room. */
+/** A time in the reader's zone, with UTC as title, and beside it if there is room. */
 export function Time({ ms, withUtc = false }) {
   if (ms === null || ms === undefined) return html`<span class="muted">none</span>`;
   return html`<time datetime=${utcText(ms)} title=${utcText(ms)}>${localText(ms)}${withUtc && html` <span class="muted">${utcText(ms)}</span>`}</time>`;
 }
 
-/** A button that copies a text; where the browser does not let it, it says so. */
+/** A button that copies a text, and says so if the browser refuses. */
 export function Copy({ text, label = "Copy" }) {
   const [said, setSaid] = useState("");
   const copy = async () => {

@@ -1,4 +1,4 @@
-/** Asking a question once, or again and again. */
+/** Asks a question once or repeatedly. */
 
 import { html, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../base/api.js";
@@ -8,16 +8,15 @@ const EVERY_S = ["1", "5", "30"];
 const KEPT_PAGES = 50;
 const NOTHING = { id: null, answer: null, atMs: null, asking: false, failure: null, failedAtMs: null };
 
-/** Seconds between two questions of this address; 0 for once. */
+/** Seconds between requests, from the address; 0 for a single request. */
 export function everyOf(query) {
   return EVERY_S.includes(query.every) ? Number(query.every) : 0;
 }
 
 /**
- * Ask `request` now, and every `everyS` seconds; null asks nothing. Returns `{id, answer, atMs, asking, isOld, failure, failedAtMs}`:
- * an answer stays while the next one is on its way, and when asking the same again fails; `id` is its request's, and `isOld` says
- * that this is another one. With `keep`, a text, what was
- * answered is asked for again only once that text is another one.
+ * Send `request` now and every `everyS` seconds; null sends nothing. Returns `{id, answer, atMs, asking, isOld, failure, failedAtMs}`.
+ * An answer stays while the next is loading, and if repeating it fails. `id` is its request's; `isOld`: it answers another request.
+ * With `keep`, a text, an answered request is only repeated after that text changes.
  */
 export function useAnswer(request, everyS, keep = null) {
   const [seen, setSeen] = useState({ ...NOTHING, asking: request !== null });
@@ -49,7 +48,7 @@ export function useAnswer(request, everyS, keep = null) {
   return { ...seen, asking: id !== null && (seen.asking || seen.id !== id), isOld: seen.answer !== null && seen.id !== id };
 }
 
-/** Chooses how often; `onChange` is called with the seconds as a text, empty for once. */
+/** Chooses the interval; `onChange` gets the seconds as text, empty for once. */
 export function Watch({ everyS, onChange }) {
   return html`<label class="watch">Ask again
     <select value=${everyS === 0 ? "" : String(everyS)} onChange=${(event) => onChange(event.target.value)}>

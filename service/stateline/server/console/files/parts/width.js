@@ -1,8 +1,8 @@
-/** How wide something is. */
+/** The width of an element. */
 
 import { useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 
-/** The width inside of the element of `ref`, and again when that is another; 0 until it is known. */
+/** The inner width of the element of `ref`, updated on changes; 0 until known. */
 export function useWidth(ref) {
   const [width, setWidth] = useState(0);
   useEffect(() => {

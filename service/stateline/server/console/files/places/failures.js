@@ -1,4 +1,4 @@
-/** What could not be processed: the newest dead letters, each with the record that caused it. */
+/** The newest dead letters, each with the record that caused it. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";

@@ -1,4 +1,4 @@
-/** One key of a store: what it is now, what it was, and how it changes. */
+/** One key of a store: its value now, its history, and its changes. */
 
 import { html, useCallback, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { addressOf } from "../base/place.js";
@@ -14,11 +14,11 @@ import { Versions } from "./key/versions.js";
 import { Wait } from "./key/wait.js";
 
 const SHOWN = { key_value: Now, versioned: Versions, window: Stretches, session: Stretches };
-const LEAST_BETWEEN_MS = 1000; // of asking anew because the feed told of a change
+const LEAST_BETWEEN_MS = 1000; // least time between two requests caused by the feed
 
 /**
- * What a kind of store shows gets `store`, `at`, `everyS`, `again`, a number that moves when it is to ask anew,
- * and `onMain`, which it calls with `{request, answer, failure, sample}` of each answer: what the rest of the place is about.
+ * The component of a kind of store gets `store`, `at`, `everyS`, and `again`, a number that changes to repeat the request. It calls
+ * `onMain` with `{request, answer, failure, sample}` of each answer, for the rest of the page.
  */
 export function Key({ at, look }) {
   const [main, setMain] = useState(null);
@@ -39,7 +39,7 @@ export function Key({ at, look }) {
   </div>`;
 }
 
-/** A number, and what moves it: at once, and then once a second at most. */
+/** A number, and a function that increases it: at once, then at most once a second. */
 function useAgain() {
   const [again, setAgain] = useState(0);
   const last = useRef({ atMs: -Infinity, timer: null });

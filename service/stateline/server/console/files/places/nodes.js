@@ -1,4 +1,4 @@
-/** The nodes of the application with their tasks and how these move; the workers of the node that is asked. */
+/** The application's nodes, their tasks and how tasks move; the workers of this node. */
 
 import { html, useRef } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
@@ -61,7 +61,7 @@ function Card({ name, cluster, left }) {
   </li>`;
 }
 
-/** Stores that are being restored here, while there is one node. */
+/** The stores that this node restores, if there is one node. */
 function Restores({ stores, moves }) {
   const restored = stores.filter(({ states }) => states.restoring);
   if (restored.length === 0) return null;
@@ -73,7 +73,7 @@ function Restores({ stores, moves }) {
   return html`<div class="live"><${Table} caption="Stores being restored" columns=${["Store", "Partitions", "Offsets left", "Time left"]} rows=${rows} /></div>`;
 }
 
-/** The worker processes of the node that is asked, with what each of their tasks does. */
+/** The worker processes of this node, with the state of each task. */
 function Workers({ alone }) {
   const { body, failure } = useAnswer("v1/instances", EVERY_MS, { timeoutMs: 5000 });
   const workers = body?.instances ?? null;

@@ -1,4 +1,4 @@
-/** How the service is, at a glance: what is wrong first, then the last hour, stores, pipelines and nodes. */
+/** The service at a glance: problems first, then the last hour, stores, pipelines and nodes. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { countText } from "../base/format.js";

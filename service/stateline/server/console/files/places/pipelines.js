@@ -1,4 +1,4 @@
-/** The pipelines: how far each is, how quickly it gets on, and what went wrong last. */
+/** The pipelines: progress, rate and last error of each. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { countText, durationText } from "../base/format.js";

@@ -1,4 +1,4 @@
-/** The settings that this server runs with: what each is, where it was set, and what it is for. */
+/** The settings of this server: value, origin and purpose. */
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";

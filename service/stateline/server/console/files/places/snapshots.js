@@ -1,4 +1,4 @@
-/** Snapshots of the application: who keeps what, until when, and how to read it. */
+/** Snapshots of the application: which exist, until when, and how to read them. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
@@ -13,7 +13,7 @@ import { One } from "./snapshots/one.js";
 
 const LIST_MS = 5000;
 
-/** `id` of the address is the one that is open. */
+/** `id` of the address is the open snapshot. */
 export function Snapshots({ at }) {
   const [again, setAgain] = useState(0);
   const { body, failure } = useAnswer("v1/snapshots", LIST_MS, { inputs: [again] });
@@ -46,7 +46,7 @@ function List({ snapshots, open }) {
   return html`<${Table} caption="Kept now, the newest first" columns=${["Snapshot", "Stores", "Made", "Lease ends", "Kept by"]} rows=${rows} />`;
 }
 
-/** The nodes that keep a part; none where there is one node. */
+/** The nodes that keep a part; empty if there is one node. */
 function nodesOf({ stores }) {
   const parts = Object.values(stores).flatMap((partitions) => Object.values(partitions));
   return [...new Set(parts.map(({ node }) => node).filter((node) => node !== undefined))];

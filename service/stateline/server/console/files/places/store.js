@@ -1,4 +1,4 @@
-/** One store: its entries, its changes as they come, charts of what has times, and its partitions. */
+/** One store: its entries, live changes, charts over time, and partitions. */
 
 import { html, useEffect } from "../vendor/htm-preact-3.1.1.js";
 import { kindText } from "../base/health.js";

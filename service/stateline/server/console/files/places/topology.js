@@ -1,4 +1,4 @@
-/** What flows where: topics, operators, stores, global tables and pipelines, with what each topic has per second. */
+/** The topology: topics with their rates, operators, stores, global tables and pipelines. */
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
@@ -13,11 +13,11 @@ import { Drawing, Legend } from "./topology/svg.js";
 
 const EVERY_MS = 5000;
 const ZOOMS = [10, 15, 25, 35, 50, 70, 100, 140, 200];
-const EDGES_PX = 16; // of the panel
-const OF_WINDOW = 0.75; // the panel's height, as in the style sheet
+const EDGES_PX = 16; // edges of the panel
+const OF_WINDOW = 0.75; // the panel's share of the window, as in the style sheet
 
 export function Topology({ at }) {
-  const { body: graph, failure } = useAnswer("v1/console/graph", EVERY_MS, { timeoutMs: EVERY_MS }); // again for its rates
+  const { body: graph, failure } = useAnswer("v1/console/graph", EVERY_MS, { timeoutMs: EVERY_MS }); // for the rates
   if (graph === null) return failure ? html`<${Failure} error=${failure} />` : html`<p role="status">Loading …</p>`;
   if (graph.nodes.length === 0) return html`<${Nothing}>This application declares nothing yet. Begin with <code>app.topic("…")</code> and <code>app.table(topic, store="…")</code>.<//>`;
   return html`
@@ -26,7 +26,7 @@ export function Topology({ at }) {
     <${AsTable} graph=${graph} />`;
 }
 
-/** The drawing: as large as it can be read and fits, or as the address says. */
+/** The drawing, scaled to be readable and to fit, or as the address says. */
 function Drawn({ graph, query }) {
   const box = useRef(null);
   const width = useWidth(box);
@@ -43,7 +43,7 @@ function Drawn({ graph, query }) {
   </div>`;
 }
 
-/** How large it is drawn, of 100; `whole` is how large it may be to be seen at once. */
+/** Chooses the scale in percent; `whole` is the largest scale that shows everything. */
 function Zoom({ percent, whole }) {
   const smaller = ZOOMS.findLast((each) => each < percent);
   const larger = ZOOMS.find((each) => each > percent);
@@ -57,7 +57,7 @@ function Zoom({ percent, whole }) {
   </div>`;
 }
 
-/** The same in words: each arrow is a row. */
+/** The graph as a table with one row per arrow. */
 function AsTable({ graph }) {
   const byId = new Map(graph.nodes.map((node) => [node.id, node]));
   const named = (node) => `${WORDS[node.kind] ?? node.kind} ${inOneLine(node.label ?? node.name)}`;
@@ -72,7 +72,7 @@ function AsTable({ graph }) {
 
 const WORDS = { global_table: "global table" };
 
-/** Its layouts, made anew only when what is drawn is another; null until dagre has come. */
+/** The layouts, computed again only for another graph; null until dagre is loaded. */
 function useDrawn(graph) {
   const [dagre, setDagre] = useState(null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** How many records were left out since the workers were started: counted whether they are kept or not. */
+/** Records dropped since the workers started, with and without a dead letter. */
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
@@ -9,7 +9,7 @@ import { Table } from "../../parts/table.js";
 const COUNTED = /^stateline_(?:(pipeline)_)?(skipped|dead_lettered|operators_dropped)(?:_records)?_total\{(?:worker|pipeline)="((?:[^"\\]|\\.)*)"\} (\S+)$/gm;
 const DROPPED = /^stateline_step_dropped_records_total\{reason="([a-z_]*)",step="((?:[^"\\]|\\.)*)",worker="((?:[^"\\]|\\.)*)"\} (\S+)$/gm;
 
-/** A table by worker and pipeline; nothing while it is not known, or when the token may not see it. Asked anew with `asked`. */
+/** A table by worker and pipeline; empty while unknown, or if the token may not see it. Another `asked` loads it again. */
 export function Counts({ asked }) {
   const [text, setText] = useState("");
   useRepeated(
@@ -33,7 +33,7 @@ export function Counts({ asked }) {
     <${Steps} text=${text} />`;
 }
 
-/** A table of what each step dropped and why; nothing where no step dropped a record. */
+/** A table of dropped records by step and reason; empty without drops. */
 function Steps({ text }) {
   const rows = [...text.matchAll(DROPPED)].map(([, reason, step, worker, count]) => ({
     id: `${worker} ${step} ${reason}`,
@@ -43,7 +43,7 @@ function Steps({ text }) {
   return html`<${Table} caption="Dropped by step" columns=${["Worker", "Step", "Reason", "Records"]} rows=${rows} />`;
 }
 
-/** Worker or pipeline → what → how many, of Prometheus' text. */
+/** Parse Prometheus' text: worker or pipeline → reason → count. */
 function leftOutIn(text) {
   const found = {};
   for (const [, pipeline, what, name, count] of text.matchAll(COUNTED)) {
@@ -53,7 +53,7 @@ function leftOutIn(text) {
   return found;
 }
 
-/** A label's value, of Prometheus' text. */
+/** A label's value in Prometheus' text. */
 function unescaped(text) {
   return text.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
 }

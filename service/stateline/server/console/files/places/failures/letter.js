@@ -1,4 +1,4 @@
-/** One dead letter: what went wrong, and the record that it happened to. */
+/** One dead letter: the error, and its record. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { countText } from "../../base/format.js";
@@ -20,12 +20,12 @@ export function Letter({ record }) {
   return html`<li class="card bad"><h2>${[error?.split(".").at(-1), reason].filter(Boolean).join(": ") || "No reason was written."}</h2><${Facts} facts=${facts} /></li>`;
 }
 
-/** The lines of code that led to it. */
+/** The stack trace. */
 function Trace({ text, of }) {
   return html`<details><summary>Traceback</summary><pre role="region" aria-label=${`Traceback of ${of}`} tabindex="0">${text}</pre></details>`;
 }
 
-/** A key or value as its type reads it, or the headers; what is none of that type as text, or its bytes in base64. */
+/** A key, a value or the headers, as their type reads them. Bytes of another type are text or base64. */
 function Part({ record, name }) {
   if (record.left_out?.includes(name)) return html`<span class="muted">too large to show: <code>stateline consume --dead-letters</code> reads it</span>`;
   const bytes = record[`${name}_base64`];
@@ -41,7 +41,7 @@ function Bytes({ base64 }) {
   return html`<span class="mono">${text ?? base64}</span> <span class="muted">${what}</span>`;
 }
 
-/** What bytes are as text, or null where they are none that one can read. */
+/** Return bytes as text, null if they are not readable text. */
 function textOf(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);

@@ -1,4 +1,4 @@
-/** How the key's place has asked, and of which state the answer is. */
+/** The request of a key's page, and the state that its answer reflects. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../../base/api.js";
@@ -7,7 +7,7 @@ import { curlLine } from "../../base/queries.js";
 import { Facts } from "../../parts/table.js";
 import { Copy, Time } from "../../parts/value.js";
 
-/** Where an answer came from, and of which state it is. */
+/** The node that answered, and the state that the answer reflects. */
 export function Origin({ answer, atMs }) {
   const { partitions, position } = answer.body;
   const each = Object.entries(partitions);
@@ -27,7 +27,7 @@ function stagedText(records) {
   return records === 0 ? "nothing" : `${counted(records, "record")} of any keys, not committed`;
 }
 
-/** The request of what is shown, for a shell, and a button that asks anew. */
+/** The request as a curl line, and a button that repeats it. */
 export function Asked({ main, onAgain }) {
   const line = curlLine(address(main.request.path), main.request, Boolean(token()));
   return html`<section aria-labelledby="curl-title">

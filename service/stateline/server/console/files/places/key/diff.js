@@ -1,4 +1,4 @@
-/** What changed between two values, member by member. */
+/** The differences between two values, member by member. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { compact } from "../../base/json.js";
@@ -9,7 +9,7 @@ import { shortText } from "../../parts/value.js";
 const MOST_SHOWN = 100;
 const IN_LINE = 3;
 
-/** `[{path, before, after}]` of the members that differ; one that is on one side alone is undefined on the other. */
+/** Return `[{path, before, after}]` of the members that differ. A missing side is undefined. */
 export function differences(before, after, path = "") {
   if (before === after || (before !== undefined && after !== undefined && compact(before) === compact(after))) return [];
   if (!isParent(before) || !isParent(after) || Array.isArray(before) !== Array.isArray(after)) return [{ path, before, after }];
@@ -17,7 +17,7 @@ export function differences(before, after, path = "") {
   return names.flatMap((name) => differences(own(before, name), own(after, name), path === "" ? name : `${path}.${name}`));
 }
 
-/** The differences as a table, those first that come first in the values. */
+/** The differences as a table, in the order of the values. */
 export function Diff({ before, after, caption }) {
   const all = differences(before, after);
   if (all.length === 0) return html`<p>Nothing changed.</p>`;
@@ -33,7 +33,7 @@ function After({ value }) {
   return value === undefined ? html`<span class="muted">gone</span>` : html`<span class="changed">${shortText(value)}</span>`;
 }
 
-/** The same in a line, for a cell. */
+/** The differences in one line, for a cell. */
 export function ShortDiff({ before, after }) {
   const all = differences(before, after);
   if (all.length === 0) return html`<span class="muted">nothing</span>`;

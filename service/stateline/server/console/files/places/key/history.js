@@ -1,4 +1,4 @@
-/** A key as it changes while somebody watches: by the change feed, or by asking again and again. */
+/** A key as it changes, by the change feed or by repeated requests. */
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../../base/format.js";
@@ -19,7 +19,10 @@ import { Spans } from "./spans.js";
 const MOST_KEPT = 200;
 const WAYS = { "": "not at all", live: "each change, by the change feed", 1: "by asking every second", 5: "by asking every 5 s", 30: "by asking every 30 s" };
 
-/** `every` of the address says how; `main` is the answer that is shown above, and what `sampleOf` has made of it. `onChange` is called when the feed has told of one. */
+/**
+ * `every` of the address chooses how. `main` is the shown answer, `sampleOf` converts it. `onChange` is called for each change in the
+ * feed.
+ */
 export function History({ store, at, main, onChange }) {
   const way = Object.hasOwn(WAYS, at.query.every ?? "") ? (at.query.every ?? "") : "";
   const [changes, setChanges] = useState([]);
@@ -60,7 +63,7 @@ function Since({ at, onChoose }) {
     </select></div>`;
 }
 
-/** The newest first, each with what was known of it before. A window or a session is one thing, a key otherwise. */
+/** Changes, newest first, each with the value known before. The unit is a window, a session or the key. */
 function withBefore(known, found) {
   const all = [...known];
   for (const change of found) {
@@ -70,12 +73,12 @@ function withBefore(known, found) {
   return all.slice(0, MOST_KEPT).map((change) => ({ ...change, before: change.before && { value: change.before.value } }));
 }
 
-/** The partitions that an answer names: those that can have the key. Null before there is an answer. */
+/** The partitions of an answer, which can have the key. Null before there is an answer. */
 function partitionsOf(main) {
   return main?.answer ? Object.keys(main.answer.body.partitions).join(",") : null;
 }
 
-/** What differs from one answer to the next; another question, as of other times, begins anew. */
+/** The differences between successive answers. Another question, such as another time, starts a new list. */
 function useSamples(isWatched, sample, add, begin) {
   const known = useRef(null);
   useEffect(() => {
@@ -91,7 +94,7 @@ function hasSameValue(one, other) {
   return compact(one.value) === compact(other.value);
 }
 
-/** The changes of a key as steps; of windows and sessions the drawing above moves. */
+/** The changes of a key as steps. Windows and sessions are in the drawing above. */
 function Drawn({ store, at, changes }) {
   const numbers = numbersIn(changes.map(({ value }) => value));
   const number = chosenNumber(numbers, at);

@@ -1,14 +1,14 @@
-/** Which changes of a store's feed are those of one key. */
+/** Finds the changes of one key in a store's feed. */
 
 import { keyOf, parseExactly } from "../../base/json.js";
 
-/** The change that the data of an event are, if it is of this key, else null. */
+/** Return the change in an event's data if it changes this key, else null. */
 export function changeOf(store, key, data) {
   const change = parseExactly(data);
   return isKey(store, key, keyOf(change)) ? change : null;
 }
 
-/** Whether two texts of keys are the same key: numbers and UUIDs can be written in several ways. */
+/** Whether two texts mean the same key: numbers and UUIDs have several spellings. */
 export function isKey(store, key, other) {
   if (key === other) return true;
   if (store.key_type === "uuid") return key.toLowerCase() === other.toLowerCase();

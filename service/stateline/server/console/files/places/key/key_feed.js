@@ -5,12 +5,11 @@ import { useFeed } from "../../base/feed.js";
 import { changeOf } from "./is_key.js";
 
 /**
- * Follow the changes of these partitions, a text, from `latest` or `earliest` on; null follows nothing. `onFound` is called
- * with the changes of the key that came. Returns `{said, failure, read, own}`: how it goes, and how many changes were read,
- * and were of this key.
+ * Follow the changes of these partitions (a text) from `latest` or `earliest`; null follows nothing. `onFound` gets the new changes of
+ * the key. Returns `{said, failure, read, own}`: the feed's state, and the numbers of changes read and of the key.
  */
 export function useKeyFeed(store, key, from, partitions, onFound) {
-  const [begun, setBegun] = useState(null); // the first that were given: a key that appears narrows them, the feed stays
+  const [begun, setBegun] = useState(null); // the first partitions: a key that appears narrows them, but the feed stays
   useEffect(() => setBegun((known) => (partitions === null ? null : (known ?? partitions))), [partitions]);
   const path = begun === null ? null : `v1/stores/${encodeURIComponent(store.store)}/changes?partition=${begun}&from=${from}`;
   const none = { of: `${path} ${key}`, read: 0, own: 0 };

@@ -1,4 +1,4 @@
-/** What an isolation level has said. */
+/** The answer of one isolation level. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { compact } from "../../base/json.js";
@@ -6,10 +6,10 @@ import { Failure } from "../../parts/problem.js";
 import { Origin } from "./asked.js";
 import { Diff } from "./diff.js";
 
-/** Asked for at the same time, and shown beside each other. */
+/** The answers of both levels, asked for at the same time, side by side. */
 export const LEVELS = ["read_committed", "read_uncommitted"];
 
-/** A card of what `useAnswer` knows of a level: `children`, and of which state that is. */
+/** A card for a level's answer from `useAnswer`: `children`, and the state that it reflects. */
 export function Level({ name, known, children }) {
   const { answer, failure } = known;
   return html`<section class="card" aria-labelledby=${name}>
@@ -21,7 +21,7 @@ export function Level({ name, known, children }) {
   </section>`;
 }
 
-/** Whether the answers of both for one value are the same, and what differs; `absent` says that neither has one. */
+/** Says whether both answers for one value are equal, and shows the differences. `absent` is the text if neither has a value. */
 export function Compared({ old, young, absent }) {
   if (!old || !young) return null;
   if (old.found !== young.found) {

@@ -1,4 +1,4 @@
-/** The value of a key at a time, at both isolation levels, and what changed since another version. */
+/** The value of a key at a time, at both isolation levels, and the changes since another version. */
 
 import { html, useRef } from "../../vendor/htm-preact-3.1.1.js";
 import { localText } from "../../base/format.js";
@@ -9,7 +9,7 @@ import { Copy, Time, Value } from "../../parts/value.js";
 import { Diff } from "./diff.js";
 import { Compared, Level, LEVELS } from "./level.js";
 
-/** `old` and `young` are what `useAnswer` knows of the levels. A value stands under its own time, also while one of another time is asked for. */
+/** `old` and `young` are the levels' results from `useAnswer`. A value keeps its own time while another time is loading. */
 export function Moment({ old, young, asOf, versions, at }) {
   const last = useRef(null);
   const isAsking = old.isOld || young.isOld;
@@ -37,7 +37,7 @@ function Version({ answer }) {
       <span>Valid from <${Time} ms=${timestamp} withUtc />${end === null ? ", still" : html` to <${Time} ms=${end} withUtc />`}</span></p>`;
 }
 
-/** What changed since the version before, or the one of `compare` in the address. */
+/** The changes since the version before, or since `compare` of the address. */
 function Since({ body, versions, at }) {
   const { compare } = at.query;
   const other = compare === undefined ? versions.findLast(({ timestamp }) => timestamp < body.timestamp) : versions.find(({ timestamp }) => String(timestamp) === compare);

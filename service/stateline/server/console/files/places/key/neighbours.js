@@ -1,4 +1,4 @@
-/** Ways from a key to its store, and to the keys before and after it. */
+/** Links from a key to its store and to the keys before and after it. */
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
@@ -8,7 +8,7 @@ import { family, requestFor } from "../../base/queries.js";
 import { useRepeated } from "../../base/repeat.js";
 import { isKey } from "./is_key.js";
 
-/** Stores of windows and sessions have no order of keys: there the store alone. */
+/** Stores of windows and sessions have no order of keys, so there is only a link to the store. */
 export function Neighbours({ store, at }) {
   const [found, setFound] = useState({});
   const query = { key_value: "range", versioned: "versioned_range" }[family(store.kind)];
@@ -21,7 +21,7 @@ export function Neighbours({ store, at }) {
       ]);
       setFound({ previous, next });
     } catch (error) {
-      // A way less: what is wrong is told where the key itself is asked for.
+      // No link; the key's own request shows the error.
       if (!signal.aborted && !(error instanceof Problem || error instanceof Unreachable)) throw error;
     }
   };
@@ -34,7 +34,7 @@ export function Neighbours({ store, at }) {
   </ul></nav>`;
 }
 
-/** The first key of the answer that is another one, as an address has it; undefined when there is none. */
+/** The first other key of the answer, as an address has it; undefined without one. */
 async function neighbour(store, key, request, signal) {
   const { body } = await ask(request.path, { signal });
   return body.entries.map(keyOf).find((other) => !isKey(store, key, other));

@@ -1,4 +1,4 @@
-/** A key of a key-value store: what is committed beside what is not yet. */
+/** A key of a key-value store: its committed value beside its uncommitted one. */
 
 import { html, useEffect } from "../../vendor/htm-preact-3.1.1.js";
 import { addressOf } from "../../base/place.js";

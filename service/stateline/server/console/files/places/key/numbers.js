@@ -1,19 +1,19 @@
-/** Which of the numbers in values is drawn: `number` in the address. */
+/** Chooses the number in values that is drawn: `number` of the address. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { setQuery } from "../../base/place.js";
 
-/** Of `numbersIn` values the one that the address names, or the first; undefined when there is none. */
+/** The number of `numbersIn` that the address names, or the first; undefined without numbers. */
 export function chosenNumber(numbers, at) {
   return numbers.find(({ id }) => id === at.query.number) ?? numbers[0];
 }
 
-/** What it is called in a label, when it is a member of the values; else `otherwise`. */
+/** Its name in a label if it is a member of the values, else `otherwise`. */
 export function numberName(number, otherwise) {
   return number?.path.length > 0 ? number.id : otherwise;
 }
 
-/** Lets people choose it. */
+/** A field to choose the number. */
 export function NumberChoice({ numbers, at }) {
   if (numbers.length === 0) return html`<p class="hint">These values have no number to draw. The table shows them.</p>`;
   const choose = (event) => setQuery({ number: event.target.value });

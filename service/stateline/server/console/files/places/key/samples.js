@@ -1,11 +1,11 @@
-/** What differs between two answers about one key: asked one after the other, or at two isolation levels. Pure. */
+/** Compares two answers about one key, of two times or of two isolation levels. Pure. */
 
-/** The answer of a question for windows or sessions: `along` is the time by which its entries are ordered, the newest being asked for. */
+/** The answer about windows or sessions. `along` is the time that orders its entries; the newest are asked for. */
 export function sampleOf({ id, answer }, along) {
   return answer && { of: id, answer, along, entries: answer.body.entries, isCut: Boolean(answer.body.cursor) };
 }
 
-/** The same of a question for the newest value of a key. */
+/** The answer about the newest value of a key. */
 export function valueSample({ id, answer }) {
   if (!answer) return null;
   const { found, value, timestamp } = answer.body;
@@ -13,8 +13,8 @@ export function valueSample({ id, answer }) {
 }
 
 /**
- * `{entry, before, after}` of each entry that is another one in the second answer; what is not there is undefined. One that an
- * answer does not reach, as it is cut at its limit, may be there: nothing is said of it.
+ * Return `{entry, before, after}` of each entry that differs. A missing entry is undefined. Entries beyond the limit of a cut answer
+ * are unknown, and left out.
  */
 export function differencesOf(before, after, isSame) {
   const [old, young] = [before, after].map(({ entries }) => new Map(entries.map((entry) => [idOf(entry), entry])));
@@ -27,7 +27,7 @@ export function differencesOf(before, after, isSame) {
   });
 }
 
-/** What tells one entry of a key from another; of one value it is the same always. */
+/** The text that identifies an entry of a key; constant for a single value. */
 export function idOf({ start, end }) {
   return `${start}/${end}`;
 }

@@ -1,4 +1,4 @@
-/** The versions of a key as steps, and a slider below them over the same time; `as_of` of the address follows it. */
+/** The versions of a key as steps, above a slider over the same time. The slider sets `as_of` of the address. */
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { localText, utcText } from "../../base/format.js";
@@ -8,11 +8,11 @@ import { shortText } from "../../parts/value.js";
 import { numberName } from "./numbers.js";
 import { Spans } from "./spans.js";
 
-const SETTLE_MS = 120; // of the slider, before the server is asked
+const SETTLE_MS = 120; // the slider rests this long before the server is asked
 
-/** `isNewest`: after these versions there are no others. */
+/** `isNewest`: no version follows these. */
 export function Slider({ versions, asOf, number, isNewest, label }) {
-  const [dragged, setDragged] = useState(null); // where the slider is until the address has it
+  const [dragged, setDragged] = useState(null); // the slider's value until it is in the address
   const timer = useRef(null);
   useEffect(() => setDragged(null), [asOf]);
   useEffect(() => () => clearTimeout(timer.current), []);
@@ -20,7 +20,7 @@ export function Slider({ versions, asOf, number, isNewest, label }) {
   const changes = [...new Set([...versions.map(({ timestamp }) => timestamp), ...ends])].sort((a, b) => a - b);
   const from = changes[0];
   const span = Math.max(1, changes.at(-1) - from);
-  const to = from + span + Math.ceil(span / 20); // a little further, so that what came of the last change can be seen
+  const to = from + span + Math.ceil(span / 20); // some room after the last change
   const chosen = dragged ?? asOf;
   const now = chosen ?? to;
   const isThere = chosen === null ? isNewest : from <= now && now <= to;

@@ -1,19 +1,18 @@
-/** Stretches of time as bars from where they begin to where they end. */
+/** Stretches of time as bars from start to end. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { countText, localText } from "../../base/format.js";
 import { extentOf } from "../../base/numbers.js";
 
 const HEIGHT = 140;
-const LEAST_WIDTH = 0.25; // percent: what lasts for a moment can be seen
-const MOST_EDGED = 120; // more bars touch each other
+const LEAST_WIDTH = 0.25; // percent, so that the shortest stays visible
+const MOST_EDGED = 120; // with more bars, edges touch
 const ROOM = 0.08; // of the height, above and below steps
 
 /**
- * `spans` are `{from, to, number, name}`, by `from`: where a `number` is null the bar is as high as the drawing. `from`
- * and `to` of the drawing are theirs unless given. `at` is a time that is marked; `onPick` is called with a span that
- * is clicked. `steps` are levels that follow one another: seen from the least to the greatest, where bars stand on zero.
- * `children` stand below, as wide as the drawing.
+ * `spans` are `{from, to, number, name}`, ordered by `from`. A bar with `number` null is as high as the drawing. `from` and `to` of the
+ * drawing default to those of the spans. `at` is a marked time. A click calls `onPick` with the span. With `steps`, the scale begins at
+ * the least level, without at zero. `children` are drawn below, with the same width.
  */
 export function Spans({ label, spans, steps = false, from = spans[0].from, to = Math.max(...spans.map((span) => span.to)), at = null, onPick = null, children }) {
   const numbers = spans.map(({ number }) => number).filter((number) => number !== null);
@@ -53,7 +52,7 @@ function stepScale([first, last]) {
   return [least - room, most + room];
 }
 
-/** What stands at the edges of the drawing. */
+/** The labels at the edges of the drawing. */
 function scaleOf(numbers, steps) {
   if (numbers.length === 0) return [];
   const [least, most] = extentOf(steps ? numbers : [0, ...numbers]);

@@ -1,4 +1,4 @@
-/** A key of a window or session store: its windows, or sessions, over time, what is committed beside what is not yet. */
+/** A key of a window or session store: its windows or sessions over time, committed beside uncommitted. */
 
 import { html, useEffect } from "../../vendor/htm-preact-3.1.1.js";
 import { counted, localText } from "../../base/format.js";
@@ -67,7 +67,7 @@ function Compared({ differences, noun }) {
   return html`<span class="tag warn">differ</span> Not committed yet: ${counted(length, noun)}, in the table beside the committed ones.`;
 }
 
-/** Of windows that overlap each reaches to where the next one begins. */
+/** If windows overlap, each ends where the next one starts. */
 function spansOf(entries, number) {
   return entries.map((entry, i) => ({
     from: entry.start,
@@ -92,7 +92,7 @@ function rowsOf(entries, differences) {
   });
 }
 
-/** What either level has of an entry. */
+/** An entry's value at each level. */
 function levelCells(entry, differing) {
   if (differing === undefined) return [shortText(entry.value), html`<span class="muted">the same</span>`];
   const { before, after } = differing;

@@ -1,4 +1,4 @@
-/** Versions of a key, the newest first, each with what changed. */
+/** Versions of a key, newest first, each with its changes. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { addressOf } from "../../base/place.js";
@@ -7,7 +7,7 @@ import { Table } from "../../parts/table.js";
 import { shortText, Time } from "../../parts/value.js";
 import { ShortDiff } from "./diff.js";
 
-/** `shown` is the timestamp of the version that is shown above; with `hasOlder` the first of these was not the first. */
+/** `shown` is the timestamp of the version shown above. `hasOlder`: older versions exist. */
 export function VersionTable({ versions, hasOlder, shown, at }) {
   const link = (query) => addressOf({ ...at, query: { ...at.query, ...query } });
   const rows = versions.map(({ timestamp, valid_to: end, value }, i) => ({

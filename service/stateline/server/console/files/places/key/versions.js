@@ -1,4 +1,4 @@
-/** A key of a versioned store: its value at any time, and what changed when. */
+/** A key of a versioned store: its value at any time, and its changes. */
 
 import { html, useEffect } from "../../vendor/htm-preact-3.1.1.js";
 import { counted, localText } from "../../base/format.js";
@@ -55,12 +55,12 @@ function valueRequest(store, at, asOf, level) {
 }
 
 /**
- * Which versions the address is about: the newest, those `older_than` a time, or `newer_than` one, which are asked for upwards. No
- * cursor: it would expire, and a link with it.
+ * The versions that the address selects: the newest, those `older_than` a time, or those `newer_than` a time in ascending order. There
+ * is no cursor, because a link with one would expire.
  */
 function pageOf(at) {
   const [older, newer] = [timeOf(at.query.older_than), timeOf(at.query.newer_than)];
-  if (newer !== null) return { isUpwards: true, after: newer, asked: { from: newer + 1, order: "asc" } }; // the one of then may be valid still
+  if (newer !== null) return { isUpwards: true, after: newer, asked: { from: newer + 1, order: "asc" } };
   return { isUpwards: false, after: -Infinity, asked: { order: "desc", ...(older !== null && { to: older - 1 }) } };
 }
 

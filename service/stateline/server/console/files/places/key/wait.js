@@ -12,7 +12,7 @@ import { LEVELS } from "./level.js";
 const WAIT_MS = 5000;
 const ANSWER_MS = 10_000;
 
-/** `main` is the answer that is shown. `onReached` is called when the store has got there: what is shown may be older. */
+/** `main` is the shown answer. `onReached` is called when the store has the Position, because that answer may be older. */
 export function Wait({ store, at, main, onReached }) {
   const [state, setState] = useState({ said: null, error: null });
   const field = useRef(null);
@@ -30,7 +30,7 @@ export function Wait({ store, at, main, onReached }) {
   const submit = (event) => {
     event.preventDefault();
     const { bound: text, wait_ms: ms } = event.target.elements;
-    // The same question again is asked again: `wait` counts them.
+    // `wait` counts the requests, so that an equal request is sent again.
     setQuery({ position_bound: text.value.trim(), wait_ms: ms.value, wait: text.value.trim() === bound && ms.value === waitMs ? Number(at.query.wait ?? 0) + 1 : at.query.wait });
   };
   return html`<section aria-labelledby="wait-title">
@@ -67,7 +67,7 @@ async function waitFor(store, at, { bound, waitMs }, over, setState, onReached) 
   }
 }
 
-/** Every partition of a Position a record further. */
+/** Return the Position with each partition one record further. */
 function oneFurther(position) {
   const further = (partitions) => Object.fromEntries(Object.entries(partitions).map(([number, offset]) => [number, Number(offset) + 1]));
   return Object.fromEntries(Object.entries(position).map(([topic, partitions]) => [topic, further(partitions)]));

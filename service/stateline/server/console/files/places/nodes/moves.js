@@ -1,18 +1,18 @@
-/** What becomes of tasks from look to look: which node had one before, and how quickly restores get on. */
+/** Compares successive looks at the nodes: a task's previous node, and the rate of restores. */
 
 import { durationText } from "../../base/format.js";
 import { ownerOf } from "../../base/tasks.js";
 
-const TOLD_MS = 60_000; // for so long a task that has moved says so, and a restore's looks count
+const TOLD_MS = 60_000; // how long a task shows that it moved, and how long a look counts for a rate
 
-/** Remembers the looks of one page. */
+/** The history of one page. */
 export class Moves {
   constructor() {
-    this.owners = new Map(); // task → the node that had it last, and when and from where it came
-    this.restores = new Map(); // what is restored → what was left, and when
+    this.owners = new Map(); // task → its last node, and when and from where the task came
+    this.restores = new Map(); // restore → the remaining offsets, and when
   }
 
-  /** Take down a look at the nodes; `now` grows, in ms. */
+  /** Note a look at the nodes. `now` grows, in ms. */
   see(cluster, now) {
     for (const task of cluster.tasks) {
       const node = ownerOf(task, cluster);
@@ -25,14 +25,14 @@ export class Moves {
     }
   }
 
-  /** Take down how much of a restore is left; one that has ended, or that has more left than before, begins anew. */
+  /** Note the remaining offsets of a restore. A restore that ended, or has more left than before, starts a new history. */
   seeRestore(what, left, now) {
     const looks = (this.restores.get(what) ?? []).filter(({ atMs }) => now - atMs < TOLD_MS);
     const goesOn = looks.length > 0 && left <= looks.at(-1).left;
     this.restores.set(what, left === 0 ? [] : [...(goesOn ? looks : []), { left, atMs: now }]);
   }
 
-  /** How long a restore still takes at the rate of the looks of the last minute: in words, or null while that is not known. */
+  /** How long a restore still takes at the last minute's rate, in words; null while unknown. */
   restoreText(what) {
     const looks = this.restores.get(what) ?? [];
     if (looks.length < 2) return null;
@@ -41,7 +41,7 @@ export class Moves {
     return perMs > 0 ? `about ${durationText(last.left / perMs)}` : "makes no progress";
   }
 
-  /** What has become of a task's owner since the page was opened. */
+  /** How a task's owner has changed since the page was opened. */
   changeText(task, owner, now) {
     const known = this.owners.get(task);
     if (owner === null) return known === undefined ? "no owner" : `no owner, was on ${known.node}`;

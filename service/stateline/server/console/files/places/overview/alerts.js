@@ -6,14 +6,14 @@ import { alertOf, isAmiss, isBehind, statesText } from "../../base/health.js";
 import { ageMs } from "../../base/look.js";
 import { addressOf } from "../../base/place.js";
 
-const SILENT_MS = 15_000; // they tell once a second, and are looked at every five
-const MOST_DROPPED = 0.01; // of the records that a step was given
+const SILENT_MS = 15_000; // nodes report every second, and are checked every five seconds
+const MOST_DROPPED = 0.01; // share of the records that a step receives
 const WORDS = { bad: "broken", warn: "look" };
 
-/** The list of them, or that all is well. */
+/** The list of alerts, or a line that all is well. */
 export function Alerts({ look }) {
   const alerts = alertsOf(look);
-  if (alerts.length === 0 && look.failure) return null; // nobody knows
+  if (alerts.length === 0 && look.failure) return null; // the state is unknown
   if (alerts.length === 0) return html`<p class="live"><span class="tag">well</span> ${look.stores.length > 0 ? "Every store can be queried." : "Nothing is broken."}</p>`;
   return html`<ul class="alerts live" aria-label="Needs attention">${alerts.map(
     ({ how, href, what, advice }) => html`<li key=${href + what} class=${how}>
@@ -59,7 +59,7 @@ function dropAlerts(workers) {
   }));
 }
 
-/** Steps of all workers: records that each was given, and those that it dropped, by reason. */
+/** Records that each step of all workers received, and dropped records by reason. */
 function stepsOf(workers) {
   const found = {};
   for (const [name, { taken, dropped }] of workers.flatMap((worker) => Object.entries(worker.steps ?? {}))) {

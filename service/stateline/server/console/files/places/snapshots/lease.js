@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 
-/** Seconds, and how they are said. */
+/** Seconds, and their text. */
 export const LEASES = [[300, "5 minutes"], [900, "15 minutes"], [3600, "an hour"], [14_400, "4 hours"], [86_400, "a day"]]; // prettier-ignore
 
 /** A field `ttl_s` of a form. */

@@ -7,9 +7,9 @@ import { useRepeated } from "../../base/repeat.js";
 import { Failure } from "../../parts/problem.js";
 import { Lease, LEASES } from "./lease.js";
 
-const MOST_PIN = 64; // characters that a pin may have
+const MOST_PIN = 64; // characters of a pin
 
-/** A form; `onMade` is called when there is one more, which is opened. */
+/** A form. `onMade` is called after a snapshot was made, and the snapshot opens. */
 export function Make({ onMade }) {
   const [stores, setStores] = useState(null);
   const [error, setError] = useState(null);

@@ -1,4 +1,4 @@
-/** One snapshot: renewed, released, and its partitions with lines that read them. */
+/** One snapshot: buttons to renew and release it, and its partitions with commands that read them. */
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
@@ -10,7 +10,7 @@ import { Time } from "../../parts/value.js";
 import { Lease, LEASES } from "./lease.js";
 import { Part } from "./part.js";
 
-/** `onChange` is called when it was renewed or released. */
+/** `onChange` is called after a renewal or a release. */
 export function One({ snapshot, onChange }) {
   const [state, setState] = useState({ said: "", error: null });
   const [asking, setAsking] = useState(false);
@@ -70,7 +70,7 @@ export function One({ snapshot, onChange }) {
   </section>`;
 }
 
-/** Asked for when somebody wants it: the server opens the files for that. */
+/** Loaded on demand, because the server opens the files for it. */
 function Size({ path }) {
   const [said, setSaid] = useState(null);
   const measure = async () => {
@@ -86,7 +86,7 @@ function Size({ path }) {
   return said === null ? html`<button type="button" onClick=${measure}>Size</button>` : html`<span role="status">${said}</span>`;
 }
 
-/** What RocksDB has in tables; the newest rows are in none yet. */
+/** The rows in RocksDB's tables. The newest rows are not in a table yet. */
 function bytesText(bytes) {
   if (bytes === 0) return "less than a table";
   const power = Math.min(3, Math.floor(Math.log(bytes) / Math.log(1024)));

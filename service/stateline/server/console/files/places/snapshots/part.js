@@ -1,11 +1,11 @@
-/** How a partition of a snapshot is read: its path, and lines for a shell. */
+/** How to read a partition of a snapshot: its path, and shell commands. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../../base/api.js";
 import { curlLine } from "../../base/queries.js";
 import { Copy } from "../../parts/value.js";
 
-/** `name` is what the file is called. A part of another node is read there. */
+/** `name` is the file's name. A part of another node is read there. */
 export function Part({ name, part }) {
   const url = part.url ?? address(part.path.slice(1));
   const curl = `${curlLine(url, { body: null }, Boolean(token()))} -o ${name}.arrow`;

@@ -1,4 +1,4 @@
-/** Changes of a store as they are committed, newest first. */
+/** Committed changes of a store, newest first. */
 
 import { html, useMemo, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { useFeed } from "../../base/feed.js";
@@ -35,7 +35,7 @@ export function Changes({ store, query }) {
       : html`<${Nothing}>Nothing was committed since this page was opened. Write to the store’s topic, or choose changes from the beginning.<//>`}`;
 }
 
-/** What has come, the newest first: `{rows, count, atMs, said, failure}`. */
+/** The received changes, newest first: `{rows, count, atMs, said, failure}`. */
 function useChanges(store, from, paused, anew) {
   const path = `v1/stores/${encodeURIComponent(store.store)}/changes?from=${anew > 0 ? "latest" : from}`;
   const none = { of: `${path} ${anew}`, rows: [], count: 0, atMs: null };

@@ -1,4 +1,4 @@
-/** What has times, over time: windows as a series per key and as a heat map, sessions as bars, versions of a key as steps. */
+/** Entries over time: windows as a series per key and as a heat map, sessions as bars, versions of a key as steps. */
 
 import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { Problem, Unreachable } from "../../base/api.js";
@@ -18,12 +18,12 @@ import { readRows } from "./stream.js";
 import { Strips } from "./strips.js";
 
 const MOST_DRAWN = 20_000;
-const MOST_READ = 200_000; // to find the newest among them: streams of windows and sessions are not in the order of time
+const MOST_READ = 200_000; // streams of windows and sessions are not ordered by time, so the newest are searched for
 const MOST_SERIES = 8;
 const MOST_STRIPS = 40;
 const MOST_CHOICES = 500;
 
-/** How each kind is asked, and which time of an entry says how new it is. */
+/** How to ask each kind, and the time that orders its entries. */
 const KINDS = {
   window: { name: "windows", order: "desc", most: MOST_READ, time: ({ start }) => start },
   session: { name: "all_sessions", order: "", most: MOST_READ, time: ({ end }) => end },
@@ -48,7 +48,7 @@ export function StoreChart({ store, query }) {
     ${read.rows?.length === 0 && html`<${Nothing}>No rows. Choose other times${kind === "versioned" ? ", or another key" : ""}.<//>`}`;
 }
 
-/** The first key of a versioned store, when none is chosen. */
+/** The first key of a versioned store, if none is chosen. */
 function useFirstKey(store, wanted) {
   const [seen, setSeen] = useState({ key: null, failure: null });
   useEffect(() => {
@@ -63,7 +63,7 @@ function useFirstKey(store, wanted) {
   return seen;
 }
 
-/** The newest rows that answer a question, newest first, and in words which those are. */
+/** The newest rows of an answer, newest first, and a description of them. */
 function useRead(store, kind, question) {
   const [seen, setSeen] = useState({ rows: null, said: "", failure: null });
   useEffect(() => {
@@ -94,7 +94,7 @@ function known(error) {
   throw error;
 }
 
-/** From when to when, and of which key. Times are the reader's own; the address has them in UTC. */
+/** The period and the key. Fields use the reader's zone, the address UTC. */
 function Bounds({ from, to, keyOf }) {
   const key = useRef(null);
   const fields = [
@@ -108,7 +108,7 @@ function Bounds({ from, to, keyOf }) {
   <//>`;
 }
 
-/** Which number in the values is drawn: `number` in the address, else the first one. */
+/** Chooses the drawn number of the values: `number` of the address, else the first one. */
 function useNumber(rows, query) {
   const numbers = useMemo(() => numbersIn(rows.map(({ entry }) => entry.value)), [rows]);
   return { numbers, number: numbers.find(({ id }) => id === query.number) ?? numbers[0] };
@@ -137,7 +137,7 @@ function Windows({ store, rows, query }) {
     <${LeftOut} shown=${heat.names.length} of=${keys.length} which="those with the largest sums" />`;
 }
 
-/** A checkbox for each key, no more than can be told apart. */
+/** A checkbox for each key, up to the number of distinguishable colours. */
 function Series({ keys, chosen }) {
   const toggle = (key) => {
     const next = chosen.includes(key) ? chosen.filter((each) => each !== key) : [...chosen, key];
@@ -153,12 +153,12 @@ function Series({ keys, chosen }) {
   </details>`;
 }
 
-/** Says that not all keys are there. */
+/** Says that some keys are missing. */
 function LeftOut({ shown, of, which }) {
   return shown < of && html`<p class="note">These are ${countText(shown)} of ${countText(of)} keys, ${which}.</p>`;
 }
 
-/** All keys, those with the largest sum first. */
+/** All keys, largest sum first. */
 function keysBySum(rows, number) {
   const sums = new Map();
   for (const row of rows) sums.set(row.keyText, (sums.get(row.keyText) ?? 0) + Math.abs(Number(numberAt(row.entry.value, number) ?? 0)));
@@ -177,7 +177,7 @@ function seriesOf(rows, keys, number) {
   return { times, series };
 }
 
-/** The starts of the windows, and where for a while there was none of any key the end of the one before: no line goes over that. */
+/** The starts of the windows. After a gap in all keys, also the end of the window before it, so that no line crosses the gap. */
 function timesOf(rows) {
   const ends = new Map(rows.map(({ entry }) => [entry.start, entry.end]));
   const starts = [...ends.keys()].sort((one, other) => one - other);
@@ -185,7 +185,7 @@ function timesOf(rows) {
 }
 
 function Sessions({ store, rows, query }) {
-  const keys = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))], [rows]); // those with the newest sessions first
+  const keys = useMemo(() => [...new Set(rows.map(({ keyText }) => keyText))], [rows]); // newest sessions first
   const names = useMemo(() => keys.slice(0, MOST_STRIPS).toSorted(), [keys]);
   const bars = useMemo(() => {
     const index = new Map(names.map((name, i) => [name, i]));
@@ -205,7 +205,7 @@ function Versions({ store, rows, query, keyOf }) {
     <p class="note">Each version is valid until the next one. The newest is valid since ${localText(times.at(-1))}.</p>`;
 }
 
-/** Times and numbers of the versions, oldest first; from when one has ended without another there is nothing. */
+/** Times and numbers of the versions, oldest first, with a gap where no version is valid. */
 function stepsOf(rows, number) {
   const steps = [];
   for (const row of rows.toSorted((one, other) => one.entry.timestamp - other.entry.timestamp)) {

@@ -1,4 +1,4 @@
-/** The entries of a store: any question, its answer in a grid, page by page or all at once, asked again on demand. */
+/** The entries of a store: any question, its answer in a grid, by page or all at once, repeated on demand. */
 
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { countText } from "../../base/format.js";
@@ -61,8 +61,8 @@ function useRows(seen, all, wantsAll, store) {
 }
 
 /**
- * Pages of one state. Those that were seen are known by their cursors, in order; the address has a page's number and cursor.
- * Of a page that was come to by a link the pages before are not known: from there one can begin anew.
+ * Pages of one state. Visited pages are known by their cursors, in order. The address has a page's number and cursor. If a link opened
+ * a later page, the pages before are unknown, and one can only start again.
  */
 function Pages({ seen, question, query, onAnew }) {
   const known = useRef({ of: null, cursors: [] });

@@ -1,4 +1,4 @@
-/** The partitions of a store: who has them, in which state, and how far each has come. */
+/** The partitions of a store: their owner, state and progress. */
 
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
@@ -37,7 +37,7 @@ export function Partitions({ store, look }) {
 }
 
 function rowOf(number, known, { committed, uncommitted, partitions: answered }, cluster) {
-  // What is staged and committed elsewhere only the answer to a query tells.
+  // Only the answer to a query shows uncommitted writes, and commits of other nodes.
   const partition = { ...answered?.[number], ...known };
   const lag = partition.restore_remaining || partition.lag_records;
   const cells = [

@@ -69,7 +69,10 @@ function streamOf(store, { name, values }) {
   return requestOf(store, { name, values: { ...values, limit: "", cursor: "" } });
 }
 
-/** All rows of a question once `wanted`: `{rows, state, failure, stop}`; `state` is null, "reading", "whole", "cut", "stopped" or "failed". */
+/**
+ * All rows of a question once `wanted`: `{rows, state, failure, stop}`. `state` is null, "reading", "whole", "cut", "stopped" or
+ * "failed".
+ */
 export function useAllRows(store, question, wanted) {
   const [seen, setSeen] = useState({ rows: [], state: null, failure: null });
   const reading = useRef(null);
@@ -83,7 +86,7 @@ export function useAllRows(store, question, wanted) {
       let shown = 0;
       const onProgress = (sofar) => {
         rows = sofar;
-        // The grid is filled at the first rows and with the last ones; in between it is told how many there are.
+        // The grid gets the first and the last rows. In between, it only gets the count.
         if (shown === 0 && sofar.length > 0) shown = sofar.length;
         setSeen((before) => ({ ...before, rows: before.rows.length === shown ? before.rows : sofar.slice(0, shown), count: sofar.length }));
       };
@@ -106,7 +109,7 @@ export function useAllRows(store, question, wanted) {
 
 const GONE = new Error("nobody looks any more");
 
-/** How far reading all rows is. */
+/** The progress of reading all rows. */
 export function Progress({ all, onBack }) {
   const count = countText(all.count ?? 0);
   const said = {
@@ -125,7 +128,7 @@ export function Progress({ all, onBack }) {
   ${all.failure && html`<${Failure} error=${all.failure} />`}`;
 }
 
-/** Buttons for files with all rows of a question: CSV as the grid is arranged, Arrow as the server streams it. */
+/** Buttons to save all rows of a question: CSV as the grid is arranged, Arrow as the server streams it. */
 export function Downloads({ store, question, arrangement }) {
   const [seen, setSeen] = useState({ said: "", failure: null });
   const reading = useRef(null);

@@ -1,4 +1,4 @@
-/** Rows of bars over time, on a canvas: sessions by key, or a heat map. What it shows is there as a table, too. */
+/** Rows of bars over time on a canvas: sessions by key, or a heat map. A table has the same data. */
 
 import { html, useEffect, useMemo, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { durationText, localText } from "../../base/format.js";
@@ -11,15 +11,15 @@ import { setZoom } from "../../parts/zoom.js";
 const ROW_PX = 22;
 const AXIS_PX = 22;
 const NAMES_PX = 110;
-const LEAST_PX = 2; // of a bar, to be seen
-const DRAG_PX = 5; // less is a click
-const FAINTEST = 0.15; // as in the style sheet
+const LEAST_PX = 2; // smallest visible width of a bar
+const DRAG_PX = 5; // a shorter movement is a click
+const FAINTEST = 0.15; // same as in the style sheet
 const MOST_IN_TABLE = 500;
 
 /**
- * `names` are the rows; `bars` are `{row, from, to, weight, text}`: the index of a row, ms since the epoch, how dark from 0 to 1, and
- * what it is in words. `told` is what all of it is, for who does not see it, and `children` stand below. Of `zoom`, `{from, to}`, only that
- * is shown; null for all: dragging sets that of the address, a double click takes it away.
+ * `names` are the rows. `bars` are `{row, from, to, weight, text}`: index of the row, ms since the epoch, darkness from 0 to 1, text.
+ * `told` is the description for screen readers. `children` are drawn below. `zoom` is the shown time `{from, to}`, null for all.
+ * Dragging sets `zoom` of the address, a double click removes it.
  */
 export function Strips({ label, told, names, bars: all, column, zoom = null, children = null }) {
   const box = useRef(null);
@@ -49,20 +49,20 @@ export function Strips({ label, told, names, bars: all, column, zoom = null, chi
 }
 
 /**
- * What a canvas has to hear of, so that `onDragged` is called with the times between which it was dragged over, on the `scale` of
- * when that began. By a finger the page is moved.
+ * The canvas's event handlers. `onDragged` gets the two times between which the mouse was dragged, by the `scale` at its start. Touches
+ * scroll the page.
  */
 function useDrag(marked, scale, onDragged) {
   const began = useRef(null);
   const end = () => {
     began.current = null;
-    if (marked.current !== null) marked.current.hidden = true; // it may have gone with what was zoomed
+    if (marked.current !== null) marked.current.hidden = true; // the mark may be gone after a zoom
   };
   const between = (event) => [began.current.px, began.current.scale.inside(event.offsetX)].toSorted((one, other) => one - other);
   return {
     onPointerDown: (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
-      event.target.setPointerCapture(event.pointerId); // it may end outside
+      event.target.setPointerCapture(event.pointerId); // the drag may end outside
       began.current = { px: scale.inside(event.offsetX), scale };
     },
     onPointerMove: (event) => {
@@ -77,7 +77,7 @@ function useDrag(marked, scale, onDragged) {
       if (to - from >= DRAG_PX) onDragged(began.current.scale.timeAt(from), began.current.scale.timeAt(to));
       end();
     },
-    onLostPointerCapture: end, // behind the last of them, or without one
+    onLostPointerCapture: end, // after the last event, or without one
   };
 }
 
@@ -105,7 +105,7 @@ function scaleOf({ from, to }, width) {
   const [left, right] = [namesPx(width), width - LEAST_PX];
   const share = (ms) => Math.min(1, Math.max(0, (ms - from) / Math.max(1, to - from)));
   const scale = (ms) => left + share(ms) * (right - left);
-  const inside = (px) => Math.min(right, Math.max(left, px)); // beside the names
+  const inside = (px) => Math.min(right, Math.max(left, px)); // without the names
   const timeAt = (px) => from + ((inside(px) - left) / Math.max(1, right - left)) * (to - from);
   return Object.assign(scale, { from, to, inside, timeAt });
 }

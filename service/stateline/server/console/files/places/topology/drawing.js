@@ -1,22 +1,21 @@
-/** Where everything of the topology goes: dagre's layout, as plain numbers for an SVG. */
+/** The layout of the topology by dagre, as plain numbers for an SVG. */
 
-const CHARACTER = 7.4; // pixels of one of the 12 px monospace font
+const CHARACTER = 7.4; // pixels of one character in the 12 px monospace font
 const MOST_CHARACTERS = 36;
-export const LINE = 15; // pixels from one line of a label to the next
-const RATE_WIDTH = 64; // kept free on arrows that show a rate
+export const LINE = 15; // pixels between lines of a label
+const RATE_WIDTH = 64; // free space on arrows with a rate
 const PADDING = { topic: 36, operator: 24, store: 28, global_table: 28, pipeline: 44 };
 
-const DIRECTIONS = ["LR", "TB"]; // from left to right, unless what is long has more room downwards
-const READABLE = 0.5; // smaller than that letters are guesses
+const DIRECTIONS = ["LR", "TB"]; // left to right; top to bottom if that fits better
+const READABLE = 0.5; // text below this scale is unreadable
 
-/** The layout in each direction. */
 export function layouts(dagre, graph) {
   return DIRECTIONS.map((direction) => layout(dagre, graph, direction));
 }
 
 /**
- * `{drawn, scale}`: which of the layouts is shown in a room, `{width, height}`, and how large. All of it where it can be read
- * then, else as wide as the room where that can be read, and no smaller than what can be.
+ * Return `{drawn, scale}`: the layout for a room `{width, height}`, and its scale. All of it if that is readable, else the width of the
+ * room if that is readable, else the smallest readable scale.
  */
 export function fitted(drawn, room) {
   const fits = drawn.map((each) => ({ drawn: each, scale: wholly(each, room) }));
@@ -27,14 +26,14 @@ export function fitted(drawn, room) {
   return { ...wider, scale: Math.max(READABLE, wider.scale) };
 }
 
-/** The scale at which all of a layout is in a room; at most as large as it was laid out. */
+/** The scale at which a layout fits into the room, at most 1. */
 export function wholly({ width, height }, room) {
   return Math.min(1, room.width / width, room.height / height);
 }
 
 /**
- * `{width, height, nodes, edges, boxes}`: nodes `{…node, x, y, width, height, lines}` around their middles, edges `{from, to, points, at}`
- * with the place of their rate, boxes `{subtopology, x, y, width, height}` around the parts of each subtopology.
+ * Return `{width, height, nodes, edges, boxes}`. Nodes are `{…node, x, y, width, height, lines}` with the middle at x, y. Edges are
+ * `{from, to, points, at}`, with the rate's place `at`. Boxes are `{subtopology, x, y, width, height}`.
  */
 function layout(dagre, { nodes, edges, rates }, direction) {
   const graph = new dagre.Graph({ compound: true });
@@ -64,12 +63,12 @@ function layout(dagre, { nodes, edges, rates }, direction) {
   };
 }
 
-/** The rate out of a topic, null while it is not known; undefined for what has none. */
+/** The rate out of a topic; null while unknown, undefined for other nodes. */
 export function rateOf(node, rates) {
   return node?.kind === "topic" ? rates[node.name] : undefined;
 }
 
-/** The outline of a node as an SVG path around its middle: each kind has a shape of its own. */
+/** The outline of a node around its middle, as an SVG path. Each kind has its own shape. */
 export function outline(kind, width, height) {
   const [x, y] = [width / 2, height / 2];
   switch (kind) {
@@ -85,12 +84,10 @@ export function outline(kind, width, height) {
   }
 }
 
-/** A label whose lines are joined. */
 export function inOneLine(label) {
   return label.replaceAll("\n", ", ");
 }
 
-/** A line through these points. */
 export function line(points) {
   return points.map(({ x, y }, i) => `${i === 0 ? "M" : "L"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
 }

@@ -1,4 +1,4 @@
-/** The drawing itself, and what its shapes mean. */
+/** The drawing of the topology, and its legend. */
 
 import { html } from "../../vendor/htm-preact-3.1.1.js";
 import { rateText } from "../../base/format.js";
@@ -7,7 +7,7 @@ import { inOneLine, LINE, line, outline, rateOf } from "./drawing.js";
 
 const KINDS = { topic: "topic", operator: "operator", store: "store", global_table: "global table", pipeline: "pipeline" };
 
-/** The graph, `scale` times as large as it was laid out, in a panel that scrolls by itself; stores and pipelines lead to their places. */
+/** The graph at `scale` times its layout, in a panel that scrolls. Stores and pipelines link to their pages. */
 export function Drawing({ drawn, graph, scale }) {
   const { width, height, nodes, edges, boxes } = drawn;
   const byId = new Map(nodes.map((node) => [node.id, node]));
@@ -55,7 +55,6 @@ function hrefOf({ kind, name }) {
   return kind === "pipeline" ? addressOf({ place: "pipelines" }) : null;
 }
 
-/** A legend of the shapes in the drawing. */
 export function Legend({ kinds }) {
   const shown = Object.entries(KINDS).filter(([kind]) => kinds.has(kind));
   return html`<ul class="legend shapes" aria-label="Legend of shapes">${shown.map(
