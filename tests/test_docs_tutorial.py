@@ -19,6 +19,7 @@ import pytest
 
 from support.kafka.shared_broker import SharedBroker
 from support.processes.ports import free_port
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 from test_docs import ROOT, assert_shown, document
 
@@ -164,7 +165,9 @@ def assert_said(said: str, typed: Typed) -> None:
         assert re.fullmatch(pattern(typed.shown.strip()), said.strip(), re.DOTALL), f"{typed.command}:\n{said}"
 
 
-@pytest.fixture(params=["embedded", "kafka"])
+@pytest.fixture(
+    params=["embedded", pytest.param("kafka", marks=long_only("the same commands run on the embedded log"))]
+)
 def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
     settings = {}
     if request.param == "kafka":

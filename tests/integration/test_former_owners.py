@@ -21,6 +21,7 @@ from support import TESTS
 from support.apps import steps_app
 from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually, produce
+from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
 # Kafka's broker takes no shorter session.
@@ -93,6 +94,7 @@ def stands_still(worker: Forked) -> bool:
     return state == "T"
 
 
+@on_one_log("kafka", "a broker fences the former owner")
 def test_what_a_worker_writes_that_was_replaced_in_the_middle_of_a_commit_is_in_no_restored_store(scene: Scene) -> None:
     zombie = scene.start("zombie", "commit:still-owner#3")
     while not stands_still(zombie):

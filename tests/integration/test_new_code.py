@@ -29,6 +29,7 @@ from stateline.log.interface import NewTopic
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
 EVERY_S = 0.01  # a question
@@ -154,6 +155,7 @@ class Traffic:
         return Counter(answer.result() for answer in self._answers)
 
 
+@on_one_log("kafka", "a group is all that differs")
 def test_code_changes_under_traffic_and_nobody_is_refused_or_told_anything_wrong(
     started: Callable[..., Run], bootstrap: str
 ) -> None:

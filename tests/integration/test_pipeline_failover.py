@@ -98,7 +98,7 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-@pytest.fixture(params=["directory", pytest.param("hdfs", marks=long_only("test_pipelines_on_hdfs.py kills there"))])
+@pytest.fixture(params=["directory", pytest.param("hdfs", marks=long_only("test_checkpoint_folders.py reads HDFS"))])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """`pipeline.checkpoint.location`."""
     if request.param == "directory":

@@ -24,6 +24,7 @@ from support.processes.machines import KEYS, Machines, started
 from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 PARTITIONS = 3
@@ -203,6 +204,7 @@ class Asking:
                 self.count["client"] += 1
 
 
+@long_only("test_standbys.py loses an owner, and test_rolling_upgrade.py restarts each node under questions")
 def test_nobody_who_accepts_standbys_is_refused_while_one_node_after_the_other_is_restarted(
     nodes: dict[str, Node],
 ) -> None:

@@ -18,6 +18,7 @@ from support.kafka.shared_broker import SharedBroker
 from support.processes.machines import KEYS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 # Many times the session, and a tenth of the transaction's time.
@@ -149,7 +150,9 @@ def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longe
             assert value(two, key, **asked) == (200, 2, "active two")
 
 
-@pytest.mark.parametrize("step", ["standby:opened", "standby:let-go"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("standby:opened", marks=long_only("a takeover has more to lose")), "standby:let-go"]
+)
 def test_a_standby_that_is_killed_as_it_begins_or_takes_over_goes_on_and_every_record_counts_once(
     machines: Machines, step: str
 ) -> None:

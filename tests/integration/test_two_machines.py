@@ -29,6 +29,7 @@ from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import running
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 LISTENERS = ("ONE", "TWO")
@@ -147,6 +148,7 @@ def not_answered(machine: Machine, partition: str) -> bool:
     return partition not in machine.partitions()
 
 
+@long_only("the worker that is cut off from Kafka stops before its successor begins")
 def test_of_a_stopped_worker_and_its_successor_one_says_active_at_any_time(scene: Scene) -> None:
     scene.send()
     scene.one.start_worker()

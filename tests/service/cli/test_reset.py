@@ -47,6 +47,7 @@ from support.apps.counting_app import PARTITIONS, counting, expected, kept
 from support.kafka.shared_broker import SharedBroker
 from support.processes import forked
 from support.processes.running_worker import Stores, create, eventually, produce, running
+from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
@@ -122,6 +123,9 @@ class Scene:
         return done.returncode, done.stdout + done.stderr
 
 
+in_the_log = on_one_log("embedded", "a fresh start and an interrupted one run on Kafka")
+
+
 @pytest.fixture(params=["at_least_once", "exactly_once_v2"])
 def guarantee(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -166,6 +170,7 @@ def test_an_application_that_starts_over_has_the_stores_of_a_fresh_one(scene: Sc
 
 
 @pytest.mark.parametrize("to", [WhereTo("time", 25_000), WhereTo("latest")], ids=["time", "end"])
+@in_the_log
 def test_an_application_that_starts_over_later_has_what_comes_from_there(scene: Scene, to: WhereTo) -> None:
     scene.write(records(0, 40))
     scene.works_until(expected(scene.written, scene.written))
@@ -175,6 +180,7 @@ def test_an_application_that_starts_over_later_has_what_comes_from_there(scene: 
     scene.works_until(expected([row for row in scene.written if row[2] >= from_ms], scene.written))
 
 
+@in_the_log
 def test_a_second_disk_with_older_state_does_not_win(scene: Scene) -> None:
     scene.write(records(0, 20))
     scene.works_until(expected(scene.written, scene.written), disk="one")
@@ -230,6 +236,7 @@ def test_state_of_another_log_is_refused_with_the_command_that_deletes_it(
             now.works_until(expected(now.written, now.written))
 
 
+@in_the_log
 def test_a_part_starts_over_alone_where_nothing_is_counted_twice(scene: Scene) -> None:
     scene.write(records(0, 20))
     scene.works_until(expected(scene.written, scene.written))
@@ -245,6 +252,7 @@ def test_a_part_starts_over_alone_where_nothing_is_counted_twice(scene: Scene) -
     scene.works_until(expected(scene.written, scene.written))
 
 
+@in_the_log
 def test_a_store_that_others_would_be_counted_twice_for_is_refused(scene: Scene) -> None:
     scene.app = counting(scene.id, more=True)
     with pytest.raises(InvalidArgumentError, match=r"so is counts, which would count .* with --subtopology 0"):
@@ -283,6 +291,7 @@ def test_nothing_starts_over_while_a_worker_runs(scene: Scene) -> None:
     scene.reset(disk="other")
 
 
+@in_the_log
 def test_a_store_of_another_type_is_filled_under_its_old_name(scene: Scene) -> None:
     scene.write(records(0, 20))
     scene.works_until(expected(scene.written, scene.written))
@@ -297,6 +306,7 @@ def test_a_store_of_another_type_is_filled_under_its_old_name(scene: Scene) -> N
         stored.close()
 
 
+@in_the_log
 def test_where_nobody_can_answer_it_says_what_to_give_and_does_nothing(scene: Scene) -> None:
     code, said = scene.command("reset")
     assert (code, "Nobody has answered, so nothing was done: give --yes" in said) == (2, True), said

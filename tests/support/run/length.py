@@ -27,6 +27,12 @@ def long_only(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(long_or_short(False, True), reason=f"{why}: `make test-all` runs it")
 
 
+def on_one_log(log: str, why: str) -> pytest.MarkDecorator:
+    """Marks a test with the fixture `bootstrap` that the gate runs on `log` alone, and says why it may."""
+    other = "kafka" if log == "embedded" else "embedded"
+    return pytest.mark.parametrize("bootstrap", [log, pytest.param(other, marks=long_only(why))], indirect=True)
+
+
 every_pair = pytest.mark.every_pair
 """Of a test that is another one under each guarantee: it runs on either log under both of them in the gate, too."""
 

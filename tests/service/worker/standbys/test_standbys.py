@@ -555,7 +555,6 @@ def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work
             group.check(node)
 
 
-@every_pair
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -632,7 +631,6 @@ def test_a_standby_follows_a_store_that_gets_what_it_missed_while_it_was_not_dec
         group.check("one")
 
 
-@every_pair
 def test_a_standby_under_which_its_changelog_is_cut_begins_anew_while_it_runs(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

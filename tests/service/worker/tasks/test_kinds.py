@@ -32,7 +32,7 @@ from support.apps import kinds_app
 from support.apps.kinds_app import BOOM, RETENTION_MS, Event, Oracle
 from support.processes.forked import Forked
 from support.processes.running_worker import configured, create, produce
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -256,7 +256,7 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
     assert ended == -signal.SIGKILL, (root / "worker.log").read_text()[-2_000:]
 
 
-@pytest.mark.parametrize("log", ["embedded", "kafka"])
+@pytest.mark.parametrize("log", [pytest.param("embedded", marks=long_only("the same steps on a broker")), "kafka"])
 def test_a_worker_that_is_killed_at_any_step_under_exactly_once_counts_nothing_twice_in_any_kind(
     make: Make, log: str, tmp_path: Path
 ) -> None:
