@@ -97,7 +97,7 @@ class _Readiness(AnswerReader[Readiness]):
 
 
 class _Nothing(AnswerReader[None]):
-    """An answer whose body does not matter: 204 has none."""
+    """An answer without a body, like 204."""
 
     def __init__(self, statuses: Collection[int]) -> None:
         super().__init__(type(None), statuses)

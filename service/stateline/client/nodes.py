@@ -137,7 +137,7 @@ class OwnerMap:
         try:
             partition = home_partition(serde.parse_text(key_text(home.key)), count)
         except InvalidArgumentError:
-            return None  # the server says what is wrong with it
+            return None  # the server reports the error
         return partition if home.partitions is None or partition in home.partitions else None
 
 

@@ -25,8 +25,6 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the application."""
-
     file: str
     line: int
 
@@ -35,7 +33,7 @@ class SourceLine:
 
 
 def here() -> SourceLine:
-    """The line of the application that is at work."""
+    """Return the application's line that is running."""
     return place_in((frame, frame.f_lineno) for frame in _outwards(sys._getframe()))
 
 
@@ -65,8 +63,8 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def says_where(declaring: Declaring) -> Declaring:
-    """A function, or a class with its public methods, whose `CallerError` ends with the line of the application that
-    has called it. So do errors of the functions that a method returns: an application calls them as decorators."""
+    """Let each `CallerError` of a function, or of a class's public methods, end with the application's line that called
+    it. Errors of functions that a method returns, such as decorators, do so too."""
     if not isinstance(declaring, type):
         return _placed(declaring)
     for name, method in list(vars(declaring).items()):
@@ -84,7 +82,7 @@ def placed(error: CallerError, place: SourceLine) -> None:
 
 
 def _placed(function: Declaring, *, is_decorator: bool = False) -> Declaring:
-    """`is_decorator`: what it returns is the application's own, and stays as it is."""
+    """`is_decorator`: the returned function is the application's own and stays unchanged."""
 
     @functools.wraps(function)
     def declared(*arguments: Any, **named: Any) -> Any:

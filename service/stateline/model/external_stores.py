@@ -44,7 +44,7 @@ def changelog_of(own_application: str, definition: StoreDefinition, of: str, cha
 
 
 def kept_from(topic: Topic, definition: StoreDefinition, name: str | None) -> StoreDefinition:
-    """The store as it is kept here of its changelog, under this name or its own."""
+    """Return the store kept here from its changelog, under this name or its own."""
     return replace(definition, name=checked_store_name(name or definition.name), source=topic)
 
 
@@ -55,7 +55,7 @@ def settings_of_changelog(definition: StoreDefinition) -> dict[str, str]:
 
 
 def written_by_us(changelog: Topic, writer: str) -> TopologyError:
-    """The error to raise where something would write to a changelog of another application: it would ruin the store."""
+    """Return the error for a write to another application's changelog, which would ruin the store."""
     return TopologyError(
         f"{writer} writes to {changelog.name!r}, a changelog of Kafka Streams application {changelog.external!r}: it "
         "is read only here. Write to a topic that the application reads."

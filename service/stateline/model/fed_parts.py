@@ -43,12 +43,11 @@ class FedPart(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Its name in notes."""
         return _digest(f"{self.kind} {self.name}")
 
 
 def parts_of(topology: Topology) -> dict[str, tuple[FedPart, ...]]:
-    """The parts of each source topic, by its name."""
+    """Return the parts of each source topic, by its name."""
     return {
         topic.name: _parts(topology, subtopology, topic.name)
         for subtopology in topology.subtopologies
@@ -64,7 +63,7 @@ def _parts(topology: Topology, subtopology: Subtopology, topic: str) -> tuple[Fe
 
 
 def filled_through(topology: Topology, repartition: str) -> list[str]:
-    """The stores that get what is in this repartition topic, also through others; none where only functions read it."""
+    """Return the stores that this repartition topic feeds, also through others; none if only functions read it."""
     topics, stores = [repartition], list[str]()
     for topic in topics:  # it grows
         for subtopology in topology.subtopologies:
@@ -107,8 +106,8 @@ def is_number(text: str) -> bool:
 
 
 def note_after(before: FedParts | None, next_offset: int | None, parts: Collection[FedPart]) -> str | None:
-    """The note of the next commits, which these parts have all input of. `before` is the note of the newest commit, at
-    `next_offset`. None if it would be too long: then nothing is known of these parts."""
+    """Return the note for the next commits, which include all input of these parts. `before` is the note of the newest
+    commit, at `next_offset`. None if it would be too long: then nothing is known of these parts."""
     own = {part.digest for part in parts}
     text = ",".join(sorted(own))
     if len(text) > _MAX_CHARACTERS:

@@ -20,7 +20,7 @@ DrawnKind: TypeAlias = Literal["topic", "table", "store", "global table", "proce
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`key` tells it from all others of the graph; `note` says more of it, empty for nothing."""
+    """`key` is unique in the graph; `note` has details, or is empty."""
 
     key: str
     kind: DrawnKind
@@ -30,7 +30,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Records flow from the one to the other; or, of `uses`, the first one reads the second, a store, or writes it."""
+    """Records flow along an edge. With `uses`, the first node reads or writes the second, a store."""
 
     start: Drawn
     end: Drawn
@@ -92,7 +92,7 @@ def _processor(processor: Processor) -> Iterator[Edge]:
 
 
 def _operators(processor: Processor) -> Iterator[Edge]:
-    """The nodes of one topic, numbered as they come: nothing else tells two filters apart."""
+    """The nodes of one topic, numbered in order: only the number distinguishes two filters."""
     numbers: dict[int, int] = {}
 
     def drawn(node: OperatorNode) -> Drawn:

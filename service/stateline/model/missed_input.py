@@ -84,7 +84,7 @@ def away_parts(
     first, end = bounds
     if note is None or next_offset > end:  # a group beyond the log's end begins anew
         return None
-    # A store of one's own has no Position: the note alone tells what it has seen.
+    # An application's own store has no Position: only the note says what it has seen.
     without = {s.name: s.persistent for s in subtopology.stores if not s.logged and s.kind != "custom"}
     # Stores in memory without a changelog lack nothing that they would have.
     kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and without.get(p.name, True))]
@@ -144,8 +144,8 @@ def _other_effects(away: AwayParts, subtopology: Subtopology, at: int, *, dead_l
 
 
 def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str]:
-    """Why stores are not served, by store: those that lack input which cannot be read again, and those that are filled
-    through a repartition topic which lacks it."""
+    """Return why stores are not served, by store: they lack input that cannot be read again, or a repartition topic
+    that fills them lacks it."""
     reasons: dict[str, str] = {}
     for each in missed:
         for part in each.seen if each.reads_from is None else ():

@@ -66,7 +66,7 @@ def nodes_of(roots: Iterable[Root]) -> list[OperatorNode]:
 
 
 def looks_up_its_own(roots: Sequence[Root]) -> bool:
-    """Whether operators look up in a table that records of the same topic change: then each record must go through all
+    """Whether operators look up in a table that records of the same topic change. Then each record must go through all
     of them before the next one."""
     nodes = nodes_of(roots)
     changed = {root.table.name for root in roots if root.table is not None}
@@ -92,8 +92,8 @@ def shares_with_others(roots: Sequence[Root]) -> bool:
 
 
 def is_met_twice(roots: Sequence[Root]) -> bool:
-    """Whether rows of one topic come together again after they have parted, in an operator or in a topic: then each
-    record must go through all operators before the next one, or a slice would come in another order."""
+    """Whether rows of one topic part and meet again, in an operator or in a topic. Then each record must go through all
+    operators before the next one, or a slice would come in another order."""
     parents: list[Root | OperatorNode] = [*roots, *nodes_of(roots)]
     met = [id(child) for parent in parents for child in parent.children]
     topics = [topic.name for parent in parents if isinstance(parent, OperatorNode) for topic in parent.forwards]

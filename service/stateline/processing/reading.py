@@ -93,7 +93,7 @@ def readable(
         check(topic, records, key_required=key_required)
         return records
     except InvalidArgumentError:
-        pass  # one by one, outside of this: a dead letter tells of its own failure alone
+        pass  # one by one, outside of this block: a dead letter reports only its own failure
     return [r for r in records if _is_readable(topic, r, failures, key_required)]
 
 

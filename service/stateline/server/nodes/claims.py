@@ -39,8 +39,8 @@ class Claims:
         self._look = None
 
     def counts(self, task_id: str, node: str, since_ms: int) -> bool:
-        """Whether this node may own the task, which it says since then (`clock.boot_ms`). While Kafka does not answer,
-        a claim counts that it has not said anything about."""
+        """Whether this node may own the task that it has claimed since then (`clock.boot_ms`). While Kafka does not
+        answer, a claim counts unless Kafka contradicted it before."""
         look = self._group.assigned
         if look is not None and node in self._holders(look, task_id):
             return True
@@ -58,7 +58,7 @@ class Claims:
         return self._holders(look, task_id) <= {node}
 
     def has_worker(self, node: str) -> bool:
-        """Whether a member of the group is a worker of this node, as Kafka said last."""
+        """Whether Kafka's last answer has a member that is a worker of this node."""
         look, directories = self._group.assigned, self._directories()
         return look is not None and any(_node_of(member, directories) == node for member in look.members)
 
@@ -77,7 +77,7 @@ class Claims:
 
 
 def _node_of(member: GroupMember, directories: Mapping[str, str]) -> str | None:
-    """The node whose worker this is; None of a node that is not known, or of more than one."""
+    """Return the node of this worker; None if the node is unknown or ambiguous."""
     by_name = [node for node in directories if (member.instance_id or "").startswith(f"{node}-")]
     if len(by_name) == 1:
         return by_name[0]

@@ -40,7 +40,7 @@ def node_url(config: Config) -> str:
 
 
 def rack(config: Config) -> str:
-    """In which rack it stands, as its consumers say to Kafka; empty where that is not told."""
+    """Return this node's rack, as its consumers tell Kafka; empty without one."""
     return str(config.consumer.get("client.rack", ""))
 
 
@@ -58,7 +58,7 @@ def hello_of(config: Config, topology: Topology) -> Hello:
 
 
 def _directory_id(config: Config, application: str) -> str:
-    """Empty while nobody has written it, and this process cannot."""
+    """Return the directory's id; empty if nothing has written it yet and this process cannot."""
     try:
         return str(StateDirectory(config.state_dir, application).process_id())
     except RetryLaterError:
@@ -66,7 +66,7 @@ def _directory_id(config: Config, application: str) -> str:
 
 
 def peer_address(config: Config, listener: socket.socket | None) -> str:
-    """Where other nodes are told to reach this one; empty where nobody can."""
+    """Return the address where other nodes reach this one; empty if they cannot."""
     if listener is None:
         return ""
     if config.node_peer_advertised is not None:

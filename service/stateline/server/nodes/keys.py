@@ -64,7 +64,7 @@ def load_again(config: Config, keys: Keys) -> None:
 
 
 def why_alone(config: Config) -> str:
-    """Why this node links with no other, with what to do about it; empty where it does."""
+    """Return why this node has no links, and what to do about it; empty if it may have links."""
     if config.node_peer_tls_certificate_file is not None:
         return ""
     if config.node_peer_secret_file is None:
@@ -103,7 +103,7 @@ def check_certificate(config: Config, keys: Keys) -> None:
 
 
 def certificate_fault(keys: Keys) -> str:
-    """Why no other node takes this one's certificate as it is now; empty where some may, and without one."""
+    """Return why no other node accepts this certificate now; empty if some may, and without a certificate."""
     if keys.dialing is None or keys.listening is None:
         return ""
     try:

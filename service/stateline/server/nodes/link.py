@@ -92,12 +92,12 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether the node is there and has lately said something."""
+        """Whether the node is connected and was heard lately."""
         return self._exchange.alive and self.silent_s < SILENT_AFTER_S
 
     @property
     def silent_s(self) -> float:
-        """For how long it has said nothing."""
+        """Return the seconds since its last message."""
         return asyncio.get_running_loop().time() - self._exchange.heard_at_s
 
     async def query(
@@ -197,11 +197,11 @@ class Link:
             raise
 
     def hold(self) -> None:
-        """Let the node keep what was begun there and is not read to its end: to be said again and again."""
+        """Keep the scans that were begun there and not read to the end. Repeat this call."""
         self._scans.hold()
 
     def give_up(self) -> None:
-        """Wait no more for what was asked: it fails as if the node had hung up."""
+        """Stop waiting for the request. It fails like a lost connection."""
         self._exchange.give_up()
 
     async def ended(self) -> None:

@@ -98,7 +98,7 @@ class NodeMap:
         return (task_id for task_id, held in self.tasks.items() if held.role == "active")
 
     def offset(self, store: str, partition: int) -> int:
-        """The last offset that its copy has of the changelog; -1 when nothing is known."""
+        """Return the last changelog offset of its copy; -1 if unknown."""
         return self.copies.get(store, {}).get(str(partition), -1)
 
 

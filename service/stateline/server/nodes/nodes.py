@@ -171,7 +171,7 @@ class Nodes:
         return self.claims is None or self.claims.has_worker(node)
 
     def note_assigned(self) -> None:
-        """Kafka's group has given somebody something else."""
+        """Note that Kafka's group has a new assignment."""
         self._changed()
 
     def directories(self) -> dict[str, str]:
@@ -181,7 +181,7 @@ class Nodes:
         return {**others, **linked, self.own.node: self.own.directory}
 
     def runs(self, task_id: str) -> bool:
-        """Whether a node that is linked with says that a worker of its own runs this task, within its lease."""
+        """Whether a linked node says that its worker runs this task within its lease."""
         link = self.owner(task_id)
         return link is not None and link.map.tasks[task_id].role == "active"
 
@@ -192,11 +192,11 @@ class Nodes:
         return None if self.link(last) is not None else url or None
 
     def last_owner(self, task_id: str) -> str | None:
-        """The node that was the last to say that it runs this task; None when none has said so, or this one has."""
+        """Return the last node that said it runs this task; None if no node has, or if this node was the last."""
         return self._last_owners[task_id][0] if task_id in self._last_owners else None
 
     def holders(self, task_id: str, store: str, partition: int) -> list[Link]:
-        """The links to all nodes that have a copy: the owner's first, then by how far they are, the furthest first."""
+        """Return the links to all nodes with a copy: the owner's first, then the furthest copies."""
         owner = self.owner(task_id)
         found = [link for _, link in self.links() if task_id in link.map.tasks and link is not owner]
         found.sort(key=lambda link: -link.map.offset(store, partition))
@@ -207,7 +207,7 @@ class Nodes:
         return any(task_id in link.map.tasks for _, link in self.links())
 
     def out_of_reach(self) -> dict[str, str]:
-        """Those that are not linked with at the moment, and why."""
+        """Return the nodes without a link now, and why."""
         return {
             name: other.fault or ("it has said nothing for a while" if other.link else "the link is being made")
             for name, other in self.others.items()
@@ -220,7 +220,7 @@ class Nodes:
         return None if other is None or other.link is None or not other.link.alive else other.link
 
     def links(self) -> Iterator[tuple[str, Link]]:
-        """Those that live, with the node's name."""
+        """Return the live links by node name."""
         return ((name, link) for name in self.others if (link := self.link(name)) is not None)
 
     @property

@@ -17,12 +17,12 @@ from stateline.problem_kinds import PROBLEMS, problem_of
 from stateline.query.values import Failure, Outcome
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-# What a node that did not answer, or hung up, has said.
+# the outcome of a request whose node did not answer or hung up
 UNANSWERED, CANCELLED = "unanswered", "cancelled"
 
 
 class Latency:
-    """How long some requests took: by bucket, of which the last is of what took longer than all, and together."""
+    """Durations of requests: counts by bucket, of which the last has no upper edge, and their sum."""
 
     __slots__ = ("buckets", "seconds")
 
@@ -96,12 +96,12 @@ class Counted:
         """Entries that were answered."""
 
     def note(self, outcome: Outcome) -> None:
-        """That is what came of a query."""
+        """Count the outcome of a query."""
         self.outcome = problem_of(outcome.error).reason if isinstance(outcome, Failure) else "ok"
         self.rows = 0 if isinstance(outcome, Failure) else len(outcome.rows.entries)
 
     def note_status(self, status: int) -> None:
-        """That is what came of a request over HTTP."""
+        """Count the outcome of an HTTP request."""
         self.outcome = _REASONS.get(status, "ok" if status < 400 else "STORE_EXCEPTION")
 
 

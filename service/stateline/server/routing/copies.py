@@ -65,7 +65,7 @@ class CopyRouter(Protocol):
         """The next commit of these partitions is announced here (`CommitSignal`), wherever their owners are."""
 
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
-        """A failure with its owner's URL, and with what only the server knows about it."""
+        """Add the owner's URL, and facts that only the server knows, to a failure."""
 
 
 class Copies:
@@ -145,7 +145,7 @@ class Copies:
         return found
 
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
-        """A failure with its owner's URL, and with what only the server knows about it."""
+        """Add the owner's URL, and facts that only the server knows, to a failure."""
         if not isinstance(outcome, Failure):
             return outcome
         error = outcome.error

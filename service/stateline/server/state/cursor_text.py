@@ -42,7 +42,7 @@ def node_mark(node: str) -> bytes:
 
 
 def mark_of(text: str) -> bytes | None:
-    """The mark of the node that has given this cursor, if it is one; None for what is none."""
+    """Return the mark of the node that made this cursor; None for other text."""
     data = _decoded(text)
     return None if data is None else data[:MARK_BYTES]
 

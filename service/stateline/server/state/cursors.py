@@ -51,7 +51,7 @@ class Page:
 
 @dataclass(slots=True)
 class Cursor:
-    """One state that is read page by page: what its first answer said of it stays true for all of them."""
+    """A state that is read page by page. All pages share the facts of its first answer."""
 
     store: ServedStore
     terms: Terms
@@ -71,11 +71,11 @@ class Cursor:
 
     @property
     def is_read(self) -> bool:
-        """Whether it was read to its end: it pins nothing, and is there for its last page to be asked for again."""
+        """Whether it was read to its end. It pins nothing then, and only repeats its last page."""
         return self.last is not None and self.last.cursor is None
 
     def let_go(self, now: Mapping[int, ServedBy]) -> None:
-        """The copies of these partitions, whose owner's they were, are that no more, but this."""
+        """Set which copy serves these partitions now: the pinned copies are not their owner's any more."""
         for p, served_by in now.items():
             outcome = self.outcomes[p]
             if isinstance(outcome, PartitionAnswer):
@@ -83,7 +83,7 @@ class Cursor:
 
 
 class Cursors:
-    """Those of one server process; every method is for the event loop's thread."""
+    """The cursors of one server process, for the event loop's thread."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Cursors:
         return cursor
 
     async def follow(self, token: CursorToken, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
-        """The page that this token stands for, and the state that it is of. Raises as `check`."""
+        """Return the page and the state of this token. Raises like `check`."""
         cursor = self.check(token, store)
         async with cursor.lock:
             self.check(token, store)  # again: another page may have been read, or the cursor may have gone

@@ -38,7 +38,7 @@ class WholeEpochs:
     async def seen_at_once(
         self, store: ServedStore, terms: Terms, look: Callable[[], Awaitable[dict[int, Outcome]]]
     ) -> dict[int, Outcome]:
-        """The outcomes of one look; failures of all partitions if they are of different epochs."""
+        """Return the outcomes of one look; failures of all partitions if their epochs differ."""
         outcomes = await look()
         if not self._concerns(store, terms) or _is_whole(outcomes):
             return outcomes

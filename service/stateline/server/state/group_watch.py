@@ -140,7 +140,7 @@ class GroupWatch:
             self.asked.set()
 
     def has_said(self, since_ms: int) -> bool:
-        """Whether Kafka has said since then (`clock.boot_ms`) who is in the group; if not, it is asked."""
+        """Whether Kafka has reported the group's members since then (`clock.boot_ms`). If not, it is asked."""
         self._since_ms = max(self._since_ms, since_ms)
         if self.look is None or self.look.at_ms < since_ms:
             self.asked.set()
@@ -168,8 +168,7 @@ class GroupWatch:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
-        """Its committed end, and when Kafka was asked for it; None when that is not known now, as when nobody has
-        wanted to know lately: it is in a moment."""
+        """Return its committed end, and when Kafka was asked; None if that is unknown now. The call requests it."""
         self.ends_wanted_until_ms = boot_ms() + _WANTED_MS
         age_ms = _FRESH_MS if self.ends is None else boot_ms() - self.ends.at_ms
         if age_ms >= _ALERT_INTERVAL_S * 1000:
@@ -247,7 +246,7 @@ class GroupWatch:
         return not self.has_said(since_ms) or self.look is None or self._has_others(self.look)
 
     def take(self, look: GroupState) -> None:
-        """Take what Kafka has said of the group."""
+        """Note Kafka's answer about the group."""
         self._was_unanswered |= self.is_unanswered
         before, self.look, self.unanswered_since_ms = self.look, look, None
         try:
@@ -308,7 +307,7 @@ class GroupWatch:
                 admin.close()
 
     def _ask(self, sources: Collection[TopicPartition]) -> GroupState | None:
-        """On a thread of its own; None when Kafka does not answer."""
+        """Runs on its own thread. Returns None if Kafka does not answer."""
         at_ms = boot_ms()
         try:
             if self._log is None or self._admin is None:

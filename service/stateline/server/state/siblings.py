@@ -58,7 +58,8 @@ class Siblings:
 
     @staticmethod
     def was_handed_on(request: Request) -> bool:
-        """Whether another process of this node asks for this, or somebody who says so: nobody is asked for them."""
+        """Whether another process of this node, or a caller that claims so, sends this request. It is not handed on
+        again."""
         return _HANDED_ON in request.headers
 
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:

@@ -83,7 +83,7 @@ class StoreWatch:
         return list(dict.fromkeys(reasons))
 
     def _note_fault(self, fault: str, defect: Exception | None = None) -> None:
-        """Log what is new: a fault that lasts is met twice a second."""
+        """Log a new fault once: it recurs twice a second."""
         if fault != self._fault:
             _log.warning("%s", fault, exc_info=defect)
         self._fault = fault

@@ -108,7 +108,7 @@ class WorkerConnection:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether nobody else can have its tasks at this moment."""
+        """Whether the worker's lease holds, so that no other process has its tasks now."""
         return self.lease_until_ms == math.inf or boot_ms() < self.lease_until_ms
 
     @property
@@ -125,7 +125,7 @@ class WorkerConnection:
 
     @property
     def _is_owed(self) -> bool:
-        """Whether nothing was heard of the worker since it was asked for a sign of life."""
+        """Whether the worker has not answered the last request for a sign of life."""
         return self._exchange.heard_at_s < self._asked_at_s
 
     async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str) -> Outcome:
@@ -194,7 +194,7 @@ class WorkerConnection:
             self._exchange.send(told)
 
     def say_unreached(self, why: str) -> None:
-        """That no other node reaches this one."""
+        """Tell the worker that no other node reaches this one."""
         if self.alive:
             self._exchange.send({"id": self._exchange.number(), "type": "unreached", "why": why})
 

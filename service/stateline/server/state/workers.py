@@ -200,7 +200,7 @@ class Workers:
         return task_id in self._leases and self._leases[task_id][1] > boot_ms()
 
     def generation(self, task_id: str) -> int:
-        """That of the group under which a worker here was given this task, as it has said; -1 when none has."""
+        """Return the group's generation in which a worker here got this task; -1 if none has it."""
         found = (each.generation for each in self.instances.values() if each.has(task_id))
         return max(found, default=-1)
 
@@ -284,7 +284,7 @@ class Workers:
         return await connection.snapshot(snapshot, places)
 
     def wanted_copies(self) -> dict[str, tuple[WorkerConnection, Sequence[str]]]:
-        """By task who wants which stores of it from another node, as workers that are there said last."""
+        """Return by task the worker that wants stores of it from another node, and these stores."""
         connected = [each for each in self._connections.values() if each.alive]
         return {task: (each, stores) for each in connected for task, stores in each.wanted_copies.items()}
 

@@ -47,7 +47,7 @@ class FiguresReader:
         try:
             names = {instance_of(name) for name in os.listdir(instances_directory(self._application))}
         except OSError:
-            names = set()  # no worker has started yet; where nothing may be read, /readyz says so
+            names = set()  # no worker has started yet; /readyz reports an unreadable directory
         found = {name: self._figures_of(name, unwritten) for name in sorted({*filter(None, names), *unwritten})}
         return {name: figures for name, figures in found.items() if figures is not None}
 

@@ -43,7 +43,7 @@ class ConnectionCounts:
         path.write_bytes(bytes(processes * _BYTES))
 
     def publish(self, count: int) -> None:
-        """This process has so many."""
+        """Publish this process's number of connections."""
         self._counts[self._number] = count
 
     def least_of_others(self) -> int:

@@ -199,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _check_head(self) -> None:
-        """Raise what refuses a request whose headers are all there."""
+        """Raise the refusal of a request whose headers are complete."""
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()
         if b"#" in self.url:
@@ -243,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_message = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Not behind an answer that has said that it is the last."""
+        """Start nothing after an answer that was announced as the last."""
         if not self.transport.is_closing():
             super()._start_asgi_task(cycle, app)
 

@@ -61,7 +61,7 @@ class Exchange(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of sent messages that wait here, because the other end takes nothing."""
+        """Return the bytes of messages that wait because the other end reads nothing."""
         return self._writer.transport.get_write_buffer_size()
 
     def number(self) -> int:
@@ -161,7 +161,7 @@ class Exchange(asyncio.Protocol):
             self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The event loop's: the other end is gone, and those who wait for it are told."""
+        """Called by the event loop when the connection is lost. Waiting requests fail."""
         self._over.set()
         self.give_up()
 
