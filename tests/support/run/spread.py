@@ -13,7 +13,8 @@ _FIRST = (  # of what takes longest; `.cache/slowest-tests.txt` has the figures 
     # Of six processes three begin without Spark: in a fresh clone its class archive is recorded first.
     "integration/test_pipeline_crashes.py", "service/spark/operators/", "service/spark/source/",
     "integration/test_worker_crashes.py", "integration/test_chaos.py", "integration/test_demo.py", "service/spark/",
-    "integration/test_spark_submit.py", "integration/test_worker_takeovers.py", "integration/", "conformance/",
+    "integration/test_spark_submit.py", "integration/test_worker_takeovers.py", "service/cli/test_reset.py",
+    "integration/test_pipeline_failover.py", "integration/test_two_machines.py", "integration/", "conformance/",
     "service/server/test_fuzzing.py", "service/server/console/", "service/server/test_query_matrix.py",
     "service/worker/", "service/",
 )  # fmt: skip
