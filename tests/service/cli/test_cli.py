@@ -238,6 +238,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "snapshot",
         "reset",
         "status",
+        "adopt",
         "token",
         "node",
         "certificates",
