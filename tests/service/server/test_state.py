@@ -184,7 +184,7 @@ def test_answers_have_the_documented_members(client: httpx.Client, openapi: dict
     }
     for name, response in answers.items():
         body = response.json()
-        optional = {"cursor", "failures", "key_text", "valid_to", "stopped", "exact_entries"}
+        optional = {"cursor", "failures", "headers", "key_text", "valid_to", "stopped", "exact_entries"}
         assert set(schemas[name]["properties"]) - optional == set(body)
         assert set(schemas[name]["required"]) == {"store", "isolation_level"}, "the rest may be left out"
         assert set(next(iter(body["partitions"].values()))) == set(schemas["Partition"]["required"])
