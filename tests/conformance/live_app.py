@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -115,13 +115,17 @@ def _joined(one: str, other: str) -> str:
     return f"{one}|{other}"
 
 
-def build(application_id: str, prefix: str) -> App:
-    """The application, whose input topics begin with this prefix."""
+def build(application_id: str, prefix: str, kept_stores: Iterable[str] = STORES) -> App:
+    """The application of these stores, whose input topics begin with this prefix."""
     app = App(application_id)
     kept = Kept(app, prefix)
-    for declare in STORES.values():
-        declare(kept)
+    for store in kept_stores:
+        STORES[store](kept)
     return app
 
 
-app = build(os.environ.get("CONFORMANCE_APPLICATION", "conformance"), os.environ.get("CONFORMANCE_PREFIX", ""))
+app = build(
+    os.environ.get("CONFORMANCE_APPLICATION", "conformance"),
+    os.environ.get("CONFORMANCE_PREFIX", ""),
+    os.environ.get("CONFORMANCE_STORES", " ".join(STORES)).split(),
+)

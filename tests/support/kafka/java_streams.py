@@ -175,6 +175,15 @@ class JavaStreams:
         assert answer.status_code == 200, answer.text
         return [_row(line) for line in answer.text.splitlines()]
 
+    def ask(self, store: str, level: str, *question: object) -> tuple[str, list[tuple[str, ...]]] | None:
+        """Return the Position and the entries of an interactive query, None while it cannot be asked. See
+        `StoreQuestion.java` for the question. The level is READ_COMMITTED or READ_UNCOMMITTED."""
+        answer = self._client.post(f"/ask/{store}", content="\t".join(map(str, (level, *question))))
+        if answer.status_code != 200:
+            return None
+        position, *lines = answer.text.removesuffix("\n").split("\n")
+        return position, [tuple(line.split("\t")) for line in lines]
+
     def output(self) -> str:
         """What it said."""
         return self._output.read_text(errors="replace")

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Executors;
+import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
@@ -25,9 +26,12 @@ import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThr
  *
  * <p><code>GET /ready</code> is 200 when the application runs. <code>POST /dump/STORE</code>, with the keys to look for in
  * its body if the store is versioned (text, one on a line), answers a line for each row: see {@link StoreDump}.
+ * <code>POST /ask/STORE</code> has an isolation level and a question in its body, with tabs between the words: see
+ * {@link StoreQuestion}.
  */
 public final class StreamsApp {
     private static final String DUMP = "/dump/";
+    private static final String ASK = "/ask/";
 
     private final KafkaStreams streams;
     private final StoreDump dump;
@@ -62,6 +66,7 @@ public final class StreamsApp {
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);
         server.setExecutor(Executors.newSingleThreadExecutor());
         server.createContext(DUMP, this::dump);
+        server.createContext(ASK, this::ask);
         server.createContext("/ready", this::ready);
         server.start();
     }
@@ -83,6 +88,20 @@ public final class StreamsApp {
             return;
         }
         answer(exchange, 200, rows);
+    }
+
+    private void ask(HttpExchange exchange) throws IOException {
+        String store = exchange.getRequestURI().getPath().substring(ASK.length());
+        String[] words = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8).split("\t");
+        String found;
+        try {
+            String[] question = Arrays.copyOfRange(words, 1, words.length);
+            found = new StoreQuestion(streams).answer(store, IsolationLevel.valueOf(words[0]), question);
+        } catch (RuntimeException notNow) {
+            answer(exchange, 503, notNow.toString());
+            return;
+        }
+        answer(exchange, 200, found);
     }
 
     private static void answer(HttpExchange exchange, int status, String text) throws IOException {
