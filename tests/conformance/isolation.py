@@ -133,8 +133,10 @@ class Sides:
         self.java.start()
 
     def kill(self) -> None:
-        """Kill both, as a crash would."""
+        """Kill both, as a crash would. Java deletes its stores after that, so they go here: a segment that was just
+        being made would keep it from starting."""
         self.java.kill()
+        self.java.lose_stores()
         if self.worker is not None:
             self.worker.kill()
             self.worker.wait()
