@@ -81,6 +81,27 @@ def test_a_zone_that_is_written_is_taken_as_said(at: Reader, written: str) -> No
     assert query(page)["from"] in ("2013-02-27T22:00:00Z", SNOW)
 
 
+# Types into the field as soon as it is in the document, before the page is painted.
+TYPE_AT_ONCE = """new MutationObserver((_, observer) => {
+  const field = document.getElementById("field-from");
+  if (field === null) return;
+  observer.disconnect();
+  field.value = "2013-02-27T22:00Z";
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}).observe(document, { childList: true, subtree: true });"""
+
+
+def test_text_typed_while_the_page_appears_stays(browser: Browser, served: Served) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.add_init_script(TYPE_AT_ONCE)
+        page.goto(f"{served[1]}/{WINDOWS}")
+        starts(page)
+        assert from_field(page).input_value() == "2013-02-27T22:00Z"
+        page.get_by_role("button", name="Ask", exact=True).click()
+        assert query(page)["from"] == "2013-02-27T22:00:00Z"
+
+
 def test_a_link_whose_time_has_no_zone_is_utcs_as_the_server_says(at: Reader) -> None:
     page = at(NEW_YORK, f"{WINDOWS}&from=2013-02-27T22:00")
     assert from_field(page).input_value() == "2013-02-27 17:00"

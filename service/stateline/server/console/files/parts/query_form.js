@@ -1,6 +1,6 @@
 /** The form of every query: its fields by kind of store, and its curl line. */
 
-import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
+import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { address, token } from "../base/api.js";
 import { compact } from "../base/json.js";
 import { COMMON_FIELDS, curlLine, family, QUERIES, queriesOf, requestFor } from "../base/queries.js";
@@ -58,10 +58,13 @@ export function askedBy({ name, values }) {
 /** The form. `onAsk` gets a question. `position` is the newest answer's, or null. */
 export function QueryForm({ store, question, position, onAsk }) {
   const asked = JSON.stringify(question);
-  const [draft, setDraft] = useState(() => JSON.parse(asked));
-  useEffect(() => setDraft(JSON.parse(asked)), [asked]);
-  const set = (field, value) => setDraft((before) => ({ ...before, values: { ...before.values, [field]: value } }));
-  const choose = (name) => setDraft((before) => questionOf(store, { ...before.values, ask: name }));
+  const [edited, setEdited] = useState({ of: asked, draft: question });
+  // Another question in the address resets the draft while it renders. An effect would come after the first typed keys and drop them.
+  if (edited.of !== asked) setEdited({ of: asked, draft: question });
+  const draft = edited.of === asked ? edited.draft : question;
+  const change = (next) => setEdited((last) => ({ of: asked, draft: next(last.draft) }));
+  const set = (field, value) => change((before) => ({ ...before, values: { ...before.values, [field]: value } }));
+  const choose = (name) => change((before) => questionOf(store, { ...before.values, ask: name }));
   const [unread, setUnread] = useState({});
   const submit = (event) => {
     event.preventDefault();
@@ -91,7 +94,7 @@ export function QueryForm({ store, question, position, onAsk }) {
     </details>
     <div class="buttons">
       <button type="submit" class="main">Ask</button>
-      <button type="button" onClick=${() => setDraft(questionOf(store, { ask: draft.name }))}>Clear</button>
+      <button type="button" onClick=${() => change(() => questionOf(store, { ask: draft.name }))}>Clear</button>
     </div>
     <${Curl} store=${store} question=${draft} />
   </form>`;
