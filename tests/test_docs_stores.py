@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import stateline_store
 from stateline import App, stores
+from stateline.testing import TestDriver
 from stateline_store import (
     Change,
     IsolationLevel,
@@ -148,8 +150,22 @@ def test_the_contract_is_that_of_state_store() -> None:
     assert [[cell.strip() for cell in row] for row in table] == rows(TEXT, "## A store of your own")
 
 
+def test_the_example_of_headers_keeps_what_it_shows() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(TEXT, "python")[0], names)
+    with TestDriver(names["app"]) as driver:
+        for amount in (30, 12):
+            driver.pipe("orders", "alice", {"amount": amount}, headers=[("trace", b"7f3a")])
+        entry = driver.store("newest").entry("alice")
+    assert entry is not None
+    assert entry.value == {"amount": 12}
+    assert f"`{entry.headers}`" in TEXT.replace('"', "'")
+    shown = [[name, (value or b"").decode()] for name, value in entry.headers or ()]
+    assert f'"headers": {json.dumps(shown)}' in TEXT
+
+
 def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    example = blocks(TEXT, "python")[0]
+    example = blocks(TEXT, "python")[1]
     names: dict[str, Any] = {}
     exec(example, names)
     assert capsys.readouterr().out.strip() == example.split("  # ")[1].strip()
@@ -159,7 +175,7 @@ def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixtu
 
 def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[1], names)
+    exec(blocks(TEXT, "python")[2], names)
     make, context = names["VisitorStore"], StoreContext("0_0", tmp_path)
     store, other = make("visitors"), make("visitors")
     with pytest.raises(StoreClosedError):
@@ -182,6 +198,6 @@ def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_p
 
 def test_the_application_with_a_store_of_ones_own_declares_it() -> None:
     names: dict[str, Any] = {}
-    exec("".join(blocks(TEXT, "python")[1:]), names)
+    exec("".join(blocks(TEXT, "python")[2:]), names)
     assert isinstance(names["app"], App)
     assert names["visitors"].name == "visitors"

@@ -65,7 +65,7 @@ PROBLEMS: dict[type[Exception], ProblemKind] = {
     NotPresentError: ProblemKind("NOT_PRESENT", 421, "No machine that answers has the partition.", Retried.ELSEWHERE),
     TooManyRequestsError: ProblemKind("TOO_MANY_REQUESTS", 429, "The request reached a limit.", Retried.LATER),
     NotActiveError: ProblemKind(
-        "NOT_ACTIVE", 503, "Only the owner may answer, and here is no active copy.", Retried.LATER
+        "NOT_ACTIVE", 503, "Only the owner may answer, and this node does not have the active copy.", Retried.LATER
     ),
     NotReadyError: ProblemKind(
         "NOT_READY", 503, "The server starts or stops, or cannot read the state.", Retried.LATER

@@ -1,13 +1,12 @@
 """Keep paths of this machine's files out of answers.
 
-Messages of errors name files, for whoever reads the log. In an answer the directories of this process stand under
-another name: `<state.dir>/flights/0_1/rocksdb/totals is damaged`, so that the operator knows which file is meant and a
-client learns nothing about the machine. Any other path from the root is `<path>` there: who wrote the message, a
-library or another process, need not have known that it would go out.
+Messages of errors name files, for readers of the log. Answers replace known directories by names:
+`<state.dir>/flights/0_1/rocksdb/totals is damaged`. The operator then knows the file, and the client learns nothing
+about the machine. Any other absolute path becomes `<path>`, also in messages of libraries and other processes.
 
-Every text that an error has made goes through `without_paths` where it leaves: `problems`,
-`event_stream.goodbye`, and the members that `state_routes` and `pipelines` fill with one. The directories belong to the
-process, as the handlers of its log do: they are hidden before it answers anybody, and never shown again.
+Every text of an error passes through `without_paths` before it leaves the process: in `problems` and
+`event_stream.goodbye`, and in members of `state_routes` and `pipelines`. Hidden directories belong to the process. They
+are registered before its first answer, and stay hidden.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import re
 import sys
 from pathlib import Path
 
-# What a path from the root begins with: what is in the root here, and what is there on most machines; not what the
-# API's own paths begin with, which messages name.
+# First names of absolute paths: those in this machine's root, and those of most machines. The API's own paths are left
+# out, because messages name them.
 _USUAL = frozenset(
     {"bin", "data", "dev", "etc", "home", "lib", "media", "mnt", "opt", "private", "proc", "root", "run", "srv", "sys"}
     | {"tmp", "usr", "var", "Users"}
 )
 _OURS = frozenset({"", "v1", "docs", "console", "healthz", "readyz", "metrics", "openapi.json"})
 _ROOTS = "|".join(map(re.escape, sorted({*_USUAL, *os.listdir("/")} - _OURS)))
-# In quotation marks it may have spaces. A `/` behind a word or another path's name is no root.
+# In quotation marks a path may have spaces. A `/` behind a word or another path's name is no root.
 _PATH = re.compile(
     rf"""(?<=')/(?:{_ROOTS})(?:/[^']*)?(?=')|(?<=")/(?:{_ROOTS})(?:/[^"]*)?(?=")"""
     rf"""|(?:(?<=file://)|(?<![\w./>)~-]))/(?:{_ROOTS})(?![\w-])(?:/[^\s'",:;()<>\[\]]*)?"""
@@ -39,22 +38,22 @@ _hidden: dict[str, str] = {}
 def hide_directory(directory: Path, name: str) -> None:
     """Replace this directory with `name` in all later messages of `without_paths`, however it is written."""
     for form in (directory, directory.absolute(), directory.resolve()):
-        if form.name:  # neither the root nor the working directory as such, which would be half of any text
+        if form.name:  # not `/` or `.`, which any text has
             _hidden[str(form)] = name
 
 
 def without_paths(error: BaseException | str) -> str:
-    """Return the error's message, or this text, as an answer may show it."""
+    """Return the error's message, or this text, with names instead of paths."""
     text = str(error)
-    for path in sorted(_hidden, key=len, reverse=True):  # the longest first: one may lie in another
+    for path in sorted(_hidden, key=len, reverse=True):  # longest first: one may contain another
         if path in text:
             text = _replaced(text, path)
     return _PATH.sub("<path>", text)
 
 
 def trace_without_paths(trace: str) -> str:
-    """Return a Python traceback as an answer may show it. A file's name is relative to the directory that Python
-    imports it from, such as `flights.py`. Other files keep only their name."""
+    """Return a Python traceback without paths. A file's name becomes relative to its folder in `sys.path`, such as
+    `flights.py`. Other files keep only their last name."""
     roots = [root for root in map(os.path.abspath, {*sys.path, os.getcwd()}) if root != os.sep]
     roots.sort(key=len, reverse=True)
 

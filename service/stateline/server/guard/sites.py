@@ -1,19 +1,18 @@
 """Refuse requests of other sites' web pages to a server without tokens.
 
-Such a server answers whoever reaches it, and every page that its user opens in a browser does: so the address that it
-listens on guards nothing from them. A browser says two things that a page cannot change:
+Such a server answers everyone who reaches it. Any page in a browser on this machine does, so listening on 127.0.0.1
+alone is no protection. A browser sends two headers that a page cannot change:
 
-- `Host`, the name that the page's own address has. By a name of its own that it lets lead to 127.0.0.1 (DNS rebinding)
-  a page would read everything. So only names of this machine are answered, unless `server.insecure` says that something
-  else guards the server: then it may be known by any.
-- `Sec-Fetch-Site`, or `Origin` where that is missing: from which site a request comes. A page may send a POST anywhere,
-  without reading the answer, and learns of a GET whether it was answered, in what time, and what a frame of it shows.
-  So what comes from another site is refused, and from another port of this one, but for a link that leads to a page in
-  a window of its own. This is the order in which Go's `http.CrossOriginProtection` looks at them. Pages of the origins
-  that `server.cors.origins` names are let in (`cors`).
+- `Host` is the host name of the requested URL. An attacker's own name may lead to 127.0.0.1 (DNS rebinding). Then the
+  page could read everything. So the server answers only under names of this machine. With `server.insecure=true`,
+  something else guards the server, and any name is answered.
+- `Sec-Fetch-Site`, or `Origin` without it, is the site of the page. A page can send a POST to any site without reading
+  the answer. From a GET it learns the time, and what a frame shows. So requests of other sites, and of other ports of
+  this host, are refused. Two are allowed: a link that opens a page in its own window, and origins of
+  `server.cors.origins` (`cors`). Go's `http.CrossOriginProtection` checks the headers in the same order.
 
-Programs that are no browser send neither, or what they like: nothing here is about them. With tokens nothing of this is
-needed, because a page of another site has none to send.
+Other programs send neither header, or any value; these checks are not about them. With tokens, the checks are not
+needed, because a page of another site has no token.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from stateline.server.guard.cors import cors_origins
 from stateline_store import ForbiddenError
 
 _DOCS = frozenset({"/docs", "/docs/"})
-_SAME_SITE = frozenset({b"same-origin", b"none"})  # none: the user's own doing, as a bookmark
+_SAME_SITE = frozenset({b"same-origin", b"none"})  # none: from the user, such as a bookmark
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
-# Values of `Host` that were found good are remembered: every port of one name is a value.
+# Remembered accepted values of `Host`. Each port of a name is another value.
 _MOST_REMEMBERED = 100
 
 
 class Sites:
-    """One per server process without tokens."""
+    """Checks requests of one server process without tokens."""
 
     def __init__(self, config: Config) -> None:
         self._any_name = config.server_insecure
@@ -47,8 +46,8 @@ class Sites:
         self._let_in = cors_origins(config)
 
     def check(self, scope: Scope) -> None:
-        """Raise `ForbiddenError` if a page of another site has sent this request, as far as can be told."""
-        if not self._any_name and scope["client"] is not None:  # None: another process of this server asks
+        """Raise `ForbiddenError` if the request's headers are those of a page of another site."""
+        if not self._any_name and scope["client"] is not None:  # None: from another process of this server
             self._check_host(scope)
         _check_origin(scope, self._let_in)
 
@@ -115,7 +114,7 @@ def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
 
 
 def _leads_to_a_page(scope: Scope, said: Mapping[bytes, bytes]) -> bool:
-    """Return whether a window shows the answer, and no page can read it."""
+    """Whether the answer is shown in its own window, where no other page can read it."""
     is_link = said.get(b"sec-fetch-mode") == b"navigate" and said.get(b"sec-fetch-dest") == b"document"
     path = scope["raw_path"].decode("latin-1")
     return is_link and scope["method"] == "GET" and (path in _DOCS or is_console_page(path))

@@ -1,5 +1,6 @@
-"""Whether other nodes take this one, asked before any of its processes starts: a worker of a node that nobody links
-with takes tasks from those that others reach, and nobody could ask for them any more.
+"""Ask other nodes whether they would link with this one, before any of its processes starts.
+
+If no node links with this one, its workers would take tasks that no other node can ask for.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from stateline.server.nodes.keys import Keys, node_keys, tls_failure
 from stateline.server.nodes.nodes import opened
 from stateline_store import ConfigurationError, StatelineError
 
-# Who cannot say by then which nodes there are is not asked again: the server looks, too, and says what it meets.
+# The deadline for reading the registry. The server reads it again later, and logs what is wrong.
 _PATIENCE_S = 5.0
 
 
 class _Answer(NamedTuple):
-    """`why` this node is refused, empty where it is not; `is_node` once who answers has proven to be one."""
+    """`why` the other end refuses this node; empty if it does not. `is_node`: the other end has proven to be a node."""
 
     why: str
     is_node: bool
 
 
 def check_accepted(config: Config, topology: Topology) -> None:
-    """Raise `ConfigurationError` when a node answers that has this node's name or its state directory, or when nodes
-    of the application answer and each of them refuses this one. Nothing when one takes it, none answers or is there, or
-    Kafka does not say which there are."""
+    """Raise `ConfigurationError` if a running node has this node's name or state directory, or if all nodes that answer
+    refuse this one.
+
+    Does nothing if one node accepts it, no node answers, or Kafka does not return the registry in 5 s."""
     keys = node_keys(config)
     if keys is None:
         return
@@ -64,7 +66,7 @@ def check_accepted(config: Config, topology: Topology) -> None:
 
 
 async def _asked(own: Hello, keys: Keys, others: Mapping[str, NodeEntry]) -> dict[str, _Answer]:
-    """Return each node's answer to this one. Nodes that do not answer are left out."""
+    """Return the nodes' answers by name. Nodes that do not answer are left out."""
     answers = await asyncio.gather(*(_answer(own, keys, each.peer) for each in others.values()))
     return {node: answer for node, answer in zip(others, answers, strict=True) if answer is not None}
 
@@ -80,7 +82,7 @@ async def _answer(own: Hello, keys: Keys, place: str) -> _Answer | None:
         await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
     except NotANodeError as error:
         return _Answer(str(error), is_node=isinstance(error, RefusedError))
-    except OtherWireError:  # it is one of them, of another build
+    except OtherWireError:  # a node of another build
         pass
     except OSError:
         return None

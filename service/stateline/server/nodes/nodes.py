@@ -1,8 +1,8 @@
-"""`Nodes`: the other nodes of the application, as this process knows them, and its links to them.
+"""The other nodes of the application, and this process's links to them.
 
-Each process of a node dials every other node, again and again for as long as the registry has it, and asks by that
-link; what others ask comes over those that they have dialed (`answering`). A node's tasks are known over its link
-alone, and only while the link lives.
+Each process of a node dials every node in the registry, and dials again when the link is lost. It sends its requests
+over this link. Requests of other nodes come over the links that they have dialed (`answering`). A node's tasks are
+known only from its link, while the link lives.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from stateline_store.clock import now_ms
 HEARTBEAT_S = 0.25
 # Between two attempts to reach a node.
 _DIAL_INTERVAL_S = 1.0
-# A link whose other end has said nothing for so long is made anew.
+# A link is closed and dialed again after this long without a message.
 _LOST_AFTER_S = 4.0
-# What it was asked before is not waited for any more then.
+# After this long without a message, pending requests of a link fail.
 _GIVE_UP_AFTER_S = 2.0
 
 SendCopy = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
@@ -49,8 +49,8 @@ _log, _crowd_log = logging.getLogger(__name__), seldom(f"{__name__}.crowd")
 
 @dataclass
 class Other:
-    """Another node, as the registry has it. `fault` is why there is no link, empty when there is one or will be in a
-    moment; `reached_at_ms` since when there is one. `is_away`: nobody answers there;
+    """Another node of the registry. `fault` is why there is no link. It is empty while there is a link, or one is being
+    made. `reached_at_ms` is the time of the present link. `is_away`: nobody answers there;
     `refuses_tls`: one of the two does not take the other's certificate."""
 
     entry: NodeEntry
@@ -64,17 +64,16 @@ class Other:
 
     @property
     def url(self) -> str | None:
-        """Where clients reach it, as far as is known: as it has said itself, over a link; what the registry says counts
-        only while there was none, for whoever writes into the topic says that."""
+        """The URL for clients, or None if unknown. The node's own word over a link counts first. The registry's counts
+        only before the first link, because any writer of the topic can set it."""
         return (self.entry.url if self.said_url is None else self.said_url) or None
 
 
 class Nodes:
     """One per server process, for the event loop's thread.
 
-    `own_map` says what this node has now, `answers` answers what others ask of it, and `on_change` is called when one
-    of them has other tasks, has come or has gone, or has committed what somebody here waits for. Without `keys` nodes
-    are known, and none is linked with: `why_alone`.
+    `own_map` returns what this node has now. `answers` answers other nodes' requests. `on_change` is called when a node
+    comes or goes, has other tasks, or has committed. Without `keys`, there are no links; `why_alone` has the reason.
     """
 
     def __init__(
@@ -91,33 +90,34 @@ class Nodes:
         self.own = own
         self.others: dict[str, Other] = {}
         self.is_heard = False
-        """Whether the registry has told of this node, which is the last to come."""
+        """Whether the registry was read up to this node's own record, the last one."""
         self.left: dict[str, str] = {}
-        """The directories of the last `MOST_NODES` that have left, by name, as far as they were known before."""
+        """Directories of the last `MOST_NODES` nodes that left, by name; empty text if unknown."""
         self.number = now_ms()
-        """Grows with each change of what any node has."""
+        """Grows with each change of any node's map."""
         self.traffic = Traffic()
         self.rivals: dict[str, str] = {}
-        """By name, nodes that have this node's name or its directory and came first: what is wrong."""
+        """Messages about nodes that have this node's name or directory, by name."""
         self.is_handed_over = False
         """Whether another process is this node from now on."""
         self.registry_fault = ""
-        """Why other nodes cannot be looked for; empty when they can."""
+        """Why the registry cannot be read; empty if it can."""
         self.app: ASGIApp = _no_app
-        """What answers the HTTP that others ask of this node; from before it listens."""
+        """Answers HTTP requests of other nodes. Set before this node listens."""
         self.bounded = bounded
-        """Leaves out of another node's map the stores and pipelines that the application does not have."""
+        """Removes stores and pipelines from another node's map that the application does not have."""
         self.claims: Claims | None = None
-        """What says which nodes may own a task; None: whichever says that it does."""
+        """Decides which nodes may own a task. None: every node that says so."""
         self.send_copy: SendCopy = _no_copies
-        """What sends files of stores to a node that has dialed for them, until the connection ends; as `app`."""
+        """Sends files of stores to a node that dialed for them, until the connection ends. Set before this node
+        listens."""
         self.why_alone = why_alone
         self._keys = keys
         self._own_map = own_map
         self._own_number = 0
         self._answers = answers
         self._on_change = on_change
-        self._owners: dict[str, Link] = {}  # by what maps say; empty when one has changed
+        self._owners: dict[str, Link] = {}  # by task; cleared at each change of a map
         self._last_owners: dict[str, tuple[str, str]] = {}  # name and URL, by task
         self._logged: dict[str, str] = {}  # by node, why there is no link
         self._asking: set[AskingNode] = set()
@@ -125,22 +125,22 @@ class Nodes:
 
     @property
     def shown(self) -> str | None:
-        """How answers call this node; None while there is no other."""
+        """This node's name in answers; None without other nodes."""
         return self.own.node if self.others else None
 
     @property
     def known(self) -> set[str]:
-        """All nodes that the registry has named, those that have left included, and this one."""
+        """All nodes that the registry has named, also those that left, and this one."""
         return {*self.others, *self.left} | ({self.own.node} if self.is_heard else set())
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether another node is known: by the registry, or because it has dialed this one, which may be cut off from
-        Kafka and so from the registry."""
+        """Whether another node is known: from the registry, or because it dialed this one. The second also works while
+        this node is cut off from Kafka."""
         return bool(self.others or self._asking)
 
     def owner(self, task_id: str) -> Link | None:
-        """The link to the node that owns this task, as far as is known; None when none that is linked with says so."""
+        """Return the link to the task's owner, or None if no linked node may own it."""
         known = self._owners.get(task_id)
         if known is not None and known.alive:
             return known
@@ -150,7 +150,7 @@ class Nodes:
         return link
 
     def claimants(self, task_id: str) -> list[Link]:
-        """The links to all nodes that say that they own this task, whether that counts or not."""
+        """Return the links to all nodes that say that they own this task, even if this does not count."""
         names = claimants(task_id, ((name, link.map) for name, link in self.links()))
         return [link for name in names if (link := self.link(name)) is not None]
 
@@ -158,8 +158,8 @@ class Nodes:
         return self.claims is None or self.claims.counts(task_id, link.hello.node, link.claimed_at_ms)
 
     def may_answer(self, task_id: str, link: Link, served_by: ServedBy) -> bool:
-        """Whether this node's copy, which is not known to be the owner's, may be the newest one: what it says itself of
-        its copy is not enough."""
+        """Whether the node's copy may be the newest one, although the node is not known to be the owner. The node's own
+        word is not enough."""
         if self.claims is None:
             return True
         if served_by == "active":
@@ -167,7 +167,7 @@ class Nodes:
         return self.claims.may_answer(task_id, link.hello.node)
 
     def has_worker(self, node: str) -> bool:
-        """Whether a worker of this node is in the group, as far as Kafka says."""
+        """Whether Kafka's group has a worker of this node. True if nothing checks claims."""
         return self.claims is None or self.claims.has_worker(node)
 
     def note_assigned(self) -> None:
@@ -175,7 +175,7 @@ class Nodes:
         self._changed()
 
     def directories(self) -> dict[str, str]:
-        """The ids of the directories of all nodes that are known, by name: as they say themselves over a link."""
+        """Return the directory ids of all known nodes by name. A linked node's own word wins over the registry."""
         others = {name: each.entry.directory for name, each in self.others.items()}
         linked = {name: link.hello.directory for name, link in self.links()}
         return {**others, **linked, self.own.node: self.own.directory}
@@ -186,8 +186,8 @@ class Nodes:
         return link is not None and link.map.tasks[task_id].role == "active"
 
     def last_owner_url(self, task_id: str) -> str | None:
-        """Where clients reach `last_owner`, while that is out of reach: one that is linked with says itself what it
-        has. None where none is known."""
+        """Return the URL for clients of `last_owner`, only while there is no link to it. Returns None if it is linked
+        or unknown."""
         last, url = self._last_owners.get(task_id, ("", ""))
         return None if self.link(last) is not None else url or None
 
@@ -203,7 +203,7 @@ class Nodes:
         return found if owner is None else [owner, *found]
 
     def has_copies(self, task_id: str) -> bool:
-        """Whether any of them has this task."""
+        """Whether a linked node has a copy of this task."""
         return any(task_id in link.map.tasks for _, link in self.links())
 
     def out_of_reach(self) -> dict[str, str]:
@@ -215,7 +215,7 @@ class Nodes:
         }
 
     def link(self, node: str) -> Link | None:
-        """The link to this node; None where there is none that lives."""
+        """Return the live link to this node, or None."""
         other = self.others.get(node)
         return None if other is None or other.link is None or not other.link.alive else other.link
 
@@ -232,7 +232,7 @@ class Nodes:
 
     @property
     def unreached(self) -> str:
-        """Why no other node asks this one although some are there; empty where one does, or none is there."""
+        """Why no other node links with this one, although some are there. Empty if one does, or none is there."""
         if self._keys is None or self._asking or self.rivals or any(True for _ in self.links()):
             return ""
         own = _of_own_certificate(self._keys)
@@ -244,7 +244,7 @@ class Nodes:
         return f"No other node links with this one: {told}."
 
     def other_topologies(self) -> list[str]:
-        """One sentence for each node with another topology: what it cannot do with this one."""
+        """Return one sentence for each node that runs another topology."""
         return [
             f"Node {name!r} runs another topology ({other.entry.topology}, Stateline {other.entry.version}) than "
             f"{self.own.node!r} ({self.own.topology}, Stateline {self.own.version}): start all with one application."
@@ -254,16 +254,16 @@ class Nodes:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that the registry tells of was heard, and each of them is linked with, or why it is not is known;
-        also where the registry cannot be read, or nobody is linked with."""
+        """Whether the registry was read, and each of its nodes has a link or a known fault. Also True if the registry
+        cannot be read, or this node makes no links."""
         if self._keys is None or self.registry_fault:
             return True
         others = self.others.items()
         return self.is_heard and all(each.fault or self.link(name) for name, each in others)
 
     def told(self, node: str, entry: NodeEntry | None, directory: str = "") -> None:
-        """Follow an entry of the registry: dial a node that is new or elsewhere, and hang up on one that has left.
-        `directory` is the one that the node named last."""
+        """Follow a record of the registry: dial a node with a new entry, and drop a node that left (None). `directory`
+        is the node's last known directory."""
         self._hear_of_rival(node, entry)
         if node == self.own.node:
             self.is_heard = True
@@ -275,7 +275,7 @@ class Nodes:
             return
         if known is not None:
             self._drop(node)
-            if entry is None and self.is_heard:  # else that was before this one came
+            if entry is None and self.is_heard:  # else it left before this node came
                 _log.info("Node %r has left: others get its tasks when its session has timed out", node)
         if entry is not None:
             if not self._has_room(node):
@@ -294,8 +294,8 @@ class Nodes:
             other.dialing.cancel()
 
     def _has_room(self, node: str) -> bool:
-        """Whether this node can be kept as well. If there are too many, one without a link makes room: preferably one
-        that never had a link, and among these the one that was named first."""
+        """Whether there is room for this node. If there are too many, drop one without a link: preferably one that
+        never had a link, and of these the oldest."""
         if len(self.others) < MOST_NODES:
             return True
         unlinked = [name for name in self.others if self.link(name) is None]
@@ -312,7 +312,8 @@ class Nodes:
         return True
 
     def _hear_of_rival(self, node: str, entry: NodeEntry | None) -> None:
-        """A rival is one as long as its record is newer than this node's: older ones are what it was called before."""
+        """Note or forget a rival. A node is a rival only while its record is newer than this node's. An older record
+        with this directory is this node's earlier name."""
         own, found = (self.own.node, self.own.directory), (node, "" if entry is None else entry.directory)
         place = "" if entry is None else entry.url or entry.peer or "an unknown address"
         if found == own:
@@ -344,8 +345,8 @@ class Nodes:
             other.dialing = asyncio.create_task(self._dial(node, other, self._keys))
 
     def listen(self, listener: socket.socket, place: str) -> None:
-        """Accept links at this socket, which listens, from now on; `place` is where the others are told that it is.
-        Nothing without keys."""
+        """Accept links at this listening socket from now on. `place` is the address that other nodes get. Without keys,
+        do nothing."""
         if self._keys is not None:
             port = PeerPort(self.own, self._keys, place, self._welcome)
             self._accepting = asyncio.create_task(port.accept(listener))
@@ -356,7 +357,7 @@ class Nodes:
             while True:
                 try:
                     self.say()
-                except Exception:  # noqa: BLE001 - a defect; without heartbeats no other node would ask this one
+                except Exception:  # noqa: BLE001 - a defect; without heartbeats, other nodes would drop this one
                     _log.exception("This node could not announce its stores")
                 await self._check_links()
                 await asyncio.sleep(HEARTBEAT_S)
@@ -381,7 +382,7 @@ class Nodes:
         return own
 
     def say(self) -> None:
-        """Tell all what this node has."""
+        """Send this node's map to all nodes that ask it."""
         if not self._asking:
             return
         own = self.own_map()
@@ -390,7 +391,7 @@ class Nodes:
 
     async def _check_links(self) -> None:
         """Keep scans over links open, and close links that have been silent for too long."""
-        for _ in range(2):  # after a stall of this process, links receive first what has arrived meanwhile
+        for _ in range(2):  # after a stall of this process, links first read the messages that arrived meanwhile
             await asyncio.sleep(0)
         for name, other in list(self.others.items()):
             if (link := other.link) is None:
@@ -436,7 +437,7 @@ class Nodes:
     async def _ask_over(
         self, arrivals: Arrivals, writer: asyncio.StreamWriter, node: str, other: Other, keys: Keys
     ) -> None:
-        """Greet, and stay until the link has ended."""
+        """Greet, then run the link until it ends."""
         try:
             hello = await greet(arrivals, writer, self.own, dialing=True, secret=keys.secret, place=other.entry.peer)
             other.is_away = False
@@ -464,11 +465,11 @@ class Nodes:
             await link.close()
             self._changed()
         other.fault = "the link has ended"
-        _log.info("The link with node %r has ended", node)  # it is dialed anew, and what that meets is logged
+        _log.info("The link with node %r has ended", node)  # the next dial logs its own result
 
     async def dial_for_copy(self, node: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of its own to a node that is linked with, greeted, for files of its stores. Raises
-        `NotPresentError` when there is none."""
+        """Open a second connection to a linked node, for files of its stores, and greet over it. Raises
+        `NotPresentError` if the node cannot be reached. The caller closes the writer."""
         other, keys = self.others.get(node), self._keys
         if other is None or keys is None or self.link(node) is None:
             raise NotPresentError(f"Node {node!r} is not linked with.")
@@ -489,7 +490,7 @@ class Nodes:
     async def _welcome(
         self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection
     ) -> None:
-        """Answer until the link has ended."""
+        """Answer a node's requests until the link ends."""
         if hello.purpose == COPY:
             await self.send_copy(arrivals, writer, hello)
             return
@@ -509,7 +510,7 @@ class Nodes:
 
     def _note(self, node: str, other: Other, why: str) -> None:
         other.fault = without_paths(why)
-        if self._logged.pop(node, None) != why:  # the topic may say the same of a node many times
+        if self._logged.pop(node, None) != why:  # the topic may repeat a node's record many times
             log = _log if len(self.others) < MOST_NODES else _crowd_log
             log.warning("No link with node %r: %s", node, why)
         self._logged[node] = why
@@ -524,17 +525,17 @@ def _of_own_certificate(keys: Keys) -> str:
 
 
 async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter]:
-    """A connection to who listens there for nodes. Raises `OSError` (`ssl.SSLError` and `TimeoutError` are some), and
-    `ValueError` for what is no address."""
+    """Open a connection to a node's address, `host:port`. Raises `OSError` (also as `ssl.SSLError` or `TimeoutError`),
+    and `ValueError` if it is no address."""
     host, _, port = place.rpartition(":")
-    name = "" if keys.dialing is not None else None  # none is sent: who listens on the way would read it
+    name = "" if keys.dialing is not None else None  # an empty name is not sent: listeners on the way would read it
     async with asyncio.timeout(GREETING_TIMEOUT_S):
         at, loop = (host.strip("[]"), int(port)), asyncio.get_running_loop()
         return await streams(lambda made: loop.create_connection(made, *at, ssl=keys.dialing, server_hostname=name))
 
 
 async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
-    """Hangs up."""
+    """Return, so that the connection is closed."""
 
 
 async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:

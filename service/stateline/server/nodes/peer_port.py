@@ -1,8 +1,8 @@
-"""`PeerPort`: where other nodes reach this process, and whoever else knocks there.
+"""The port where other nodes reach this process.
 
-A caller is a stranger until it has shown that it is a node. A stranger has one of `MOST_STRANGERS` places,
-`GREETING_TIMEOUT_S` for TLS and as much for the greeting, and learns nothing. A stranger beyond the last place takes
-that of the one who came first: a node greets within milliseconds, so a flood does not keep it out for long.
+A caller is a stranger until it has proven that it is a node. Strangers learn nothing. They have `GREETING_TIMEOUT_S`
+for TLS, and as long for the greeting. Beyond `MOST_STRANGERS`, a new stranger replaces the oldest. A node greets within
+milliseconds, so a flood of strangers does not keep it out for long.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from stateline.server.nodes.keys import Keys, tls_failure
 from stateline.server.wire.streams import Arrivals, streams
 
 MOST_STRANGERS = 64
-# Where the system has no more connections to give, until it is asked again.
+# The pause after the system refused a new connection.
 _PAUSE_S = 0.5
-# How long who is refused may take to hear it.
+# How long a refused caller may take to read the refusal.
 _FAREWELL_S = 1.0
 
 Welcome = Callable[[Arrivals, asyncio.StreamWriter, Hello, ProvenConnection], Awaitable[None]]
@@ -39,19 +39,20 @@ _log = logging.getLogger(__name__)
 
 
 class PeerPort:
-    """For the event loop's thread. `welcome` is called with each connection to a node, and stays until that has ended;
-    its last argument is what proofs of tokens are made for there. `place` is where other nodes are told to reach this
-    one."""
+    """Accepts connections of nodes. For the event loop's thread.
+
+    `welcome` runs each connection to a proven node until it ends. Its last argument identifies the connection in proofs
+    of tokens. `place` is this port's address as other nodes get it."""
 
     def __init__(self, own: Hello, keys: Keys, place: str, welcome: Welcome) -> None:
         self._own, self._keys, self._place = own, keys, place
         self._welcome = welcome
-        self._strangers: dict[asyncio.Task[None], None] = {}  # in the order of their coming
+        self._strangers: dict[asyncio.Task[None], None] = {}  # oldest first
         self._nodes: set[asyncio.Task[None]] = set()
-        self._seldom = Seldom()  # a node that is set up otherwise knocks each second
+        self._seldom = Seldom()  # a refused node tries again each second
 
     async def accept(self, listener: socket.socket) -> None:
-        """Take connections until cancelled; then all are hung up, and the listener is closed."""
+        """Accept connections until cancelled. Then close all connections and the listener."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         try:
@@ -93,7 +94,7 @@ class PeerPort:
             self._say(who, str(error))
         except ssl.SSLError as error:
             self._say(who, tls_failure(error))
-        except OSError as error:  # who hangs up, or says nothing in time, looked perhaps whether the port is open
+        except OSError as error:  # a caller that hangs up or is silent may be a port check
             _log.debug("%s has not shown that it is a node: %s", who, error)
         except asyncio.CancelledError:
             if writer is not None:
@@ -103,7 +104,7 @@ class PeerPort:
             if writer is None:
                 connection.close()
             else:
-                writer.close()  # what it was told last still leaves
+                writer.close()  # written bytes are still sent
                 asyncio.get_running_loop().call_later(_FAREWELL_S, writer.transport.abort)
 
     def _is_known(self) -> None:
@@ -118,7 +119,7 @@ class PeerPort:
         return await streams(lambda made: loop.connect_accepted_socket(made, connection, ssl=listening, **limits))
 
     def _say(self, who: str, why: str) -> None:
-        """In the log, a line a second at most, and the same again once a minute: who floods the port does not fill the
+        """Log a refusal: at most a line per second, and the same line once a minute. So a flood does not fill the
         disk."""
         if line := self._seldom.line(f"{who} is refused as a node: {why}"):
             _log.warning("%s", line)

@@ -1,8 +1,8 @@
-"""`Cursors`: pages of one state. A cursor pins what its first page was read from until it was read to the end, its
-lease is over, or it makes room for another.
+"""Cursors: all pages of a query are read from one state.
 
-Each page has a cursor of its own for the next one (`cursor_text`). The page that was given last can be asked for again:
-an answer may get lost.
+A cursor pins the state of its first page. The state is released when it was read to its end, when the lease is over, or
+when another cursor needs the room. Each page has a cursor for the next page (`cursor_text`). The last page can be asked
+for again, because an answer may get lost.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from stateline.server.state.served_stores import ServedStore
 from stateline_store import CursorExpiredError, InvalidArgumentError
 from stateline_store.snapshots.snapshot_directory import SNAPSHOTS
 
-# What the entries of all cursors may take in memory: those that were read of each partition and not given yet, and the
-# last page of each cursor. The one that was read last may go beyond alone, by 4 MiB per partition.
+# Memory for the entries of all cursors: the rows read ahead in each partition, and each cursor's last page. Only the
+# cursor read last may exceed it, by 4 MiB per partition.
 MAX_HELD_BYTES = 128 * 1024 * 1024
-# How often the disk is looked at while there are cursors: each look takes a microsecond per file and connection.
+# Between two looks at the disk while there are cursors. A look takes a microsecond per file and connection.
 _LOOK_INTERVAL_S = 5.0
-# What other nodes read on is kept for so long at least after they said that they want it, several times a second.
+# The shortest lease of scans for other nodes. These renew it several times a second.
 _LEAST_LEASE_S = 5.0
 
 _OPEN_FILES = "/proc/self/fd"
-_DELETED_TABLE = ".sst (deleted)"  # as Linux shows a table of RocksDB that has no name any more
+_DELETED_TABLE = ".sst (deleted)"  # Linux's name for a deleted table of RocksDB that is still open
 
 
 @dataclass(slots=True)
 class Page:
-    """Entries of one page, and the cursor of the next one; None after the last."""
+    """Entries of one page, and the cursor of the next page. The last page has None."""
 
     entries: list[Entry]
     cursor: str | None
@@ -51,7 +51,7 @@ class Page:
 
 @dataclass(slots=True)
 class Cursor:
-    """A state that is read page by page. All pages share the facts of its first answer."""
+    """A state that is read page by page. All pages have the outcomes of the first."""
 
     store: ServedStore
     terms: Terms
@@ -62,7 +62,7 @@ class Cursor:
     caller: str  # who opened it
     shape: Shape = WHOLE  # of every page
     path: str = ""  # of its query below a store
-    page: int = 0  # how many were given
+    page: int = 0  # number of pages returned
     last: Page | None = None
     held_bytes: int = 0  # in memory, after its last page
     used_at_s: float = 0.0
@@ -71,11 +71,11 @@ class Cursor:
 
     @property
     def is_read(self) -> bool:
-        """Whether it was read to its end. It pins nothing then, and only repeats its last page."""
+        """Whether it was read to its end. It then pins nothing, and only repeats its last page."""
         return self.last is not None and self.last.cursor is None
 
     def let_go(self, now: Mapping[int, ServedBy]) -> None:
-        """Set which copy serves these partitions now: the pinned copies are not their owner's any more."""
+        """Set which copy serves these partitions, because the pinned copies are no longer their owner's."""
         for p, served_by in now.items():
             outcome = self.outcomes[p]
             if isinstance(outcome, PartitionAnswer):
@@ -96,11 +96,11 @@ class Cursors:
         on_disk: Callable[[], int] = lambda: 0,
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """At most so many at a time; each lives for `ttl_s` after its last page, and less when they take more than
-        `MAX_HELD_BYTES` in memory, or keep more than `most_bytes` on disk. Room is made by who has the most of it.
+        """Keep at most `most` cursors. Each lives for `ttl_s` after its last page.
 
-        `node` is the node's mark; `on_disk` says how many bytes are kept there; `catch_up` lets those readers go on
-        that keep some without need.
+        Cursors end earlier if they take more than `MAX_HELD_BYTES` of memory, or keep more than `most_bytes` on disk.
+        The caller with the most loses one first. `node` is the node's mark. `on_disk` returns the bytes kept on disk.
+        `catch_up` moves readers on that keep files without need.
         """
         self._key = key
         self.node = node
@@ -109,28 +109,28 @@ class Cursors:
         self._most_bytes = most_bytes
         self._on_disk, self._catch_up = on_disk, catch_up
         self.looked_at_s = -math.inf
-        self._was_over = False  # whether the last look found more on disk than may be
+        self._was_over = False  # whether the last look found too much on disk
         self.process = secrets.token_bytes(8)
         self.open: dict[bytes, Cursor] = {}
         self.of_nodes: OpenScans[Rest] = OpenScans()
-        """What cursors and streams of other nodes have not read to its end."""
+        """Open scans of other nodes' cursors and streams."""
 
     def __len__(self) -> int:
         return len(self.open)
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest state has been pinned; 0 without one."""
+        """Seconds since the oldest state was pinned; 0 without cursors."""
         now_s = time.monotonic()
         return max((now_s - cursor.opened_at_s for cursor in self.open.values()), default=0.0)
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the entries of all cursors take."""
+        """Estimated bytes of memory of the entries of all cursors."""
         return sum(cursor.held_bytes for cursor in self.open.values())
 
     async def begin(self, cursor: Cursor) -> Page:
-        """The first page. The cursor is kept when there is more, and closed otherwise."""
+        """Return the first page. Keep the cursor if there are more pages; else close it."""
         name = secrets.token_bytes(8)
         try:
             page = await self._next(name, cursor)
@@ -143,12 +143,14 @@ class Cursors:
         return page
 
     def token(self, text: str) -> CursorToken:
-        """Read a client's cursor. Raises `DoesNotExistError` for one that no server of this node has given."""
+        """Read a client's cursor. Raises `DoesNotExistError` if no server of this node made it."""
         return read_cursor(self._key, text)
 
     def check(self, token: CursorToken, store: ServedStore) -> Cursor:
-        """The state that this token is of, without reading on. Raises `CursorExpiredError` when it is gone, or the
-        page, `InvalidArgumentError` when it is of another store."""
+        """Return the token's cursor without reading on.
+
+        Raises `CursorExpiredError` if the cursor or the page is gone, and `InvalidArgumentError` if the cursor belongs
+        to another store."""
         cursor = self.open.get(token.cursor)
         if cursor is None or token.process != self.process:
             raise CursorExpiredError("This cursor has expired, or was read to its end. Start over without it.")
@@ -159,31 +161,30 @@ class Cursors:
         return cursor
 
     async def follow(self, token: CursorToken, store: ServedStore, limit: int | None) -> tuple[Cursor, Page]:
-        """Return the page and the state of this token. Raises like `check`."""
+        """Return the token's cursor and its page. Raises like `check`."""
         cursor = self.check(token, store)
         async with cursor.lock:
-            self.check(token, store)  # again: another page may have been read, or the cursor may have gone
+            self.check(token, store)  # again: while waiting, another page was read or the cursor was closed
             cursor.used_at_s = time.monotonic()
             if token.page == cursor.page - 1 and cursor.last is not None:
                 return cursor, cursor.last
             cursor.limit = limit or cursor.limit
             try:
                 page = await self._next(token.cursor, cursor)
-            except BaseException:  # what was read of the page is lost: the next would go on behind it
+            except BaseException:  # rows of this page are lost, and the next page would skip them
                 self.end(token.cursor)
                 raise
         if page.cursor is None:
-            cursor.scan.close()  # its last page may be asked for again, until the lease is over
+            cursor.scan.close()  # the cursor stays, to repeat its last page
         self._make_room(token.cursor)
         return cursor, page
 
     def expire(self) -> None:
-        """Close those whose lease is over, and one when two looks at the disk, one after the other, have found too
-        much: files that are being replaced at a look are kept for an instant by others. Call it twice a second.
+        """Close cursors whose lease is over. Call it twice a second.
 
-        That one is of the caller who has the most, another node counting as one, so that nobody loses a cursor to one
-        who has more. Opened first, it keeps the most files that the store has no more. The next look shows what that
-        frees.
+        If two successive looks at the disk find too much, also close one cursor. One look is not enough, because other
+        readers keep files for an instant while they are replaced. The closed cursor is the oldest of the caller with
+        the most cursors; another node counts as one caller. The oldest keeps the most deleted files.
         """
         self.of_nodes.expire(max(self._ttl_s, _LEAST_LEASE_S))
         since_s = time.monotonic() - self._ttl_s
@@ -208,7 +209,7 @@ class Cursors:
         ]
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all cursors."""
         for name in list(self.open):
             self.end(name)
 
@@ -222,19 +223,19 @@ class Cursors:
         return cursor.last
 
     def text(self, token: CursorToken) -> str:
-        """The cursor that says this, as `token` reads it."""
+        """Return the token as a cursor for clients. `token` reads it."""
         return write_cursor(self._key, self.node, token)
 
     def _make_room(self, newest: bytes) -> None:
-        """Until all that is left is within the limits, or this one alone."""
+        """Close cursors until the rest is within the limits. Always keep the newest."""
         while len(self.open) > max(1, self._most):
             self.end(self._dispensable(newest, lambda cursor: 1))
         while self.held_bytes > MAX_HELD_BYTES and len(self.open) > 1:
             self.end(self._dispensable(newest, lambda cursor: cursor.held_bytes))
 
     def _dispensable(self, newest: bytes, size_of: Callable[[Cursor], int]) -> bytes:
-        """Return the cursor to close: of the caller with the most, the one used longest ago, never the newest. So no
-        caller loses a cursor to one that has more."""
+        """Return the cursor to close: the least recently used one of the caller with the most, never the newest. So no
+        caller loses a cursor to a caller that has more."""
         sizes: Counter[str] = Counter()
         for cursor in self.open.values():
             sizes[cursor.caller] += size_of(cursor)
@@ -255,12 +256,12 @@ class Cursors:
 
 
 def held_on_disk(application: Path) -> int:
-    """Bytes of the tables of its stores that are deleted and that this process still has open. Snapshots' do not count,
-    nor do logs, which a reader keeps open for itself. 0 where the system does not tell (there is no /proc)."""
+    """Return the bytes of deleted tables of the application's stores that this process keeps open.
+
+    Tables of snapshots and logs do not count. Returns 0 on a system without /proc."""
     stores, snapshots = f"{application.resolve()}/", f"{application.resolve()}/{SNAPSHOTS}/"
-    sizes: dict[
-        tuple[int, int], int
-    ] = {}  # each file once: every secondary that a scan keeps has a descriptor of its own
+    # By device and inode, so that each file counts once. Every secondary has a descriptor of its own.
+    sizes: dict[tuple[int, int], int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(_OPEN_FILES):
             with contextlib.suppress(OSError):  # closed meanwhile
@@ -273,7 +274,7 @@ def held_on_disk(application: Path) -> int:
 
 
 def pinned(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
-    """The outcomes without their rows: what every page says of the partitions."""
+    """Return the outcomes without their rows, for all pages."""
     return {
         p: replace(outcome, rows=QueryRows()) if isinstance(outcome, PartitionAnswer) else outcome
         for p, outcome in outcomes.items()

@@ -1,11 +1,13 @@
-"""`GroupWatch`: what Kafka says of the workers' group and of changelogs, for copies whose owner is not to be seen.
+"""Ask Kafka about the workers' group and the ends of changelogs, for copies whose owner is not on this node.
 
-Some questions can be answered by Kafka alone. May somebody else have a task: not as long as every member of the group
-is a worker of this directory, as it has said itself (`deployment.workers.instance_file`) or its client id tells
-(`worker.files.deployment_files`). Has somebody else gone on with it: who commits offsets says so with them. And how far
-behind is a copy: its changelog has a committed end, and the copy the offset that it applied last.
+Only Kafka can answer three questions:
 
-An embedded log is asked nothing: it is one machine's, and its workers share a directory.
+- May another worker have a task? Not while all members of the group are workers of this directory. A member is
+  recognized by its instance file (`deployment.workers.instance_file`) or client id (`worker.files.deployment_files`).
+- Did another worker continue the task? Committed offsets have the committer's client id.
+- How far behind is a copy? Kafka has the changelog's committed end, and the copy its last applied offset.
+
+The embedded log is never asked: it is on one machine, and its workers share a directory.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from stateline_store.clock import boot_ms
 
 T = TypeVar("T")
 
-# How often Kafka is asked while a copy is without its owner or somebody wants to know how far one is, and while not.
+# Seconds between questions: while a copy has no owner here or a request needs the ends, and otherwise.
 _ALERT_INTERVAL_S, _CALM_INTERVAL_S = 0.5, 5.0
-# So long the answer counts that nobody else is there. A worker that joins elsewhere has to be given the task, to open
-# it and to commit meanwhile.
+# For this long, an answer without other workers counts. A new worker elsewhere needs longer until its first commit: it
+# must join, get the task and open it.
 ALONE_MS = 250
-# And that of how long a changelog is, which is asked again and again for a while after somebody wanted to know.
+# For this long, ends of changelogs count. After a request for them, they are asked again for `_WANTED_MS`.
 _FRESH_MS, _WANTED_MS = 3_000, 5_000
-# What takes longer is not fresh any more: who has the tasks is asked again first.
+# Deadline of the question for ends. The group must be asked again by then.
 _ENDS_PATIENCE_S = 2.0
-# While the group decides who has what, and how often at most whoever wants to know may have it asked.
+# Seconds between questions while the group assigns partitions, and the shortest time between two early questions.
 _DECIDING_INTERVAL_S, _SOON_MS = 0.1, 50
-# A group may have no partitions to give out, so it is not asked that often for longer.
+# Then the normal interval applies again: a group may have no partitions to assign.
 _DECIDING_MS = 60_000
-# Kafka does not answer, if it has not done so after this time.
+# After this time without an answer, Kafka counts as unanswered.
 _UNANSWERED_MS = 1_000
 _LOOK_INTERVAL_S = 0.01
 
@@ -48,8 +50,9 @@ _log = logging.getLogger(__name__)
 
 
 class GroupState(NamedTuple):
-    """Kafka's answer about the group. `at_ms` is when it was asked (`clock.boot_ms`), `committed_by` the client ids of
-    those who have committed offsets of the sources asked for."""
+    """Kafka's answer about the group, asked at `at_ms` (`clock.boot_ms`).
+
+    `committed_by` has the client id that last committed each requested source."""
 
     at_ms: int
     members: tuple[GroupMember, ...]
@@ -57,7 +60,7 @@ class GroupState(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Whether it says who has what: while the group decides that, Kafka shows nobody as having anything."""
+        """Whether partitions are assigned. During a rebalance, Kafka shows members without partitions."""
         return not self.members or any(member.partitions for member in self.members)
 
 
@@ -69,8 +72,9 @@ class Ends(NamedTuple):
 
 
 class GroupRequest(NamedTuple):
-    """Questions besides the members: the ends of these changelogs, and who has committed these sources.
-    `is_urgent`: of a copy nobody says that he is its owner."""
+    """Questions besides the members: the ends of these changelogs, and who last committed these sources.
+
+    `is_urgent`: a copy here has no known owner."""
 
     changelogs: Collection[TopicPartition]
     sources: Collection[TopicPartition]
@@ -78,11 +82,11 @@ class GroupRequest(NamedTuple):
 
 
 class GroupWatch:
-    """One per server process. Call `keep` on its event loop, and the rest on the same thread.
+    """One per server process. Run `keep` on its event loop, and call everything else on the loop's thread.
 
-    `is_own` tells the members that are workers of this directory, and `is_own_id` their client ids; `wanted` says of
-    which changelogs the ends are to be known, and of which sources who has committed last. `on_change` is called when
-    the answer to `may_be_elsewhere` has changed. `has_neighbours`: another node is known, in the group or not.
+    `is_own` and `is_own_id` recognize workers of this directory, by member and by client id. `wanted` returns the next
+    questions. `on_change` is called when the answer of `may_be_elsewhere` changes. `has_neighbours` returns whether
+    another node is known, in the group or not.
     """
 
     def __init__(
@@ -106,28 +110,27 @@ class GroupWatch:
         self._admin: Admin | None = None
         self.look: GroupState | None = None
         self.assigned: GroupState | None = None
-        """The last one that says who has what."""
+        """The last answer with assigned partitions."""
         self.on_assigned: Callable[[], object] = lambda: None
-        """Called when somebody has something else, as Kafka says, and when Kafka says so after it did not answer."""
+        """Called when the assignment has changed, and at the first answer after an outage of Kafka."""
         self._decided_at_ms = boot_ms()
-        self._was_unanswered = False  # since `on_assigned` was called last
+        self._was_unanswered = False  # since the last call of `on_assigned`
         self.ends: Ends | None = None
         self.ends_wanted_until_ms = 0
         self.elsewhere: set[TopicPartition] = set()
         self.asked = asyncio.Event()
-        self._since_ms = 0  # what was said before counts no more
-        self._alone_since_ms = 0  # when the group's members last changed between this directory's alone and others, too
+        self._since_ms = 0  # earlier answers do not count
+        self._alone_since_ms = 0  # the last change of `has_others`
         self.unanswered_since_ms: int | None = None  # by `boot_ms`
         self._fault = ""
         self._asking = threading.Lock()  # held while Kafka is asked
         self._ended = False
 
     def may_be_elsewhere(self, since_ms: int = 0) -> bool:
-        """Whether a worker of another directory may have tasks of this group, as far as is known here. Answers of
-        Kafka before `since_ms` (`clock.boot_ms`) do not count.
+        """Whether a worker of another directory may have tasks of this group.
 
-        While Kafka does not answer, what it said last counts where no other node is known: who was alone is not without
-        answers for that, and who joins a group needs Kafka, too. A node that is known may reach it.
+        Answers of Kafka before `since_ms` (`clock.boot_ms`) do not count. During an outage of Kafka, the last answer
+        counts if no other node is known: to join the group, a worker needs Kafka, too. A known node may reach Kafka.
         """
         if self.has_said(since_ms) and not self._is_settled:
             self.asked.set()
@@ -135,12 +138,12 @@ class GroupWatch:
         return self.has_others(since_ms) or (self.is_unanswered and self._has_neighbours())
 
     def ask_soon(self) -> None:
-        """Have Kafka asked now, unless it was just asked."""
+        """Ask Kafka now, unless the last question is less than 50 ms old."""
         if self.look is None or boot_ms() - self.look.at_ms >= _SOON_MS:
             self.asked.set()
 
     def has_said(self, since_ms: int) -> bool:
-        """Whether Kafka has reported the group's members since then (`clock.boot_ms`). If not, it is asked."""
+        """Whether Kafka has reported the group's members since `since_ms` (`clock.boot_ms`). If not, ask it now."""
         self._since_ms = max(self._since_ms, since_ms)
         if self.look is None or self.look.at_ms < since_ms:
             self.asked.set()
@@ -159,7 +162,8 @@ class GroupWatch:
         return True
 
     async def until_ends_are_known(self) -> None:
-        """Comes back when Kafka has said lately where changelogs end, or does not: in a moment."""
+        """Wait until the ends of changelogs are at most 3 s old. Returns without them after 1 s, or if Kafka does not
+        answer."""
         self.ends_wanted_until_ms, began_ms = boot_ms() + _WANTED_MS, boot_ms()
         while self.ends is None or boot_ms() - self.ends.at_ms >= _FRESH_MS:
             if self.is_unanswered or boot_ms() >= began_ms + _UNANSWERED_MS:
@@ -168,7 +172,8 @@ class GroupWatch:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def end(self, changelog: TopicPartition) -> tuple[int, int] | None:
-        """Return its committed end, and when Kafka was asked; None if that is unknown now. The call requests it."""
+        """Return the changelog's committed end, and when Kafka was asked (`clock.boot_ms`). Returns None if the end is
+        unknown or older than 3 s. The call also requests new ends."""
         self.ends_wanted_until_ms = boot_ms() + _WANTED_MS
         age_ms = _FRESH_MS if self.ends is None else boot_ms() - self.ends.at_ms
         if age_ms >= _ALERT_INTERVAL_S * 1000:
@@ -177,7 +182,7 @@ class GroupWatch:
         return None if self.ends is None or end is None else (end, self.ends.at_ms)
 
     async def keep(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Ask Kafka repeatedly, until cancelled."""
         try:
             while True:
                 wanted = self._wanted()
@@ -233,16 +238,16 @@ class GroupWatch:
         return not self.elsewhere or (ends is not None and ends.at_ms >= max(at_ms - ALONE_MS, self._alone_since_ms))
 
     def was_elsewhere(self, sources: Collection[TopicPartition]) -> bool:
-        """Whether a worker of another directory has gone on with what is read of these, or may have, as far as is known
-        here, and none of this one since."""
+        """Whether a worker of another directory has, or may have, processed these sources since the last commit of a
+        worker here."""
         return not self.elsewhere.isdisjoint(sources)
 
     def _has_others(self, look: GroupState) -> bool:
         return not all(map(self._is_own, look.members))
 
     def has_others(self, since_ms: int = 0) -> bool:
-        """Whether another directory had a worker in the group when Kafka was asked last; perhaps, where it has said
-        nothing since `since_ms`."""
+        """Whether the group had a worker of another directory in Kafka's last answer. True if Kafka has not answered
+        since `since_ms` (`clock.boot_ms`)."""
         return not self.has_said(since_ms) or self.look is None or self._has_others(self.look)
 
     def take(self, look: GroupState) -> None:
@@ -252,7 +257,7 @@ class GroupWatch:
         try:
             self._note_others(look)
             if before is not None and self._has_others(before) and not self._has_others(look):
-                self.ends = None  # who was there may have committed since
+                self.ends = None  # the other worker may have committed since
             if before is None or self._has_others(look) is not self._has_others(before):
                 self._alone_since_ms = look.at_ms
                 self._on_change()
@@ -271,11 +276,11 @@ class GroupWatch:
             else:
                 self.elsewhere.add(source)
         for member in look.members:
-            if not self._is_own(member):  # one of this directory has gone on when it commits: it restores before
+            if not self._is_own(member):  # a worker of this directory restores first, and counts from its commit on
                 self.elsewhere |= member.partitions
 
     async def _on_thread(self, ask: Callable[[], T | None]) -> T | None:
-        """Return the result of `ask`, None if it raises."""
+        """Return the result of `ask`, or None if it raises."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[T | None] = loop.create_future()
 
@@ -284,7 +289,7 @@ class GroupWatch:
             with self._asking:
                 try:
                     answer = ask()
-                except Exception:  # noqa: BLE001 - without it nobody would be told any more what the group says
+                except Exception:  # noqa: BLE001 - the watch must go on: nothing else asks the group
                     _log.exception("Kafka could not be asked who has the tasks")
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(note, answer)
@@ -294,12 +299,12 @@ class GroupWatch:
             if not found.done():
                 found.set_result(answer)
 
-        # Of no pool: whoever stops would wait until Kafka has answered, or has not for many seconds.
+        # Not in a pool: a stopping server would wait many seconds for Kafka.
         threading.Thread(target=run, name="group-watch", daemon=True).start()
         return await found
 
     def _close_admin(self) -> None:
-        """If the watch has ended, and nobody asks any more."""
+        """Close the admin client if the watch has ended and no question is open."""
         if self._ended and self._asking.acquire(blocking=False):
             admin, self._admin = self._admin, None
             self._asking.release()
@@ -307,7 +312,7 @@ class GroupWatch:
                 admin.close()
 
     def _ask(self, sources: Collection[TopicPartition]) -> GroupState | None:
-        """Runs on its own thread. Returns None if Kafka does not answer."""
+        """Return the group's state, or None if Kafka does not answer. Runs on its own thread."""
         at_ms = boot_ms()
         try:
             if self._log is None or self._admin is None:
@@ -324,14 +329,14 @@ class GroupWatch:
         return look
 
     def _ask_ends(self, changelogs: Collection[TopicPartition]) -> Ends:
-        """On a thread of its own, after `_ask`."""
+        """Return the ends that Kafka gives within 2 s; none if it fails. Runs on its own thread, after `_ask`."""
         at_ms = boot_ms()
         assert self._log is not None, "made by the first look"
-        assert self._admin is not None, "as the log"
+        assert self._admin is not None, "made with the log"
         try:
             with self._log.patience.for_all(_ENDS_PATIENCE_S):
                 return Ends(at_ms, _ends_of(self._admin, changelogs))
-        except StatelineError as error:  # one may not be read, or has no leader now
+        except StatelineError as error:  # no permission to read one, or one has no leader now
             _log.debug("The ends of changelogs are not known: %s", error)
             return Ends(at_ms, {})
 

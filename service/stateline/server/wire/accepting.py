@@ -1,8 +1,8 @@
-"""How several processes share the connections of one listening socket: whoever has fewest takes the next.
+"""Share the connections of one listening socket among processes: the one with the fewest accepts the next.
 
-Left to themselves, the process that wakes first takes a burst of connections alone (measured: 62 of 64), keeps them,
-and the others stay idle. So each publishes how many it has, and one that has more than another lets it go first. It
-waits for `_POLITENESS_S` only: a process that is busy, hangs or is dead keeps nobody waiting.
+Otherwise the process that wakes first accepts most of a burst (62 of 64 measured), and the others stay idle. So each
+process publishes its number of connections. A process with more than another waits for `_POLITENESS_S` once. It waits
+no longer, because the other may be busy, hang or be dead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from stateline.processes.seldom import seldom
 
 _POLITENESS_S = 0.002
-# No descriptors are left: some are given back when connections end.
+# No descriptors are left. Some become free when connections end.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_S = 0.5
 _BYTES = 8  # of a count
@@ -26,20 +26,20 @@ _log = seldom(__name__)
 
 
 class ConnectionCounts:
-    """How many connections each process has: a file of native 64-bit numbers, one per process, mapped by all.
+    """The number of connections of each process, in a mapped file of native 64-bit numbers.
 
-    A process writes its own only. Numbers of others may be a moment old.
+    A process writes only its own number. Numbers of others may be a moment old.
     """
 
     def __init__(self, path: Path, number: int) -> None:
         self._number = number
         with path.open("r+b") as file:
             self._counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-        self.publish(0)  # a dead predecessor's are closed
+        self.publish(0)  # the connections of a dead predecessor are closed
 
     @staticmethod
     def create(path: Path, processes: int) -> None:
-        """Make the file, of zeros."""
+        """Write the file with zeros."""
         path.write_bytes(bytes(processes * _BYTES))
 
     def publish(self, count: int) -> None:
@@ -47,14 +47,14 @@ class ConnectionCounts:
         self._counts[self._number] = count
 
     def least_of_others(self) -> int:
-        """The smallest count of another process. There is another one."""
+        """Return the smallest count of the other processes. There is at least one other."""
         return min(count for number, count in enumerate(self._counts) if number != self._number)
 
 
 class FairAcceptor:
-    """Takes connections from a listening socket, and hands them to `connect`. For the event loop's thread.
+    """Accepts connections of a listening socket, and passes them to `connect`. For the event loop's thread.
 
-    `connections` says how many connections this process has. The socket stays the caller's.
+    `connections` returns this process's number of connections. The caller closes the socket.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class FairAcceptor:
         self._watch()
 
     def publish(self) -> None:
-        """Tell the others how many connections there are here."""
+        """Publish the number of connections here."""
         self._counts.publish(self._connections() + len(self._opening))
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more connections."""
         if self._later is None:
             self._loop.remove_reader(self._listener.fileno())
         else:
@@ -92,7 +92,7 @@ class FairAcceptor:
         self._later = self._loop.call_later(seconds, self._watch)
 
     def _take(self) -> None:
-        """One connection per turn of the loop, so that requests are answered in between."""
+        """Accept one connection per turn of the loop, so that requests are answered in between."""
         here = self._connections() + len(self._opening)
         if here > self._counts.least_of_others() and not self._has_waited:
             self._has_waited = True

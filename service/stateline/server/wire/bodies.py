@@ -1,8 +1,8 @@
-"""How a request's body is read: bounded in bytes and values, in how long it may take, and together with all others.
+"""Read request bodies within limits: of bytes, values and time, and of all large bodies together.
 
-Bytes count as they arrive, so that who announces much and sends nothing takes room from nobody, and no longer than they
-are held: of a query that waits only its keys count, of which it may have as many bytes as the body. A large body is
-taken apart in a thread, one at a time: that takes up to some hundred milliseconds, and many times its memory.
+Bytes count from their arrival, so an announced body takes no room. They count while they are held. A waiting query
+holds only its keys, at most as many bytes as the body. Large bodies are parsed in a thread, one at a time. Parsing one
+takes up to some hundred milliseconds, and many times its memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from stateline.server.wire.json_bounds import JsonBounds
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import InvalidArgumentError, TooManyRequestsError
 
-# How long a request may wait for more of its body: what no lossy line needs between two packets, and short enough
-# that clients which went to sleep do not keep their connections.
+# The longest pause within a body. A lossy line needs less between two packets, and a sleeping client loses its
+# connection.
 PATIENCE_S = 30.0
-# How long all of it may take: 4 MiB in that time are half a megabit per second.
+# The longest time for a whole body: 4 MiB at half a megabit per second.
 WHOLE_S = 60.0
-# Bodies of this size cost a millisecond or so at most, and what the connection holds anyway: queries of every day never
-# wait for large ones, and are never refused because of them.
+# Smaller bodies take about a millisecond, and no more memory than a connection has. Large bodies never delay or refuse
+# them.
 SMALL_BYTES = 8 * 1024
-# All large bodies of a process together, in bodies of the largest size.
+# The limit for all large bodies of a process, as a multiple of the largest body.
 LARGEST_AT_ONCE = 16
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Bodies:
 
     @property
     def taken(self) -> int:
-        """How many bytes of large bodies there are."""
+        """Bytes of all large bodies now."""
         return self._taken.total()
 
     @asynccontextmanager
@@ -60,14 +60,14 @@ class Bodies:
         *,
         blocks: bool = False,
     ) -> AsyncIterator[T]:
-        """Yield the result of `parse`. It runs in another thread if the body is large, or if it `blocks`. It also
-        returns how many bytes of the body are still held then. The block is what that is needed for: until its end
-        these take room from other bodies.
+        """Read the body, and yield the first result of `parse`.
 
-        Raises `InvalidArgumentError` when the body has more than `most_bytes` (the largest, unless given), too many
-        values, or does not arrive, `TooManyRequestsError` when there is no room for this caller, `NotReadyError` when
-        the server stops meanwhile, Starlette's `ClientDisconnect` when the client does not wait for an answer, and what
-        `parse` raises.
+        `parse` returns the result, and the bytes that the result holds. They count until the end of the block. `parse`
+        runs in a thread if the body is large, or if it `blocks`.
+
+        Raises `InvalidArgumentError` if the body has more than `most_bytes` (default: `server.body.max.bytes`) or too
+        many values, or does not arrive. Raises `TooManyRequestsError` if the caller has no room, `NotReadyError` if the
+        server stops, Starlette's `ClientDisconnect` if the client leaves, and the errors of `parse`.
         """
         most_bytes = self._most_bytes if most_bytes is None else min(most_bytes, self._most_bytes)
         caller = caller_of(request)
@@ -109,13 +109,12 @@ class Bodies:
 
 
 class _Arriving:
-    """One body on its way."""
+    """A body that is arriving."""
 
     def __init__(self, request: Request, limits: TimeLimits, most_bytes: int, take_room: Callable[[int], None]) -> None:
         self._request, self._limits, self._most_bytes, self._take_room = request, limits, most_bytes, take_room
         self._size = 0
-        self.taken = 0
-        """Of the room for large bodies."""
+        self.taken = 0  # bytes that count as a large body's
 
     async def body(self) -> bytes:
         announced = self._request.headers.get("content-length", "")

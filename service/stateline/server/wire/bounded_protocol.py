@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, bounded: how long a request may take to come, how long its head may be, and what is answered
-when it cannot be read.
+"""uvicorn's HTTP protocol with limits: for the time and size of a request's head, and with answers to unreadable
+requests.
 
-uvicorn knows a time limit between two requests only, and the parser collects a header for as long as it goes on.
+uvicorn limits only the time between two requests. Its parser collects a header of any length.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from stateline.server.contract.written_arguments import MAX_URL_BYTES, url_too_l
 from stateline.server.wire.bodies import PATIENCE_S
 from stateline_store import InvalidArgumentError
 
-# Of a request's `extensions` the one whose `cut` cuts the connection, and whose `endless` says that the answer has no
-# end: it is cut when the client sends what cannot be read.
+# A member of a request's `extensions`. Its `cut` aborts the connection. Its `endless` notes that the answer has no end:
+# the connection is aborted when the client sends something unreadable.
 ABORT = "stateline.abort"
 
-# How long a connection that has sent no request may still do so when the server takes no more.
+# At a stop of the server: how long a connection without a request may still send one.
 _LAST_REQUEST_S = 5.0
 
 _AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
@@ -50,9 +50,9 @@ _log = seldom(__name__)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Answers `application/problem+json` where uvicorn's answers plain text, or not at all.
+    """Answers `application/problem+json` where uvicorn answers plain text, or nothing.
 
-    Its many attributes hold the state of the arriving message, because the parser reports it piece by piece, in calls.
+    The attributes are the state of the arriving message, because the parser reports it in many calls.
     """
 
     url = b""
@@ -65,30 +65,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_last = False  # the next answer
         self._in_message = False  # the parser
         self._in_head = False  # of the message
-        self._size = 0  # of what the parser is given now
-        # Bytes in which the parser found nothing whole, but kept them: how many, and of those that it is given now.
+        self._size = 0  # of the bytes that the parser gets now
+        # Bytes that the parser keeps because no element is whole yet: all of them, and those it gets now.
         self._unfinished = self._growth = 0
-        self._is_split = False  # the head comes in more than one piece
+        self._is_split = False  # the head arrives in several pieces
         self._trailers = 0  # bytes, of the message
         self._waits_since_s = 0.0  # for a head, on the loop's clock
         self.patience: asyncio.TimerHandle | None = None
-        self._arrived = b""  # what the parser is given now, if that begins with a message
+        self._arrived = b""  # the bytes that the parser gets now, if they begin with a message
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """One timer for as long as the connection lasts: one per request would cost more than some answers."""
+        """Start the connection's only timer. A timer per request would cost more than some answers."""
         super().connection_made(transport)
         self._waits_since_s = self.loop.time()
         self.patience = self.loop.call_later(PATIENCE_S, self._look_after)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is to come any more."""
+        """Stop the timer."""
         super().connection_lost(exc)
         if self.patience is not None:
             self.patience.cancel()
 
     def _look_after(self) -> None:
-        """Close a connection that has sent no request, or the beginning of one, for as long as a body may pause.
-        Between requests, uvicorn's timer does this."""
+        """Close the connection if it has waited for a request's head for `PATIENCE_S`. Between requests, uvicorn's
+        timer does this."""
         now_s = self.loop.time()
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or not (self._in_head or self.cycle is None):
@@ -100,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Give it to the parser, and look at what that has kept of it."""
+        """Parse the bytes. Refuse the request if the parser keeps too many of them."""
         if self._reads_no_more:
             return
         self._arrived = b"" if self._in_message else data
@@ -118,15 +118,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_next()
 
     def _wait_for_next(self) -> None:
-        """Wait again for the next request. The received bytes have ended uvicorn's wait and were none: the body of an
-        answered request, or empty lines."""
+        """Wait again for the next request. The received bytes ended uvicorn's wait, but were the body of an answered
+        request, or empty lines."""
         if self.cycle is not None and self.cycle.response_complete and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_message_begin(self) -> None:
-        """Let what answers cut the connection: uvicorn's own way waits until the client has read everything."""
+        """Give the application `ABORT`. uvicorn's own way to close waits until the client has read everything."""
         super().on_message_begin()
         self._hosts = 0
         self._in_message = self._in_head = True
@@ -137,14 +137,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "endless": self._note_endless}}
 
     def on_url(self, url: bytes) -> None:
-        """A part of the URL; of one that is too long no more is kept than shows that it is."""
+        """Keep a part of the URL. If the URL is too long, keep only enough to refuse it."""
         self._unfinished = self._growth = 0
         if len(self.url) <= MAX_URL_BYTES:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """All that uvicorn's does, which is not called: that would cost twice as much, for each header. Trailers
-        after a body in chunks are counted and left out: nobody here reads them (RFC 9110, 6.5.1)."""
+        """Keep a header, like uvicorn's method. Calling that one would double the cost of each header. Trailers after a
+        chunked body are counted and dropped (RFC 9110, 6.5.1)."""
         if not self._in_head:
             self._trailers += len(name) + len(value) + _AROUND_HEADER
             if self._trailers > MAX_HEADER_BYTES:
@@ -157,26 +157,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self.expect_100_continue = True
         self.headers.append((name, value))
         if len(self.headers) > MAX_HEADERS:
-            raise headers_too_large()  # the parser gives up with an error of its own, and `send_400_response` follows
+            raise headers_too_large()  # the parser fails, and uvicorn calls `send_400_response`
 
     def on_headers_complete(self) -> None:
-        """Refuse what is too long here, where the client has sent all of it; else have it answered."""
+        """Refuse or answer the request, now that its head is complete."""
         self._check_head()
         self._take_authority()
         self._unfinished = self._growth = 0
         self._begin_answer()
         self._in_head = False
-        if self.parser.should_upgrade():  # answered as if it did not ask for that; what follows is another protocol's
+        if self.parser.should_upgrade():  # answered without an upgrade; the next bytes are another protocol's
             self.cycle.keep_alive = False
             self._reads_no_more = True
 
     def hand_over(self) -> None:
-        """This process takes no more: the next answer here is the last one, and says so."""
+        """Announce the next answer as the connection's last, because this process accepts no more requests."""
         self._is_last = True
 
     def shutdown(self) -> None:
-        """Shut down like uvicorn, but answer a request that is on its way. Uvicorn would close the connection, and the
-        client would find it reset. A connection that was handed over stays until it is idle for too long."""
+        """Shut down like uvicorn, but first answer an arriving request. uvicorn would reset the connection. After
+        `hand_over`, an idle connection stays until it times out."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_idle = self.cycle is not None and not is_answering and not self._in_message
         has_its_answer = is_idle or (is_answering and self.cycle.response_started)
@@ -193,13 +193,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _begin_answer(self) -> None:
-        """Begin the answer: the request is known, except for its body."""
+        """Start the answer. The body may still be arriving."""
         super().on_headers_complete()
         if self._is_last:
             self.cycle.keep_alive = False
 
     def _check_head(self) -> None:
-        """Raise the refusal of a request whose headers are complete."""
+        """Raise an error if the request's head is refused."""
         if len(self.url) > MAX_URL_BYTES:
             raise url_too_long()
         if b"#" in self.url:
@@ -220,42 +220,42 @@ class BoundedProtocol(HttpToolsProtocol):
             raise upgrade_with_body()
 
     def _take_authority(self) -> None:
-        """Take the authority of an absolute URL instead of `Host`. Source: RFC 9112, 3.2.2."""
+        """Replace `Host` by the authority of an absolute URL (RFC 9112, 3.2.2)."""
         if not self.url.startswith(b"/") and (found := _AUTHORITY.match(self.url)) is not None:
             self.headers[:] = [(name, value) for name, value in self.headers if name != b"host"]
             self.headers.append((b"host", found[1]))
 
     def on_body(self, body: bytes) -> None:
-        """Behind it chunks begin, or trailers, which the parser collects as it does headers."""
+        """Pass the body on. The parser then collects the next chunk or trailer from zero."""
         super().on_body(body)
         self._unfinished = self._growth = 0
 
     def _should_upgrade(self) -> bool:
-        """Never: no other protocol is spoken here."""
+        """Return False: this server speaks no other protocol."""
         return False
 
     def _unsupported_upgrade_warning(self) -> None:
-        """None: it would ask for a package that would change nothing."""
+        """Log nothing. uvicorn would recommend a package that changes nothing here."""
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """Note the end of the message."""
         super().on_message_complete()
         self._in_message = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start nothing after an answer that was announced as the last."""
+        """Start the application, unless the connection is closing after its announced last answer."""
         if not self.transport.is_closing():
             super()._start_asgi_task(cycle, app)
 
     def _note_endless(self) -> None:
-        """The answer that is begun now ends with the connection."""
+        """Note that the present answer ends only with the connection."""
         self._is_endless = True
         if self._is_refused:
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser has given up."""
-        del msg  # the same for everything
+        """Refuse a request that the parser cannot read."""
+        del msg  # always the same text
         failed = sys.exception()
         why = failed.__context__ if isinstance(failed, HttpParserCallbackError) else None
         if len(self.url) > MAX_URL_BYTES:
@@ -268,13 +268,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(UnreadableRequestError(in_plain_words(failed, self._arrived)))
 
     def _refuse(self, why: UnreadableRequestError | InvalidArgumentError) -> None:
-        """Answer and hang up: there is no telling where the next request begins. Earlier requests are answered
-        first. If their answer has no end, it is the last one: two answers must not change places."""
+        """Answer with the reason and close, because the next request's beginning is unknown.
+
+        Earlier requests are answered first. If such an answer has no end, abort without a reason."""
         _log.info("A request was refused: %s", why)
         self._reads_no_more = self._is_refused = True
         cycle, is_begun = self.cycle, self._in_message and not self._in_head
         if cycle is not None and not cycle.response_complete:
-            if is_begun and not cycle.response_started and not self.pipeline:  # its own body, which it waits for
+            if is_begun and not cycle.response_started and not self.pipeline:  # the application waits for this body
                 cycle.disconnected = True
                 cycle.message_event.set()
                 self._answer_refused(why)
@@ -282,7 +283,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             else:
                 cycle.keep_alive = False
-        elif is_begun:  # it has its answer
+        elif is_begun:  # the request has its answer already
             self.transport.close()
         else:
             self._answer_refused(why)

@@ -1,8 +1,8 @@
-"""Answers compressed by gzip, for clients that accept it, as pure ASGI.
+"""Compress answers by gzip, for clients that accept it, as pure ASGI.
 
-An answer of less than `LEAST_BYTES` is never compressed. A stream is compressed piece by piece, and a client can
-read each piece at once: nothing waits for more. A large piece is compressed in a thread, which takes no time of the
-interpreter. A stream keeps about 300 KB for it. Events are never compressed, nor what `http_protocol` answers itself.
+Streams are compressed piece by piece, so a client can read each piece at once. Large pieces are compressed in a thread,
+without Python's lock. A compressed stream takes about 300 KB. Never compressed are answers of less than `LEAST_BYTES`,
+events, and answers of `http_protocol`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stateline.server.contract.formats import ARROW, JSON, NDJSON, accepted
 
 LEAST_BYTES = 1024
-_LEVEL = 1  # of NDJSON 80 MB/s; level 5 takes five times as long for a tenth fewer bytes
+_LEVEL = 1  # 80 MB/s of NDJSON; level 5 takes five times as long for a tenth fewer bytes
 _GZIP = 16 + zlib.MAX_WBITS
-_IN_THREAD = 16 * 1024  # bytes, from which on a thread costs less than the event loop's time
+_IN_THREAD = 16 * 1024  # bytes; from here on a thread is cheaper than blocking the event loop
 _TYPES = frozenset({JSON, NDJSON, ARROW, "application/problem+json", "image/svg+xml"})
 
 
@@ -36,11 +36,11 @@ class CompressionMiddleware:
 
 
 class _Answer:
-    """One answer on its way."""
+    """Sends one answer, compressed or not."""
 
     def __init__(self, send: Send, *, takes_gzip: bool) -> None:
         self._send, self._takes_gzip = send, takes_gzip
-        self._start: Message | None = None  # held back until it is known whether the body is long
+        self._start: Message | None = None  # held back until the first piece of the body is known
         self._compress: Callable[[bytes, int], bytes] | None = None
 
     async def send(self, message: Message) -> None:
@@ -94,7 +94,7 @@ def _compressor() -> Callable[[bytes, int], bytes]:
 
 
 def _say_so(start: Message, size: int, *, compressed: bool, whole: bool) -> None:
-    """Say in the headers how it is written, and that others may get it otherwise."""
+    """Set the headers for the encoding, the length and caches."""
     headers = MutableHeaders(raw=list(start["headers"]))
     start["headers"] = headers.raw
     headers.add_vary_header("Accept-Encoding")

@@ -1,6 +1,7 @@
-"""`Exchange`: frames over one connection of the event loop, as `stateline.query.wire` has them.
+"""Exchange frames (`stateline.query.wire`) over one connection of the event loop.
 
-Requests carry a number that their replies bring back, in any order. Whatever else arrives is handed to who made this.
+Each request has a number. Its reply has the same number, and replies come in any order. All other messages go to a
+callback.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ _log = seldom(__name__)
 
 
 class Exchange(asyncio.Protocol):
-    """One end of a connection, from `begin` on. `take` gets what is no reply that somebody waits for; `who` is at the
-    other end, in words. For the event loop's thread, and made in it."""
+    """One end of a connection. It receives from `begin` on.
+
+    `take` gets every message that is not an awaited reply. `who` names the other end in error messages. Create and use
+    it on the event loop's thread."""
 
     def __init__(
         self, arrivals: Arrivals, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
@@ -34,15 +37,15 @@ class Exchange(asyncio.Protocol):
         self._numbers = itertools.count(1)
         self._pending: dict[int, Callable[[Message | None], None]] = {}
         self.heard_at_s = 0.0
-        """When the other end said something last, whatever it was (the loop's time)."""
+        """The time of the last received bytes, by the loop's clock."""
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []  # frames that go out together
         self._frames = Frames()
-        self._is_receiving = False  # what is said meanwhile goes out in its end
+        self._is_receiving = False  # messages sent meanwhile go out at its end
         self._over = asyncio.Event()
 
     async def begin(self) -> None:
-        """Take what arrives, first what has come already."""
+        """Receive messages from now on, first those that have already arrived."""
         try:
             rest, has_ended = await self._arrivals.rest()
         except OSError:
@@ -55,23 +58,23 @@ class Exchange(asyncio.Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the other end is still there, as far as this one knows."""
-        # A write that failed closes the transport before the end of what arrives is seen.
+        """Whether the connection is open, as far as this end knows."""
+        # A failed write closes the transport before `connection_lost` is called.
         return not self._over.is_set() and not self._writer.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the bytes of messages that wait because the other end reads nothing."""
+        """Bytes of messages that wait because the other end does not read."""
         return self._writer.transport.get_write_buffer_size()
 
     def number(self) -> int:
-        """The next request's, from 1 on."""
+        """Return the number for the next request, from 1 on."""
         return next(self._numbers)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Say something; that it arrives is not known. Raises `InvalidArgumentError` when it is too large.
+        """Send a message. The call does not show whether it arrives. Raises `InvalidArgumentError` if it is too large.
 
-        Messages of one turn of the loop go out together: under load a write costs more than a message.
+        Messages of one turn of the loop go out in one write, because a write costs more than a message.
         """
         self._waiting.append(frame(message))
         if len(self._waiting) == 1 and not self._is_receiving:
@@ -88,9 +91,10 @@ class Exchange(asyncio.Protocol):
         timeout_s: float,
         within: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
     ) -> Message:
-        """The reply to this request, which has its number as `id`. Raises `NotPresentError` when the other end has hung
-        up, does before it replies, or takes longer than `timeout_s`, for which `within` waits. A caller that has
-        stopped waiting gets nothing. The reply is `take`'s then."""
+        """Send a request with its number as `id`, and return the reply.
+
+        Raises `NotPresentError` if the other end hangs up, or does not reply within `timeout_s`. `within` makes the
+        time limit. If the caller is cancelled, `take` gets the reply."""
         try:
             async with within(timeout_s):
                 return await self._reply(message)
@@ -101,7 +105,7 @@ class Exchange(asyncio.Protocol):
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
         def on_reply(reply: Message | None) -> None:
-            if future.done():  # who asked was cancelled just now
+            if future.done():  # the caller was just cancelled
                 if reply is not None:
                     self._take(reply)
             elif reply is None:
@@ -114,40 +118,40 @@ class Exchange(asyncio.Protocol):
             return await future
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._take(future.result())  # it had come, and who asked was cancelled before it was taken
+                self._take(future.result())  # the caller was cancelled after the reply had arrived
             raise
         finally:
             self._pending.pop(message["id"], None)
 
     def ask(self, message: Message, on_reply: Callable[[Message | None], None]) -> None:
-        """Send a request without waiting in a task. `on_reply` is called once with the reply, or with None if the
-        other end hangs up before. Raises `NotPresentError` if it already has."""
+        """Send a request without waiting. `on_reply` is called once: with the reply, or with None if the other end
+        hangs up first. Raises `NotPresentError` if it has already hung up."""
         if not self.alive:
             raise NotPresentError(f"{self.who} has hung up: ask again in a moment.")
         self.send(message)
         self._pending[message["id"]] = on_reply
 
     def forget(self, number: int) -> None:
-        """Nobody waits any more for the reply to this request; its `on_reply` is not called."""
+        """Stop waiting for a request's reply. Its `on_reply` is not called; `take` gets the reply."""
         self._pending.pop(number, None)
 
     def give_up(self) -> None:
-        """Nobody waits any more for what was asked; replies that come nevertheless are handed to who made this."""
+        """Fail all pending requests. `take` gets replies that arrive later."""
         pending, self._pending = self._pending, {}
         for on_reply in pending.values():
             on_reply(None)
 
     async def ended(self) -> None:
-        """Comes back when the connection has ended."""
+        """Wait until the connection has ended."""
         await self._over.wait()
 
     async def close(self) -> None:
-        """Hang up; pending requests fail."""
+        """Close the connection. Pending requests fail."""
         self._writer.close()
         self.connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
-        """The event loop's: the next piece, which is a sign of life even where it is a part of a large message."""
+        """Handle received bytes. A part of a large message also counts as a sign of life."""
         self.heard_at_s = self._loop.time()
         self._is_receiving = True
         try:
@@ -161,12 +165,12 @@ class Exchange(asyncio.Protocol):
             self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop when the connection is lost. Waiting requests fail."""
+        """Fail pending requests, because the connection is lost."""
         self._over.set()
         self.give_up()
 
     def _dispatch(self, message: Message) -> None:
-        number = None if "type" in message else message.get("id")  # requests have a type, and numbers of their own
+        number = None if "type" in message else message.get("id")  # requests have a type, and the other end's numbers
         on_reply = self._pending.pop(number, None) if isinstance(number, int) else None
         try:
             if on_reply is None:
@@ -175,5 +179,5 @@ class Exchange(asyncio.Protocol):
                 on_reply(message)
         except InvalidArgumentError:
             raise
-        except Exception:  # noqa: BLE001 - a defect, of one request; the event loop would hang up on all of them
+        except Exception:  # noqa: BLE001 - a defect in one request must not close the connection of all
             _log.exception("A reply of %s could not be taken", self.who)

@@ -1,11 +1,9 @@
-"""uvicorn's HTTP protocol, with the service's own answer to what it cannot read, and to what it can answer at once.
+"""uvicorn's HTTP protocol, which answers point reads without the application.
 
-Some of that is answered by another node: then its body comes later, and until then this connection stands as it does
-while the application answers.
+Requests that can be answered at once (`point_reads`), and unreadable ones (`bounded_protocol`), never reach the
+application. A task per request, and an answer in two writes, cost more than reading a key and writing JSON.
 
-A request that can be answered at once (`point_reads`), or that cannot be read (`bounded_protocol`), never reaches the
-application. A task per request, and an answer in two writes, of which the first wakes the client for half of it, cost
-more than to read a key and write it as JSON.
+Another node may give the answer. Its body then arrives later, and the connection waits as for the application.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ from stateline.server.contract.formats import take_json
 from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
-# Answers at once to what arrived together: a client that sends thousands of requests ahead keeps nobody waiting.
+# At most this many requests that arrive together are answered at once, so that other clients do not wait.
 AT_ONCE = 16
 
-# A first line that means the same to every parser.
+# A request line without ambiguity: every parser reads it alike.
 _PLAIN_LINE = re.compile(rb"GET (/v1/stores/[\w.~:@-]+/keys/[\w.~:@-]+)\??((?<=\?)[\w.~:@&=,%+-]*|) HTTP/1\.1\r\n")
 _LONGEST_REPEATED = 4096  # bytes of headers
 
-# What a client may send ahead while another node answers it, before it is let wait.
-_MOST_AHEAD = 64 * 1024  # bytes
+# Bytes that a client may send ahead while another node answers. Then reading pauses.
+_MOST_AHEAD = 64 * 1024
 _LOOK_AGAIN_S = 0.1
 
 AtOnce = Callable[[Scope, Callable[[bytes | None], None]], bytes | None]
@@ -41,57 +39,56 @@ _log = seldom(__name__)
 
 
 class _Answered:
-    """Stands in uvicorn's protocol for a request that was answered at once."""
+    """uvicorn's cycle of a request that was answered at once."""
 
     response_started = response_complete = True
     keep_alive = True
 
     def __init__(self) -> None:
-        self.message_event = asyncio.Event()  # of nobody who waits
+        self.message_event = asyncio.Event()  # unused
 
 
 _ANSWERED = cast(RequestResponseCycle, _Answered())
 
 
 class _Asked:
-    """Stands in uvicorn's protocol for a request that another node answers. The parser has not seen it: `message` is
-    all of it, and `behind` has arrived since."""
+    """uvicorn's cycle of a request that another node answers. The parser has not seen it. `message` is the whole
+    request, and `behind` the bytes that arrived later."""
 
     response_started = response_complete = False
 
     def __init__(self, message: bytes) -> None:
         self.message, self.behind = message, b""
         self.keep_alive = True
-        self.message_event = asyncio.Event()  # of nobody who waits
+        self.message_event = asyncio.Event()  # unused
 
 
 class ProblemProtocol(BoundedProtocol):
-    """Answers some requests at once, and problems where uvicorn's answers plain text.
+    """Answers some requests at once.
 
-    Most clients send the same headers with every request. One that arrives whole and alone, and has the headers of one
-    before it that was answered at once, byte for byte, is answered without the parser, which stands between two
-    messages meanwhile.
+    Most clients send the same headers with every request. If a request arrives whole and alone, and its headers equal
+    those of a request answered at once before, it is answered without the parser.
     """
 
     def __init__(self, config: Any, *args: Any, **others: Any) -> None:
-        """Take uvicorn's arguments. The application's ``state.at_once`` returns the body of an answer, or None. It
-        returns an empty body if it will call its second argument once, with the body or None."""
+        """Take uvicorn's arguments. The application's ``state.at_once`` returns the body of an answer, or None if it
+        cannot answer. It returns an empty body if it will later call its second argument, with the body or None."""
         super().__init__(config, *args, **others)
         self._at_once: AtOnce | None = config.app.state.at_once
         self._left = 0
-        # Headers as they are sent, and as they are parsed; the first are empty unless they may be repeated.
+        # Headers as sent and as parsed. The first are empty unless a repetition may skip the parser.
         self._sent_again, self._parsed = b"", self.headers
-        self._repeated_s = 0.0  # when that happened last, on the loop's clock
-        # What another node answers: with the parser a cycle that is not begun, without it the message itself.
-        self._is_asked = False  # of the cycle that is made now
+        self._repeated_s = 0.0  # the last answer without the parser, by the loop's clock
+        # A request that another node answers: a cycle without a task if parsed, else the message itself.
+        self._is_asked = False  # whether the cycle made now is one
         self._unbegun: tuple[RequestResponseCycle, Any] | None = None
         self._asked: _Asked | None = None
         self._default_headers: object = None
         self._head = b""
-        self._request_id = ""  # of what is answered at once
+        self._request_id = ""  # of the request that is answered at once
 
     def data_received(self, data: bytes) -> None:
-        """Some requests at once, the others in turn with those of other clients."""
+        """Answer some requests at once. The others get tasks, and share the loop with other clients."""
         if self._asked is not None:
             self._asked.behind += data
             if len(self._asked.behind) > _MOST_AHEAD:
@@ -103,10 +100,10 @@ class ProblemProtocol(BoundedProtocol):
         try:
             super().data_received(data)
         finally:
-            self._left = 0  # what waits for an earlier answer is begun by that one, in its task
+            self._left = 0  # a request behind an unfinished answer is started by that answer's task
 
     def on_message_begin(self) -> None:
-        """The next one may have other headers."""
+        """Forget repeated headers, because this message may have others."""
         super().on_message_begin()
         self._sent_again = b""
 
@@ -122,15 +119,15 @@ class ProblemProtocol(BoundedProtocol):
             super()._begin_answer()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Not of what another node was asked; it may come to that (`_take_later`)."""
+        """Start the application, unless another node was asked. `_take_later` may still start it."""
         if self._is_asked:
             self._is_asked, self._unbegun = False, (cycle, app)
         else:
             super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
-        """Remember the headers of what was answered at once, if the message is all that arrived, and has no body: then
-        there are as many lines behind the first one as there are headers, and the empty one."""
+        """Remember the headers of a request answered at once, if it arrived alone and has no body. Then the lines after
+        the first are as many as the headers, and an empty one."""
         super().on_message_complete()
         if self.cycle is not _ANSWERED and (self._unbegun is None or self.cycle is not self._unbegun[0]):
             return
@@ -140,7 +137,7 @@ class ProblemProtocol(BoundedProtocol):
             self._sent_again, self._parsed = sent, self.headers
 
     def _answer_again(self, data: bytes) -> bool:
-        """Whether this is a request with the headers that were sent before, and was answered."""
+        """Answer a request that has the remembered headers. Returns whether it was answered, or another node asked."""
         line = _PLAIN_LINE.match(data)
         if line is None or data[line.end() :] != self._sent_again or not self._can_write():
             return False
@@ -161,7 +158,7 @@ class ProblemProtocol(BoundedProtocol):
         self._repeated_s = self.loop.time()
 
     def _take_later(self, body: bytes | None) -> None:
-        """Take another node's body, or None: then the application answers."""
+        """Send another node's body. If it is None, start the application instead."""
         if self._asked is not None:
             asked, self._asked = self._asked, None
             self._end_asked(asked, body)
@@ -201,7 +198,7 @@ class ProblemProtocol(BoundedProtocol):
             super().timeout_keep_alive_handler()
 
     def _is_next(self) -> bool:
-        """Whether this can be answered now, and the connection goes on as it is."""
+        """Whether the request may be answered at once: it is the next one, and the connection stays open after it."""
         parser = self.parser
         return (
             self._left > 0
@@ -219,7 +216,7 @@ class ProblemProtocol(BoundedProtocol):
         return not self.flow.write_paused and not self.transport.is_closing()
 
     def _ask(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> bytes | None:
-        """The body that can be given at once; an empty one when `_take_later` will get it, None for neither."""
+        """Return the body of an answer, b"" if `_take_later` will get it, or None if the application must answer."""
         if self._at_once is None:
             return None
         self._request_id = request_id.request_id(headers)
@@ -234,14 +231,14 @@ class ProblemProtocol(BoundedProtocol):
         }
         try:
             body = self._at_once(scope, self._take_later)
-        except Exception:  # noqa: BLE001 - a defect: the application meets it too, and says so
+        except Exception:  # noqa: BLE001 - a defect: the application meets it too, and answers it
             _log.exception("A request could not be answered at once")
             return None
         self._left -= bool(body)
         return body
 
     def _write(self, body: bytes, *, last: bool = False) -> None:
-        """Answer, and hang up behind the last one."""
+        """Write an answer with status 200. Close the connection after the `last` one."""
         more = b"connection: close\r\n" if last else b""
         head = (self._response_head(), self._request_id.encode("ascii"), len(body), more, body)
         self.transport.write(b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % head)
@@ -249,7 +246,7 @@ class ProblemProtocol(BoundedProtocol):
             self.transport.close()
 
     def _response_head(self) -> bytes:
-        """Return the status and all headers but the length. Once a second, uvicorn makes its default headers again."""
+        """Return the status line and the common headers. uvicorn renews its default headers once a second."""
         if self._default_headers is not self.server_state.default_headers:
             self._default_headers = self.server_state.default_headers
             headers = [*self.server_state.default_headers, (b"content-type", b"application/json")]

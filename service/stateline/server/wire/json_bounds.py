@@ -1,9 +1,8 @@
-"""How many values a JSON text has at most, and how deeply they are nested: counted in its bytes as they arrive, because
-to parse a text that was made to have many takes seconds and a hundred times its size.
+"""Limit the values and the nesting of a JSON text before it is parsed.
 
-Outside of strings an array or object begins with a bracket, and a comma stands between two items or members. So commas
-and opening brackets together are never more than items, members, arrays and objects are. For a text that is no JSON
-the numbers mean nothing, and it is refused either way.
+Parsing a malicious text can take seconds, and a hundred times its size. So commas and brackets outside of strings are
+counted as the bytes arrive. Commas and opening brackets are never more than items, members, arrays and objects. The
+counts mean nothing for a text that is not JSON, but that is refused anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import accumulate
 from stateline_store import InvalidArgumentError
 
 MAX_VALUES = 100_000
-"""Of a body: its items and members, each array and object counted once more."""
+"""Items and members of a body, plus one for each array and object."""
 MAX_DEPTH = 100
 
 _STRINGS_OF_A_VALUE = 2  # a member's name, and its value
@@ -23,19 +22,17 @@ _STEPS = bytes.maketrans(b"[]{}", bytes([1, 255, 1, 255]))  # up or down, as sig
 
 
 class JsonBounds:
-    """The bounds of one text. A megabyte of it takes some milliseconds, or less, also where it is made to take more:
-    brackets and quotes are looked at one by one only while they are few."""
+    """Counts one text. A megabyte takes at most some milliseconds, also of a malicious text."""
 
     def __init__(self) -> None:
         self.values = self.depth = self._quotes = 0
-        self._is_escaped = False  # the first byte of what comes next
+        self._is_escaped = False  # the next piece's first byte
 
     def take(self, piece: bytes) -> None:
-        """Count the next piece of the text. Raises `InvalidArgumentError` as soon as it has more than the bounds
-        allow."""
+        """Count the next piece. Raises `InvalidArgumentError` as soon as the text exceeds a limit."""
         if not piece:
             return
-        # The first of several backslashes is not escaped itself, so they pair up from there on.
+        # The first of several backslashes is not escaped, so they pair up from there.
         bare = piece[self._is_escaped :].replace(rb"\\", b"")
         self._is_escaped = bare.endswith(b"\\")
         bare = bare.replace(rb"\"", b"")

@@ -1,4 +1,4 @@
-"""Modules that only some answers need are loaded when the first of these comes, and not on the event loop."""
+"""Load modules that only some answers need at the first such answer, off the event loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _loaded: set[str] = set()
 
 
 async def loaded(module: str) -> None:
-    """Return when the module can be imported at once. pyarrow and httpx take some tenths of a second the first time:
-    for that nobody shall wait but who asked."""
-    if module in _loaded:  # `sys.modules` has it already while it is loaded, and who imports it then waits: on the loop
+    """Import the module in a thread, and return when it can be imported without a wait. The first import of pyarrow or
+    httpx takes some tenths of a second."""
+    if module in _loaded:  # `sys.modules` has a module already during its import, which would block the loop
         return
     await asyncio.to_thread(importlib.import_module, module)
     _loaded.add(module)

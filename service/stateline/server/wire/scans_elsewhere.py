@@ -1,4 +1,4 @@
-"""`ScansElsewhere`: the scans that the other end of a connection keeps for this one: a worker, or another node."""
+"""Read scans that a worker or another node keeps for this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from stateline_store import CursorExpiredError, NotPresentError, StatelineError
 
 
 class ScansElsewhere:
-    """By the numbers that the other end has given them. It has `timeout_s` to give more of one; `with_shown` adds who
-    wants that to the message, where the other end asks. For the event loop's thread."""
+    """The open scans at the other end of one connection, by its numbers. For the event loop's thread.
+
+    A request for more rows may take `timeout_s`. `with_shown` adds the caller's token to a message, if the other end
+    needs it."""
 
     def __init__(
         self, exchange: Exchange, timeout_s: float, with_shown: Callable[[Message], Message] = lambda message: message
@@ -24,23 +26,25 @@ class ScansElsewhere:
         self._held: set[int] = set()
 
     def outcome(self, reply: Message) -> Outcome:
-        """Return the outcome of a query's reply. Raises `StatelineError` where it was not understood there."""
+        """Return the outcome of a query's reply. Raises `StatelineError` if the other end did not understand the
+        query."""
         if "outcome" not in reply:
             raise StatelineError(f"{self._exchange.who} refused a query: {reply.get('error')}")
         return decode_outcome(reply["outcome"], self._rest)
 
     def failure(self, reply: Message, what: str) -> StatelineError:
-        """Why it did not do `what`."""
+        """Return the error of a reply to a request that was not done. `what` completes the sentence "the other end
+        …"."""
         outcome = decode_outcome(reply["outcome"], self._rest) if "outcome" in reply else None
         if isinstance(outcome, Failure):
             return outcome.error
         return StatelineError(f"{self._exchange.who} {what}: {reply.get('error', 'it answers something else')}")
 
     async def more(self, scan: int, limit: int) -> QueryRows:
-        """Return a scan's next entries. Raises `CursorExpiredError` when it is gone, or the other end."""
+        """Return a scan's next entries. Raises `CursorExpiredError` if the scan or the other end is gone."""
         self._held.discard(scan)
         message: Message = {"id": self._exchange.number(), "type": "more", "scan": scan, "limit": limit}
-        message = self._with_shown(message)  # a cursor may be followed with another token
+        message = self._with_shown(message)  # each page may come with another token
         try:
             reply = await self._exchange.request(message, self._timeout_s)
         except NotPresentError as error:
@@ -52,18 +56,18 @@ class ScansElsewhere:
         raise self.failure(reply, "did not read on")
 
     def drop(self, scan: int) -> None:
-        """The rest of this scan is not wanted any more."""
+        """Close this scan at the other end."""
         self._held.discard(scan)
         if self._exchange.alive:
             self._exchange.send({"id": self._exchange.number(), "type": "drop", "scan": scan})
 
     def hold(self) -> None:
-        """Name the scans that are still wanted. The other end may close the others after a while."""
+        """Renew the open scans. The other end closes scans that are not renewed."""
         if self._held and self._exchange.alive:
             self._exchange.send({"id": self._exchange.number(), "type": "hold", "scans": list(self._held)})
 
     def refuse(self, reply: Message) -> None:
-        """Nobody takes this reply: let the other end forget what it keeps for it."""
+        """Close the scan of a reply that came too late for its caller."""
         if (scan := scan_of(reply)) is not None:
             self.drop(scan)
 
@@ -73,7 +77,7 @@ class ScansElsewhere:
 
 
 class RestElsewhere:
-    """The rest of one of them: a `Rest`."""
+    """The `Rest` of a scan at the other end. One call of `more` uses it up."""
 
     def __init__(self, scans: ScansElsewhere, scan: int) -> None:
         self._scans = scans
@@ -83,21 +87,21 @@ class RestElsewhere:
     def __del__(self) -> None:
         """Close the scan of an answer that was lost, because a query of several partitions was cancelled."""
         if self._scan is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._scans.drop, self._scan)  # whatever thread frees it
+            self._loop.call_soon_threadsafe(self._scans.drop, self._scan)  # any thread may free it
 
     async def more(self, limit: int) -> QueryRows:
-        """The next entries; the `Rest` of them is another one."""
+        """Return the next entries, with a new `Rest`. Raises `CursorExpiredError` if the scan is closed or gone."""
         if self._scan is None:
             raise CursorExpiredError("This scan was closed. Start over.")
         scan, self._scan = self._scan, None
         try:
             return await self._scans.more(scan, limit)
-        except BaseException:  # its answer may still come: the other end would keep a scan that nobody knows
+        except BaseException:  # the reply may still come, with a scan that must be closed
             self._scans.drop(scan)
             raise
 
     def close(self) -> None:
-        """Let the other end forget it."""
+        """Close the scan at the other end."""
         scan, self._scan = self._scan, None
         if scan is not None:
             self._scans.drop(scan)

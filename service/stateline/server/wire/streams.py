@@ -1,5 +1,4 @@
-"""A connection that begins as streams, which are easy to greet over, and goes on as a protocol, which costs less for
-each message."""
+"""A connection that starts as streams for the greeting, and continues as a protocol, which costs less per message."""
 
 from __future__ import annotations
 
@@ -10,26 +9,26 @@ Connect = Callable[[Callable[[], asyncio.StreamReaderProtocol]], Awaitable[tuple
 
 
 class Arrivals(asyncio.StreamReader):
-    """A stream whose rest can be taken out of it. For the event loop's thread, and made in it."""
+    """A stream whose unread bytes can be taken out. Create and use it on the event loop's thread."""
 
     has_ended = False
-    """Whether the other end says no more, or is gone."""
+    """Whether the other end has closed its side."""
 
     def feed_eof(self) -> None:
         self.has_ended = True
         super().feed_eof()
 
     async def rest(self) -> tuple[bytes, bool]:
-        """Return the bytes that have come and were not read, and whether no more come, without a turn of the event
-        loop. Whatever comes afterwards is to go elsewhere. Raises `OSError` where the connection is broken."""
+        """Return the unread bytes, and whether the other end has closed, without a turn of the event loop. Later bytes
+        must go elsewhere. Raises `OSError` if the connection is broken."""
         has_ended = self.has_ended
-        super().feed_eof()  # what `read` stops at
+        super().feed_eof()  # so that `read` returns now
         return await self.read(), has_ended
 
 
 async def streams(connect: Connect) -> tuple[Arrivals, asyncio.StreamWriter]:
-    """The two ends of the connection that `connect` makes for a protocol, one of the event loop's ``create_connection``
-    and the like. Raises what that does."""
+    """Return the reader and the writer of a new connection. `connect` calls a method such as the event loop's
+    ``create_connection``. Raises its errors."""
     loop = asyncio.get_running_loop()
     arrivals = Arrivals(loop=loop)
     protocol = asyncio.StreamReaderProtocol(arrivals, loop=loop)

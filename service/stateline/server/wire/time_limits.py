@@ -1,6 +1,4 @@
-"""How long is waited for a client or a worker: `TimeLimits` ends all of that when the server stops, `while_there` ends
-what is done for a client that has left.
-"""
+"""End waits for clients and workers: after a time, when the server stops, or when the client has left."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from stateline_store import NotReadyError
 
 
 class TimeLimits:
-    """Time limits of what waits for a client or a worker; one per server, for the event loop's thread."""
+    """Time limits of all waits of a server. For the event loop's thread."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Timeout] = set()
@@ -22,12 +20,12 @@ class TimeLimits:
 
     @property
     def waiting(self) -> int:
-        """How many blocks run at the moment."""
+        """The number of running blocks."""
         return len(self._open)
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[None]:
-        """Run the block for so long at most: `TimeoutError` then, `NotReadyError` once the server is shutting down."""
+        """Limit the block's time. Raises `TimeoutError` after it, and `NotReadyError` once the server stops."""
         if self._stopped:
             raise shutting_down()
         try:
@@ -43,7 +41,7 @@ class TimeLimits:
             raise
 
     def stop(self) -> None:
-        """End every block at once, and refuse those to come."""
+        """End all running blocks, and refuse new ones."""
         self._stopped = True
         for timeout in self._open:
             timeout.reschedule(asyncio.get_running_loop().time())
@@ -51,8 +49,7 @@ class TimeLimits:
 
 @asynccontextmanager
 async def while_there(request: Request) -> AsyncIterator[None]:
-    """Run the block, once the whole body was read, as long as the client is there: Starlette's `ClientDisconnect` when
-    it has left."""
+    """End the block when the client leaves, with Starlette's `ClientDisconnect`. Read the whole body before."""
     has_left = False
 
     async def watch() -> None:
@@ -76,5 +73,5 @@ async def while_there(request: Request) -> AsyncIterator[None]:
 
 
 def shutting_down() -> NotReadyError:
-    """Return the error for requests that waited, or come too late."""
+    """Return the error for requests that wait or arrive during a stop."""
     return NotReadyError("The server is shutting down: ask another one, or again in a moment.")

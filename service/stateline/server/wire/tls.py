@@ -1,6 +1,6 @@
-"""TLS, from the certificate and the key that the settings name; 1.2 or newer, which is Python's default.
+"""Check the certificate and key of the settings for TLS (1.2 or newer, Python's default).
 
-They are read once, at the start: a new certificate takes a restart, or a proxy in front that does TLS instead.
+They are read once, at the start. A new certificate needs a restart, or a proxy that does TLS instead.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from pathlib import Path
 from stateline.config.settings import Config
 from stateline_store import ConfigurationError
 
-# A key that everybody may read is no secret. Its group may: that is how a service without a right to the folder of
-# certificates is given one.
+# Nobody but the owner may write the key. Its group may read it: services outside the certificates' folder get it so.
 _OPEN_TO_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 def check_tls(config: Config) -> None:
-    """Look at certificate and key, if they are set, before uvicorn does, which would fail without naming a setting.
+    """Check the server's certificate and key, if they are set. uvicorn's errors would not name the setting.
 
-    Raises `ConfigurationError` when certificate or key cannot be read, are not PEM or do not belong together, or when
-    the key has a password or is open to everybody.
+    Raises `ConfigurationError` if they cannot be read, are not PEM or do not belong together, or if the key has a
+    password or is open to others.
     """
     certificate, key = config.server_tls_certificate_file, config.server_tls_key_file
     if certificate is not None and key is not None:
@@ -30,15 +29,15 @@ def check_tls(config: Config) -> None:
 
 
 def check_pair(settings: str, certificate: Path, key: Path) -> None:
-    """Look at a certificate and its key, which `settings` with ``.certificate.file`` and ``.key.file`` name. Raises as
-    `check_tls`."""
+    """Check a certificate and its key. `settings` is the prefix of the settings ``.certificate.file`` and
+    ``.key.file``. Raises like `check_tls`."""
     _mode_of_readable(f"{settings}.certificate.file", certificate)
     check_closed(f"{settings}.key.file", key)
     _check_match(settings, certificate, key)
 
 
 def check_closed(setting: str, path: Path) -> None:
-    """Raise `ConfigurationError` where this file cannot be read, or is open to others."""
+    """Raise `ConfigurationError` if this file cannot be read, or others may read or write it."""
     mode = _mode_of_readable(setting, path)
     if mode & _OPEN_TO_OTHERS:
         raise _refused(setting, path, f"is open to others (mode {stat.S_IMODE(mode):04o}): chmod g-w,o= it")
@@ -53,7 +52,7 @@ def _mode_of_readable(setting: str, path: Path) -> int:
 
 
 def _check_match(settings: str, certificate: Path, key: Path) -> None:
-    """The certificate on its own first: of a pair OpenSSL does not say which file is wrong."""
+    """Check the certificate alone, then the pair. For a pair, OpenSSL does not say which file is wrong."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
     except ssl.SSLError as error:
