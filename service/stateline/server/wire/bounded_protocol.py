@@ -143,8 +143,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header, like uvicorn's method. Calling that one would double the cost of each header. Trailers after a
-        chunked body are counted and dropped (RFC 9110, 6.5.1)."""
+        """Keep a header. uvicorn's method would double the cost. Count and drop trailers (RFC 9110, 6.5.1)."""
         if not self._in_head:
             self._trailers += len(name) + len(value) + _AROUND_HEADER
             if self._trailers > MAX_HEADER_BYTES:
