@@ -53,9 +53,9 @@ test-changed: $(INSTALLED) java maven
 test-cluster: $(INSTALLED) java maven
 	@SPARK_ON=cluster $(BIN)/pytest -n 0 tests/service/spark/operators tests/service/spark/test_driver_kill.py tests/integration/test_pipeline_crashes.py $(PYTEST_ARGS)
 
-# mypy takes as long as all others: they run beside it.
+# mypy takes as long as all others: they run beside it. Not $(MAKE): with --dry-run, too, make runs a line that has it.
 check: $(INSTALLED)
-	@$(BIN)/mypy & mypy=$$!; $(MAKE) --no-print-directory quick-check || { wait $$mypy || true; exit 1; }; wait $$mypy
+	@$(BIN)/mypy & mypy=$$!; make --no-print-directory quick-check || { wait $$mypy || true; exit 1; }; wait $$mypy
 
 quick-check: $(INSTALLED)
 	@$(BIN)/ruff check

@@ -79,7 +79,8 @@ def session(
         given += [*cluster.settings, f"spark.executorEnv.PYTHONPATH={path}"]
     session = spark_session(load_config("tests", overrides=given), class_archive=class_archive)
     yield session
-    close_session(session)
+    # A JVM that has run all of these tests took a minute to end, at the end of a run. Nothing of it is needed then.
+    close_session(session, timeout_s=3.0)
 
 
 @pytest.fixture
