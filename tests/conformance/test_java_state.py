@@ -31,11 +31,12 @@ from support.kafka.java_streams import BY_STORES, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, eventually, running
+from support.run.length import long_or_short
 
 DECLARED = {definition.name: definition for definition in declarations()}
 
 
-@pytest.fixture(scope="module", params=BY_STORES)
+@pytest.fixture(scope="module", params=long_or_short([*BY_STORES], ["transactional"]))
 def java(
     request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:

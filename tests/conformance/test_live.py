@@ -42,7 +42,7 @@ def guarantee(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=BY_STORES)
+@pytest.fixture(scope="module", params=long_or_short([*BY_STORES], ["default"]))
 def sides(
     kafka_broker: SharedBroker,
     given: Input,

@@ -1,9 +1,8 @@
 """Faults of the long run, each once: a worker, three brokers and a disk, one thing after the other going wrong.
 
-`make test` has one of three brokers and, where there can be a small disk, that of a full one. Others show with one
-broker what kills do (`test_worker_crashes.py`, `test_crash_steps.py`), workers that come and go
-(`test_worker_takeovers.py`), former owners (`test_former_owners.py`) and brokers that are away
-(`test_broker_away.py`).
+`make test` has one of three brokers. Others show the rest with one broker: a full disk (`test_sick_nodes.py`), kills
+(`test_worker_crashes.py`, `test_crash_steps.py`), workers that come and go (`test_worker_takeovers.py`), former owners
+(`test_former_owners.py`) and brokers that are away (`test_broker_away.py`).
 `tests/chaos` has the faults and `make chaos` draws them for as long as one likes; what is held against the worker, all
 the time, is in `crash_watch`.
 """
@@ -15,12 +14,12 @@ import random
 import pytest
 
 from chaos.cluster import KafkaCluster
-from chaos.faults import FAULTS, fill_disk, kill_broker, possible_faults
+from chaos.faults import FAULTS, kill_broker, possible_faults
 from chaos.run import chaos, suffer
 from support.kafka.kafka_broker import needed
 from support.run.length import long_or_short
 
-SHOWN = long_or_short(tuple(FAULTS), (kill_broker, fill_disk))
+SHOWN = long_or_short(tuple(FAULTS), (kill_broker,))
 
 
 @pytest.mark.timeout(7200)

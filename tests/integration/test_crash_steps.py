@@ -40,7 +40,7 @@ from support.oracles.crash_watch import WatchedRun, runs
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, create, eventually, produce, read_all
-from support.run.length import every_pair, long_or_short
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
@@ -69,7 +69,6 @@ def ends_killed(worker: Forked, output: Path, what: str) -> None:
     assert worker.returncode == KILLED, f"{what}: {output.read_text()[-2_000:]}"
 
 
-@every_pair
 @pytest.mark.parametrize("guarantee", list(COMMIT_STEPS))
 def test_a_worker_killed_after_each_step_of_a_commit_keeps_every_promise(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

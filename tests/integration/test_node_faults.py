@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from chaos.node_faults import FAULTS, Fault, registry_deleted, until_out_of_reach, until_reached
+from chaos.node_faults import (
+    FAULTS,
+    Fault,
+    other_wire,
+    registry_deleted,
+    rolling_restart,
+    until_out_of_reach,
+    until_reached,
+)
 from chaos.node_scene import NodeScene, node_scene
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes import hosts
@@ -26,8 +34,9 @@ from support.run.patience import HANGING_S
 MISSING = hosts.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 SESSION_S = 2.0
-# That the topic of nodes is made anew is seen after ten seconds; `test_registry.py` has it without hosts.
-SHOWN = long_or_short([*FAULTS], [fault for fault in FAULTS if fault is not registry_deleted])
+# Without hosts of their own, in less time: `test_registry.py` has the first of these, `test_rolling_upgrade.py` others.
+ELSEWHERE = (registry_deleted, other_wire, rolling_restart)
+SHOWN = long_or_short([*FAULTS], [fault for fault in FAULTS if fault not in ELSEWHERE])
 CALM = long_or_short(False, True)  # whatever is asked is work for three nodes, whatever is written for a broker, too
 _log = logging.getLogger(__name__)
 

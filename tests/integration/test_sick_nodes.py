@@ -224,6 +224,7 @@ def test_a_worker_whose_disk_is_read_only_at_its_start_ends_and_takes_no_place_i
         assert not admin.members(f"sick-{scene.run}"), "a session that began with this would keep tasks from others"
 
 
+@long_only("test_stopped_run.py has one node whose topic has grown")
 def test_nodes_whose_topic_has_grown_answer_the_last_state_of_all_partitions(scene: Scene) -> None:
     nodes = scene.add("one"), scene.add("two")
     scene.send()
@@ -270,6 +271,7 @@ def test_so_does_one_whose_worker_fails_at_a_record_that_others_can_process(scen
     comes_back(scene)
 
 
+@long_only("test_fitness.py of the worker has who leaves, and a full disk makes a node leave here")
 def test_so_does_one_whose_server_is_gone_until_there_is_one_again(scene: Scene) -> None:
     one, two = scene.add("one", runs=("worker", "serve")), scene.add("two", runs=("worker", "serve"))
     scene.send()

@@ -413,6 +413,7 @@ def add_partitions(bootstrap: str, topic: str, total: int) -> None:
         future.result(HANGING_S)
 
 
+@on_one_log("kafka", "the same steps, and on Kafka each of them waits for more")
 def test_what_is_interrupted_is_completed_and_nothing_starts_before(scene: Scene) -> None:
     steps = [
         "reset:begun", "reset:changelogs-deleted", "reset:offsets-set", "reset:topics-deleted", "reset:stores-deleted",

@@ -29,6 +29,7 @@ from support import TESTS
 from support.processes.linked_nodes import LinkedNode, node_config, run, until
 from support.processes.ports import free_port
 from support.processes.serve_process import Served, served, wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 NOW = datetime.now(UTC)
@@ -161,7 +162,12 @@ def test_files_that_change_are_loaded_without_a_signal(
     assert caplog.text.count("expires in") == 1
 
 
-@pytest.fixture(params=["server.processes=1", "server.processes=2"])
+BY_SEVERAL = pytest.param(
+    "server.processes=2", marks=long_only("test_processes.py has how several are replaced, one by one")
+)
+
+
+@pytest.fixture(params=["server.processes=1", BY_SEVERAL])
 def with_tls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     """A server that speaks TLS."""
     config_of(tmp_path / "tls", "one", timedelta(days=9))

@@ -24,6 +24,7 @@ from starlette.types import Scope
 from stateline.server.wire.http_protocol import ProblemProtocol
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 HOST = "Host: localhost\r\n"
@@ -123,7 +124,7 @@ class Answers:
 WAYS = {"o": ("once", "routes"), "l": ("later", "routes"), "d": ("routes",), "r": ("routes",)}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(long_or_short(20, 6)))
 def test_answers_come_in_the_order_of_the_requests_however_they_arrive(scene: Scene, seed: int) -> None:
     """One by one, many in one piece, in pieces that end anywhere, with the same headers or others."""
     chosen = random.Random(seed)

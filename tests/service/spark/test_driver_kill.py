@@ -27,7 +27,7 @@ from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 from support.spark.on_cluster import Cluster
 
-_KILLS, _STOPS, _DEPARTURES = long_or_short((4, 1, 8_000), (0, 0, 2_000))
+_KILLS, _STOPS, _DEPARTURES = long_or_short((4, 1, 8_000), (0, 0, 1_600))
 _DRIVER = Path(__file__).with_name("driver.py")
 
 

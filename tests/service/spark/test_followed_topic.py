@@ -28,6 +28,7 @@ from stateline.spark.sources.newest_files import BatchSpan, private_folder
 from stateline_store import ConfigurationError, DoesNotExistError, TopicPartition
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
+from support.run.length import long_only
 
 Rows = dict[bytes, bytes]
 
@@ -237,6 +238,9 @@ def streamed(frame: DataFrame, static: DataFrame, checkpoint: Path) -> list[dict
     return found
 
 
+@pytest.mark.parametrize(
+    "bench", [pytest.param("embedded", marks=long_only("the same on a broker")), "kafka"], indirect=True
+)
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "as it is"])
 @pytest.mark.parametrize(("schema", "how"), [("l string", "inner"), (None, "left")], ids=["schema", "plain"])
 def test_a_query_that_runs_has_a_static_topic_as_it_is_at_each_micro_batch(
@@ -270,6 +274,9 @@ def test_a_query_that_runs_has_a_static_topic_as_it_is_at_each_micro_batch(
     assert found == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    "bench", ["embedded", pytest.param("kafka", marks=long_only("one topic is read from a broker"))], indirect=True
+)
 def test_two_static_topics_are_joined_as_they_are_at_each_micro_batch_and_after_a_restart(
     session: SparkSession, bench: Bench, tmp_path: Path
 ) -> None:

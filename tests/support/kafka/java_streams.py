@@ -29,7 +29,7 @@ _STOP_DEADLINE_S = 30.0
 
 TRANSACTIONAL = "enable.transactional.statestores"
 BY_STORES = {"transactional": "true", "default": "false"}
-"""Each comparison runs twice, by this setting of the peer: once with transactional stores, once with the default."""
+"""How comparisons run, by this setting of the peer. In the gate each of them runs with one of the two."""
 
 # What the stores of the application are made with: as in KeptStores.java.
 SIZE_MS, ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS = 60_000, 20_000, 20_000, 10_000, 30_000, 120_000

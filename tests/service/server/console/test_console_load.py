@@ -9,6 +9,7 @@ import pytest
 from service.server.console.test_console_accessibility import PLACES
 from support.console.console_browser import Flights
 from support.console.console_page import console
+from support.run.length import long_or_short
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request, Response
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 Served = tuple[Flights, str]
 LARGEST_FIRST_LOAD = 300_000
 IDLE_S = 30
+CHART = "stores/hourly?tab=chart"
+# One of each kind: places of other stores, and those that ask when somebody clicks, ask no more than these.
+KINDS = ["", "stores", "stores/aircraft", "stores/hourly/keys/JFK", "topology", "pipelines", "nodes", "snapshots"]
 
 
 def test_the_first_load_is_small_and_has_no_library_that_it_does_not_need(browser: Browser, served: Served) -> None:
@@ -62,7 +66,7 @@ class Requests:
         self._ended += 1
 
 
-@pytest.mark.parametrize("place", [*PLACES, "stores/hourly?tab=chart"])
+@pytest.mark.parametrize("place", long_or_short([CHART, *PLACES], [CHART, *KINDS]))
 def test_an_idle_tab_asks_less_than_once_a_second_and_none_that_nobody_sees(
     browser: Browser, served: Served, place: str
 ) -> None:

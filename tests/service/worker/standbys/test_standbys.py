@@ -52,7 +52,7 @@ from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 from support.processes.small_disk import fill, free, new_small_disk
-from support.run.length import every_pair
+from support.run.length import every_pair, long_only
 from support.run.patience import HANGING_S
 
 PARTITIONS = 4
@@ -188,7 +188,6 @@ def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_ag
         assert delivered == [], "it had all of it"
 
 
-@every_pair
 def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_ahead_of_their_position(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +342,7 @@ def test_what_another_worker_of_the_same_directory_is_given_is_followed_no_more(
             group.check("one")
 
 
+@long_only("test_standby_placement.py has who follows what, by their racks")
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2"], indirect=True)
 def test_the_second_standby_of_a_task_stands_in_another_rack_as_the_settings_of_the_nodes_name_it(group: Group) -> None:
     group.settings |= {"num.standby.replicas": 2, "rack.aware.assignment.tags": "zone"}
