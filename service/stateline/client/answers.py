@@ -1,4 +1,4 @@
-"""Turn a received reply into a result, or into an exception that says why there is none."""
+"""Turn a received reply into a result, or into an exception."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from stateline.serde.plain import FloatSerde, JsonSerde
 from stateline_store import InvalidArgumentError, Position, StatelineError
 
 T = TypeVar("T")
-# A change feed that ends for one of these reasons is asked for again, after the last change.
+# A change feed that ends for one of these reasons is continued after the last change.
 _GOES_ON = {row.reason for row in PROBLEMS.values() if row.retried is not Retried.NO} | {"TOO_SLOW"}
 _EXACT, _FLOAT = JsonSerde(), FloatSerde()
 _SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
@@ -57,20 +57,21 @@ class Reply:
 
 
 class AnswerReader(Generic[T]):
-    """Reads replies as one type of result; `statuses` are those that carry it. Thread-safe."""
+    """Reads replies as one type of result. Replies of `statuses` have it. Thread-safe."""
 
     def __init__(self, result: type[T], statuses: Collection[int] = (200,)) -> None:
         self._adapter: TypeAdapter[T] = TypeAdapter(result)
         self._statuses = statuses
 
     def read(self, reply: Reply) -> T:
-        """The result. Raises the `RequestError` of the problem that came instead."""
+        """Return the result. Raises the `RequestError` of a reply without one."""
         if reply.status not in self._statuses or _is_problem(reply):
             raise failure_of(reply)
         return self.from_json(reply.content, _document(reply))
 
     def from_json(self, content: bytes | str, document: Any) -> T:
-        """The result that this document, read from `content`, is."""
+        """Return the result in this document, which was read from `content`. Raises `UnexpectedAnswerError` if it does
+        not fit."""
         entries = document.get("entries") if isinstance(document, dict) else None
         for each in [document, *(entries if isinstance(entries, list) else ())]:
             if isinstance(each, dict) and isinstance(text := each.get("key_text"), str):
@@ -85,7 +86,7 @@ class AnswerReader(Generic[T]):
 
 
 class _Readiness(AnswerReader[Readiness]):
-    """`/readyz` says that it is not ready as a problem, which here is an answer."""
+    """Reads `/readyz`. Its problem NOT_READY is a result here."""
 
     def read(self, reply: Reply) -> Readiness:
         if reply.status == HTTPStatus.OK:
@@ -97,7 +98,7 @@ class _Readiness(AnswerReader[Readiness]):
 
 
 class _Nothing(AnswerReader[None]):
-    """An answer without a body, like 204."""
+    """Reads an answer without a body, like 204."""
 
     def __init__(self, statuses: Collection[int]) -> None:
         super().__init__(type(None), statuses)
@@ -128,14 +129,14 @@ NOTHING = _Nothing((200, 204))
 
 
 def _key(shown: Any, text: str) -> JsonKey | float:
-    """A key that finds itself again: JSON has no NaN and no infinity, and each value in many texts."""
+    """Return a key that can be sent back. JSON has no NaN or infinity, and many texts for one value."""
     if shown is None and text.startswith(_SPECIAL_FLOATS):
         return _FLOAT.deserialize(_FLOAT.parse_text(text))
     return JsonKey(text, shown)
 
 
 def failure_of(reply: Reply) -> RequestError:
-    """The exception of a reply that is a problem document, or is no answer at all."""
+    """Return the exception for a reply that is a problem document, or not Stateline's."""
     retry_s = retry_after_s(reply.headers.get("retry-after", ""), datetime.now(UTC))
     if not _is_problem(reply):
         if reply.status in PASSING:
@@ -152,7 +153,7 @@ def failure_of(reply: Reply) -> RequestError:
 
 
 def json_document(text: str) -> dict[str, Any]:
-    """The JSON object of an event or a header. Raises `UnexpectedAnswerError` when it is none."""
+    """Return the JSON object of an event or a header. Raises `UnexpectedAnswerError` if it is not an object."""
     document = _document(Reply(HTTPStatus.OK, {}, text.encode()))
     if not isinstance(document, dict):
         raise _unexpected(text, "it is not a JSON object")
@@ -170,7 +171,7 @@ def event_failure(event: Event) -> StatelineError:
 
 
 def stream_position(headers: Mapping[str, str]) -> Position:
-    """The Position of an answer that is streamed. Raises `UnexpectedAnswerError` when it names none."""
+    """Return the Position in a stream's headers. Raises `UnexpectedAnswerError` if there is none."""
     text = headers.get("stateline-position", "")
     try:
         return Position.from_json(json_document(text))

@@ -1,4 +1,4 @@
-"""Arrow streams as record batches. pyarrow is loaded when the first one is read."""
+"""Read Arrow streams as record batches. The first read loads pyarrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _ChunkFile(io.RawIOBase):
-    """Chunks that arrive one by one, as the file that pyarrow reads from."""
+    """The file that pyarrow reads, made of arriving chunks."""
 
     def __init__(self, next_chunk: Callable[[], bytes]) -> None:
         self._next_chunk = next_chunk
@@ -32,17 +32,14 @@ class _ChunkFile(io.RawIOBase):
 
 
 class BatchReader:
-    """Record batches of a stream whose chunks `next_chunk` returns, b"" at its end. For one thread at a time.
-
-    Raises `UnreachableError` when the stream ends before it should, which a connection that is lost does.
-    """
+    """Record batches of a stream. `next_chunk` returns its chunks, and b"" at the end. For one thread at a time."""
 
     def __init__(self, next_chunk: Callable[[], bytes]) -> None:
         self._file = io.BufferedReader(_ChunkFile(next_chunk))
         self._stream: pa.RecordBatchStreamReader | None = None
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """The next batch; None after the last."""
+        """Return the next batch, or None after the last. Raises `UnreachableError` if the stream breaks off."""
         import pyarrow as pa
 
         try:
@@ -56,14 +53,14 @@ class BatchReader:
 
 
 def batches(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a stream."""
+    """Yield the record batches of a stream. Raises like `next_batch`."""
     reader = BatchReader(lambda: next(chunks, b""))
     while (batch := reader.next_batch()) is not None:
         yield batch
 
 
 async def async_batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[pa.RecordBatch]:
-    """Yield the record batches of a stream. pyarrow reads in a thread, which waits for the event loop's next chunk."""
+    """Yield the record batches of a stream. pyarrow runs in a thread, and waits there for the event loop's chunks."""
     loop = asyncio.get_running_loop()
 
     async def next_chunk() -> bytes:

@@ -1,4 +1,4 @@
-"""`AsyncClient`: the stores of a server for asyncio. `client` is generated from this module."""
+"""The client for asyncio. `client` is generated from this module."""
 
 from __future__ import annotations
 
@@ -53,16 +53,18 @@ E = TypeVar("E")
 
 
 class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
-    """A server and its stores, for tasks of one event loop; close it, or use it as a context manager.
+    """A server and its stores, for tasks of one event loop. Close it, or use it as a context manager.
 
-    Every method raises a `RequestError` for what the server refuses and `UnreachableError` when none answers, after
-    the `retries`. `timeout_s` is how long the server may be silent, besides a query's own `wait_ms`. `session` makes
-    all stores of this client consistent with what it has seen; the terms apply to every query that names no others.
-    `http` brings one's own TLS, proxies and pool, and is left open.
+    After the `retries`, every method raises a `RequestError` if the server refuses, and `UnreachableError` if no server
+    answers.
 
-    `base_url` is one address or several, of which any may be down. Where there are several nodes, the one that owns a
-    key is asked for it, unless `ask_owners` is False; for all else, and when that is not reached, those addresses are.
-    `compress` has answers compressed, which costs time and saves bytes: for slow networks.
+    - `base_url` is one address or several. Any of several may be down.
+    - `session` keeps all queries of this client consistent. `terms` apply to each query that has none of its own.
+    - `timeout_s` is how long a server may be silent, in addition to a query's `wait_ms`.
+    - With several nodes, a key's owner is asked for it, unless `ask_owners` is False. Everything else goes to
+      `base_url`, also if the owner is not reached.
+    - `compress` asks for compressed answers. They save bytes on slow networks, and cost time.
+    - `http` has TLS, proxies and a pool of your own. The client does not close it.
     """
 
     def __init__(
@@ -89,16 +91,17 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; the client cannot be used any more."""
+        """Close the connections. The client cannot be used afterwards."""
         await self._transport.close()
 
     def store(self, name: str, *, session: Session | None = None, **terms: Unpack[TermArguments]) -> AsyncStore:
-        """Return a store. Its first query shows whether it exists."""
+        """Return a store, without a request. If the store does not exist, its first query raises
+        `DoesNotExistError`."""
         own = StoreTerms(name, self._terms.with_(terms), session or self._session)
         return AsyncStore(self._transport, own)
 
     async def stores(self) -> tuple[StoreDetails, ...]:
-        """Every store."""
+        """Return every store."""
         answer = await self._transport.ask(Call(requests.STORES, answers.STORES))
         return answer.stores
 
@@ -112,59 +115,59 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         return answer.instances
 
     async def nodes(self) -> Nodes:
-        """Which nodes there are, which tasks each has, and who owns which partition."""
+        """Return the nodes, their tasks, and the owner of each partition."""
         return await self._transport.ask(Call(requests.NODES, answers.NODES))
 
     async def check_health(self) -> None:
-        """Return if the server lives; raises `UnreachableError` at once if it does not."""
+        """Return None if the server lives. Raises `UnreachableError` if not, without retries."""
         await self._transport.ask(Call(requests.HEALTH, answers.NOTHING), NEVER)
 
     async def readiness(self) -> Readiness:
-        """Whether every store can be queried; asked once."""
+        """Return whether every store can be queried. Without retries."""
         return await self._transport.ask(Call(requests.READINESS, answers.READINESS), NEVER)
 
     async def snapshot(
         self, stores: Sequence[str], *, ttl_s: int | None = None, pin: str | None = None
     ) -> AsyncSnapshot:
-        """One consistent cut of these stores, kept for `ttl_s` seconds (the server's own number unless given) or
-        until it is released, as at the end of its `async with` block.
+        """Take one consistent snapshot of these stores.
 
-        Not tried again: if no answer arrives, there may be a snapshot that goes when its lease ends. Unless there is a
-        `pin`, a text of up to 64 characters: the same pin and stores are the same snapshot, whoever asks again. Raises
-        `CursorExpiredError` when that is gone.
+        It is kept for `ttl_s` seconds (default: the server's), or until it is released. The end of its `async with`
+        block releases it. Without a `pin` the request is not retried. If no answer arrives, a snapshot may exist until
+        its lease ends. A `pin` is a text of up to 64 characters: the same pin and stores give the same snapshot. Raises
+        `CursorExpiredError` if the pin's snapshot is gone.
         """
         call, affinity = Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT), Affinity()
         return AsyncSnapshot(self._transport, await self._transport.ask(call, affinity=affinity), affinity)
 
     async def open_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
-        """A snapshot that somebody else has made. Raises `CursorExpiredError` when it is gone."""
+        """Return an existing snapshot. Raises `CursorExpiredError` if it is gone."""
         call, affinity = Call(requests.snapshot(snapshot_id), answers.SNAPSHOT), Affinity()
         return AsyncSnapshot(self._transport, await self._transport.ask(call, affinity=affinity), affinity)
 
     async def snapshots(self) -> tuple[SnapshotDetails, ...]:
-        """Every snapshot that there is."""
+        """Return every existing snapshot."""
         answer = await self._transport.ask(Call(requests.SNAPSHOTS, answers.SNAPSHOTS))
         return answer.snapshots
 
 
 class AsyncScan(Generic[E]):
-    """The entries of a query, page after page, all of one state. Iterating sends the requests. Each new
-    iteration reads the state of that moment.
+    """The entries of a query, all of one state. An iteration sends the requests page by page. Each iteration reads the
+    state of its beginning.
 
-    Raises `CursorExpiredError` when a page is asked for after the server has let that state go.
+    Raises `CursorExpiredError` if the server has released this state before the next page.
     """
 
     def __init__(self, transport: AsyncTransport, store: StoreTerms, call: PagedCall[E]) -> None:
         self._transport, self._store, self._call = transport, store, call
 
     async def __aiter__(self) -> AsyncGenerator[E, None]:
-        """Yield entry after entry. Only `pages` has partitions that failed (`allow_partial`)."""
+        """Yield the entries. Only `pages` shows failed partitions (`allow_partial`)."""
         async for page in self.pages():
             for entry in page.entries:
                 yield entry
 
     async def pages(self) -> AsyncGenerator[Page[E], None]:
-        """Answer after answer, each with its Position; the last one cut to `limit`."""
+        """Yield the answers, each with its Position. The last one is cut to `limit`."""
         left, cursor, affinity = self._call.paged.limit, None, Affinity()
         while True:
             page = self._store.saw(await self._transport.ask(self._call.page(cursor), affinity=affinity))
@@ -174,10 +177,10 @@ class AsyncScan(Generic[E]):
                 return
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        """All entries as Arrow record batches in the store's types, in one stream and not in pages. Not tried again:
-        raises `UnreachableError` when the stream breaks off.
+        """Yield all entries as Arrow record batches in the store's types, in one stream instead of pages.
 
-        Close the generator (`contextlib.aclosing`) when it is not read to the end.
+        Without retries: raises `UnreachableError` if the stream breaks off. If you stop early, close the generator
+        (`contextlib.aclosing`).
         """
         left = self._call.paged.limit
         async with self._transport.stream(self._call.paged.stream(requests.ARROW)) as incoming:
@@ -192,48 +195,49 @@ class AsyncScan(Generic[E]):
 class AsyncStore:
     """The queries of one store, for tasks of one event loop.
 
-    `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
-    `allow_partial`) win over those of the store and the client. A query that
-    this kind of store cannot answer raises `UnknownQueryTypeError`.
+    A query's `terms` (`isolation_level`, `bound`, `wait_ms`, `require_active`, `max_staleness_ms`, `partitions`,
+    `allow_partial`) win over those of the store and the client. A query raises `UnknownQueryTypeError` if this kind of
+    store cannot answer it.
     """
 
     def __init__(self, transport: AsyncTransport, store: StoreTerms) -> None:
         self._transport, self._store = transport, store
 
     async def get(self, key: Key, *, as_of: Time | None = None, **terms: Unpack[TermArguments]) -> KeyAnswer:
-        """The value of a key, `found=False` if there is none; of a versioned store the one at the time `as_of`."""
+        """Return the value of a key, in a versioned store at the time `as_of`. An absent key has `found=False`."""
         return await self._ask(requests.key(self._store.name, key, self._store.terms(terms), as_of), answers.KEY)
 
     async def get_many(self, keys: Iterable[Key], **terms: Unpack[TermArguments]) -> KeysAnswer:
-        """The values of many keys at once: each key once, in this order."""
+        """Return the values of many keys: each key once, in the given order. Absent keys have `found=False`."""
         return await self._ask(requests.keys(self._store.name, keys, self._store.terms(terms)), answers.KEYS)
 
     def range(self, **arguments: Unpack[RangeArguments]) -> AsyncScan[Entry]:
-        """Keys from `lower` to `upper`, both inclusive and open when left out, or with a `prefix`, in the order of
-        serialized keys: at most `limit`, `page_size` in each answer. In a versioned store, the latest versions, or with
-        `as_of` the versions of that time."""
+        """Return the entries from `lower` to `upper`, both inclusive, or with a `prefix`, by serialized key.
+
+        Without a bound, that end is open. `limit` is the number of entries, `page_size` the number per answer. A
+        versioned store returns the latest versions, or those at the time `as_of`."""
         return self._scan(
             requests.entries(self._store.name, self._store.terms(arguments, RangeArguments), arguments), answers.ENTRIES
         )
 
     def versions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Version]:
-        """Versions of a key that were valid in these times, the newest first unless `order` says otherwise."""
+        """Return the versions of a key that were valid in these times. By default, the newest comes first."""
         return self._scan(self._store.parts("versions", arguments, requests.key_text(key)), answers.VERSIONS)
 
     def windows(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
-        """Windows of a key that start in these times."""
+        """Return the windows of a key that start in these times."""
         return self._scan(self._store.parts("windows", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def sessions(self, key: Key, **arguments: Unpack[TimeArguments]) -> AsyncScan[Window]:
-        """Sessions of a key that overlap these times."""
+        """Return the sessions of a key that overlap these times."""
         return self._scan(self._store.parts("sessions", arguments, requests.key_text(key)), answers.WINDOWS)
 
     def all_windows(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
-        """Windows of every key that start in these times."""
+        """Return the windows of every key that start in these times."""
         return self._scan(self._store.parts("windows", arguments), answers.KEYED_WINDOWS)
 
     def all_sessions(self, **arguments: Unpack[TimeArguments]) -> AsyncScan[KeyedWindow]:
-        """Sessions of every key that end in these times, by serialized key, then end."""
+        """Return the sessions of every key that end in these times, by serialized key, then end."""
         return self._scan(self._store.parts("sessions", arguments), answers.KEYED_WINDOWS)
 
     @overload
@@ -243,15 +247,15 @@ class AsyncStore:
     async def count(self, *, exact: Literal[False] = False, **terms: Unpack[TermArguments]) -> CountAnswer: ...
 
     async def count(self, *, exact: bool = False, **terms: Unpack[TermArguments]) -> CountAnswer | ExactCountAnswer:
-        """How many entries there are. `exact` reads all of them, within the server's time for a query. Without it the
-        answer is RocksDB's estimate, which may be many times too large."""
+        """Return the number of entries. `exact` reads all of them, within the server's time limit for a query. Without
+        it, the answer is RocksDB's estimate, which may be many times too large."""
         request = requests.count(self._store.name, self._store.terms(terms), exact=exact)
         if exact:
             return await self._ask(request, answers.EXACT_COUNT)
         return await self._ask(request, answers.COUNT)
 
     async def position(self, **terms: Unpack[TermArguments]) -> PositionAnswer:
-        """How far each partition has come, at both levels."""
+        """Return the Position of each partition, at both isolation levels."""
         return await self._ask(requests.position(self._store.name, self._store.terms(terms)), answers.POSITION)
 
     async def details(self) -> StoreDetails:
@@ -261,15 +265,13 @@ class AsyncStore:
     async def changes(
         self, *, since: Since = "latest", partitions: Sequence[int] | None = None
     ) -> AsyncGenerator[Change, None]:
-        """Every committed change after `since`, then each as it is committed, without end.
+        """Yield every committed change after `since`, then new ones as they are committed, without end.
 
-        `since` is the `position` of an answer or of a change, "earliest" for all that the log still has, or "latest"
-        for what is yet to come.
-
-        A connection that is lost is taken up again where it was, none lost or repeated; `UnreachableError` when that
-        fails for as long as the retries allow. Raises `CursorExpiredError` when the log has deleted what comes next:
-        read the store again, and continue from the Position of that answer. Close the generator (`contextlib.aclosing`)
-        when it is not needed any more.
+        `since` is the `position` of an answer or of a change. "earliest" begins with the first change still in the log,
+        "latest" with the next one. After a lost connection the feed continues, without lost or repeated changes. If
+        this fails for the time of the retries, it raises `UnreachableError`. It raises `CursorExpiredError` if the log
+        has deleted the next change. Then read the store again, and continue from the Position of that answer. If you
+        stop early, close the generator (`contextlib.aclosing`).
         """
         asked = self._store.partitions if partitions is None else partitions
         following, affinity = Following(self._store.name, since, asked, self._transport.server.retries), Affinity()
@@ -293,9 +295,8 @@ class AsyncStore:
 
 
 class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
-    """A consistent cut that the server keeps until `details.expires_at`, for tasks of one event loop.
-
-    If it is the context of `async with`, the end of the block releases it.
+    """A snapshot that the server keeps until `details.expires_at`, for tasks of one event loop. The end of its
+    `async with` block releases it.
     """
 
     def __init__(self, transport: AsyncTransport, details: SnapshotDetails, affinity: Affinity) -> None:
@@ -309,17 +310,18 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
 
     @property
     def position(self) -> Position:
-        """The input that the cut reflects."""
+        """The input that the snapshot reflects."""
         return self.details.position
 
     async def renew(self, *, ttl_s: int | None = None) -> SnapshotDetails:
-        """Keep it `ttl_s` seconds from now. Raises `CursorExpiredError` when it is gone."""
+        """Keep the snapshot for `ttl_s` seconds from now (default: the server's). Raises `CursorExpiredError` if it is
+        gone."""
         call = Call(requests.renewal(self.details.id, ttl_s), answers.SNAPSHOT)
         self.details = await self._transport.ask(call, affinity=self._affinity)
         return self.details
 
     async def release(self) -> None:
-        """Let it go; one that is gone already is no error."""
+        """Release the snapshot. Does nothing if it is already gone."""
         with contextlib.suppress(CursorExpiredError, DoesNotExistError):
             call = Call(requests.release(self.details.id), answers.NOTHING)
             await self._transport.ask(call, affinity=self._affinity)
@@ -327,10 +329,10 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
     async def read(
         self, store: str, partition: int, **arguments: Unpack[RowArguments]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """One partition of a store as Arrow record batches, in the store's types. Not tried again: raises
-        `UnreachableError` when the stream breaks off.
+        """Yield the rows of one partition as Arrow record batches in the store's types.
 
-        Close the generator (`contextlib.aclosing`) when it is not read to the end.
+        Without retries: raises `UnreachableError` if the stream breaks off. If you stop early, close the generator
+        (`contextlib.aclosing`).
         """
         request = requests.snapshot_rows(self.details.id, store, partition, arguments)
         async with self._transport.stream(request, self._kept_at(store, partition)) as incoming:

@@ -1,4 +1,4 @@
-"""Send requests with httpx for asyncio: one attempt after the other, for whole answers and for streams.
+"""Send requests with httpx for asyncio, for whole answers and for streams.
 
 `sync_transport` is generated from this module.
 """
@@ -34,7 +34,7 @@ class AsyncTransport:
         self._http = httpx.AsyncClient() if http is None else http
 
     async def ask(self, call: Call[T], retries: Retries | None = None, affinity: Affinity | None = None) -> T:
-        """The answer. Raises the failure of the last attempt."""
+        """Return the answer, after as many attempts as `retries` allow. Raises the failure of the last attempt."""
         attempts = Attempts(retries or self.server.retries, call.request.wait_ms)
         route = Route(self.routing, call.request, attempts, affinity)
         while True:
@@ -54,7 +54,7 @@ class AsyncTransport:
     async def stream(
         self, request: Request, affinity: Affinity | None = None
     ) -> AsyncIterator[Incoming[AsyncIterator[bytes]]]:
-        """An answer as it arrives; the connection is closed with the block. One attempt of each server."""
+        """Yield an answer as it arrives. The connection is closed after the block. Asks each server at most once."""
         route = Route(self.routing, request, Attempts(self.server.retries), affinity)
         async with AsyncExitStack() as stack:
             while True:
@@ -89,7 +89,7 @@ class AsyncTransport:
             try:
                 found = NODES.read(await self._reply(self.server.look(look)))
             except StatelineError:
-                pass  # it is not asked for a while
+                pass  # `looked` lets the URL rest
             finally:
                 self.routing.looked(look, found)
 

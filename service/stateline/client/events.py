@@ -1,4 +1,4 @@
-"""Server-Sent Events, read as they arrive (WHATWG HTML, 9.2.6 "Interpreting an event stream")."""
+"""Parse Server-Sent Events as they arrive (WHATWG HTML, 9.2.6 "Interpreting an event stream")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import re
 from dataclasses import dataclass
 
-# A line ends with CRLF, LF or CR alone, and with nothing else: `str.splitlines` knows many more.
+# Lines end only with CRLF, LF or CR. `str.splitlines` knows more line ends.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
@@ -17,15 +17,15 @@ class Event:
     data: str
     type: str = "message"
     id: str | None = None
-    """The last one that the stream named, in this event or before; None when it named none."""
+    """The last id so far in the stream, of this event or an earlier one; None without any."""
 
 
 class EventParser:
-    """Bytes in, whole events out; bytes may be cut anywhere.
+    """Turns bytes, cut anywhere, into whole events.
 
-    `last_id` is the id of the newest whole event, with data or without, to resume after; None before any had one.
-    `retry_ms` is the pause that the server last asked for. An event that is not ended by an empty line is never given
-    out, and its id not taken: what a lost connection cut is not half read.
+    `last_id` is the id to resume after: that of the newest whole event, or None. `retry_ms` is the pause that the
+    server last asked for. An event without its ending empty line is dropped, with its id. So a lost connection leaves
+    no half event.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class EventParser:
         self.retry_ms: int | None = None
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that these bytes complete."""
+        """Return the events that these bytes complete."""
         text = self._rest + self._decoder.decode(chunk)
-        # A CR at the end may be the first half of a CRLF: it waits for what follows.
+        # A CR at the end may be the first half of a CRLF, so it waits for the next bytes.
         held = text[-1:] if text.endswith("\r") else ""
         *lines, rest = _LINE_END.split(text.removesuffix(held))
         self._rest = rest + held

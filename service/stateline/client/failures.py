@@ -1,13 +1,13 @@
-"""The client's exceptions: one for each reason of the contract. Each is also the library's error of that name.
+"""The client's exceptions: one for each reason of HTTP. Each is also the store library's error of that name.
 
     StatelineError
     ├── RequestError              the server refused; `problem` says why and where
     │   ├── … one class for each reason, as in `BY_REASON`
-    │   └── UnexpectedAnswerError     an answer that is not the contract's
+    │   └── UnexpectedAnswerError     the answer is not Stateline's
     └── UnreachableError          (a RetryLaterError) no answer arrived: connection refused, lost, timed out
 
-`except stateline_store.NotUpToBoundError` catches the client's, too, as `except RetryLaterError` catches whatever can
-succeed later.
+`except stateline_store.NotUpToBoundError` also catches the client's error. `except RetryLaterError` catches every
+failure that may succeed later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stateline_store import RetryLaterError, StatelineError, errors
 
 
 class RequestError(StatelineError):
-    """The server answered with a problem; `problem` has all of it."""
+    """The server answered with a failure. `problem` has all of it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -29,8 +29,8 @@ class RequestError(StatelineError):
 
 
 class UnreachableError(RetryLaterError):
-    """No answer arrived: the server is not there, the connection was lost, or time ran out. `sent` is False when it
-    has surely not been asked, because no connection was had."""
+    """No answer arrived: there is no server, the connection was lost, or time ran out. `sent` is False if the request
+    was certainly not sent, because there was no connection."""
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -38,11 +38,11 @@ class UnreachableError(RetryLaterError):
 
 
 class UnexpectedAnswerError(RequestError):
-    """An answer that is none of the contract's: something else listens there, or a newer server."""
+    """The answer is not Stateline's: another program listens there, or a newer server."""
 
 
 class GatewayError(RequestError, RetryLaterError):
-    """Something between here and the server answered in its place, with status 429, 502, 503 or 504."""
+    """Something between client and server answered, with status 429, 502, 503 or 504."""
 
 
 class UnknownQueryTypeError(RequestError, errors.UnknownQueryTypeError):
@@ -54,11 +54,11 @@ class InvalidArgumentError(RequestError, errors.InvalidArgumentError):
 
 
 class NotAcceptableError(RequestError, errors.NotAcceptableError):
-    """The answer cannot be had in the format that was asked for."""
+    """This query does not have the requested format."""
 
 
 class UnauthenticatedError(RequestError, errors.UnauthenticatedError):
-    """No token, or none that the server knows."""
+    """The request has no token, or one that the server does not know."""
 
 
 class ForbiddenError(RequestError, errors.ForbiddenError):
@@ -66,7 +66,7 @@ class ForbiddenError(RequestError, errors.ForbiddenError):
 
 
 class DoesNotExistError(RequestError, errors.DoesNotExistError):
-    """No such store, partition, snapshot or cursor."""
+    """There is no such store, partition, snapshot or cursor."""
 
 
 class CursorExpiredError(RequestError, errors.CursorExpiredError):
@@ -74,27 +74,27 @@ class CursorExpiredError(RequestError, errors.CursorExpiredError):
 
 
 class NotUpToBoundError(RequestError, errors.NotUpToBoundError):
-    """Still behind the bound when the wait ran out: `problem.position` is where it is."""
+    """The copy was still behind the bound after `wait_ms`. `problem.position` is the copy's Position."""
 
 
 class NotPresentError(RequestError, errors.NotPresentError):
-    """The partition is elsewhere and could not be reached: `problem.owner` has it."""
+    """The partition is elsewhere and could not be reached. `problem.owner` is its node's URL, or None."""
 
 
 class TooManyRequestsError(RequestError, errors.TooManyRequestsError):
-    """A limit was reached: ask again after `problem.retry_after_s`."""
+    """A limit was reached. Retry after `problem.retry_after_s`."""
 
 
 class StoreExceptionError(RequestError):
-    """An error while executing: the server's log has more."""
+    """Something unexpected failed. See the server's log."""
 
 
 class NotActiveError(RequestError, errors.NotActiveError):
-    """An active copy was required, and there is only a standby or a restoring one."""
+    """Only the owner may answer, and the server has a standby or a restoring copy."""
 
 
 class NotReadyError(RequestError, errors.NotReadyError):
-    """The service is starting or shutting down."""
+    """The server starts or stops, or cannot read the state."""
 
 
 BY_REASON: dict[str, type[RequestError]] = {

@@ -1,4 +1,4 @@
-"""The change feed of a store, and how it is taken up again: decided here, received elsewhere."""
+"""Read the change feed of a store, and resume it after a failure. The clients send the requests."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from stateline_store import StatelineError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A committed change of one key: its new value, None when it was deleted."""
+    """A committed change of one key: its new value, or None if it was deleted."""
 
     key: Any
     value: Any
     timestamp: int | None
     partition: int
     offset: int
-    """Of the topic that the changes are read from: the store's changelog, or the topic of a table."""
+    """The offset in the store's changelog, or in a table's topic."""
     position: PositionJson
-    """All that was given so far, to go on after it as `since`. It is of that topic: of a table, whose input it is, it
-    can be a bound as well."""
+    """Pass it as `since` to continue after this change. It has offsets of the changelog, so it is no bound. For a
+    table, it has offsets of the table's topic and is also a bound."""
     start: int | None = None
-    """Of a window or session, as is `end`."""
+    """The start of the window or session. `end` is its end."""
     end: int | None = None
     headers: HeadersJson = None
-    """Of the record, in a store that keeps them; None in others."""
+    """The record's headers; None if the store keeps none."""
 
 
 _CHANGE = AnswerReader(Change)
 
 
 class Following:
-    """Where one reader of a store's changes is. For one thread or task."""
+    """The place of one reader in a change feed. For one thread or task."""
 
     def __init__(self, store: str, since: Since, partitions: Sequence[int] | None, retries: Retries) -> None:
         self._store = store
@@ -51,18 +51,18 @@ class Following:
         self._attempts = Attempts(retries)
 
     def request(self) -> Request:
-        """The request that takes the feed up where it is."""
+        """Return the request that continues the feed after the last change."""
         self._last_id = self._parser.last_id or self._last_id
         self._parser = EventParser()
         return requests.changes(self._store, self._since, self._partitions, self._last_id)
 
     def connected(self) -> None:
-        """Restart the time for retries: the server has begun to answer."""
+        """Restart the time for retries, because the server has begun to answer."""
         self._attempts.restart_clock()
 
     def read(self, chunk: bytes) -> Iterator[Change]:
-        """The changes that these bytes complete, all of which have to be taken; then raises what the server says that
-        the feed ends with, if it does.
+        """Yield the changes that these bytes complete. Read all of them. Then raises the server's error if it ended the
+        feed.
         """
         for event in self._parser.feed(chunk):
             if event.type == "change":
@@ -72,10 +72,8 @@ class Following:
                 raise event_failure(event)
 
     def pause_s(self, failure: StatelineError | None, *, several: bool = False) -> float:
-        """How long to wait before the feed is taken up again, after this failure or an end without a reason: no
-        shorter than the server has asked for. `several`: there are several nodes.
-
-        Raises the failure when it is no use to try again.
+        """Return the seconds to wait before the feed continues, at least the server's `retry`. `failure` is None if the
+        feed ended without a reason. `several`: there are several nodes. Raises the failure if a retry cannot help.
         """
         why = failure or UnreachableError("The server has ended the change feed without a reason: ask again.")
         pause_s = self._attempts.pause_s(requests.changes(self._store, self._since, None, None), why, several=several)

@@ -1,4 +1,4 @@
-"""The map of `GET /v1/nodes`, and the node to ask for a key. Decided here, asked elsewhere."""
+"""The map of `GET /v1/nodes`, and the node to ask for a key. Sends nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class NodeTask:
     role: str
     """`active`, `standby` or `restoring`."""
     generation: int
-    """Of the consumer group, under which a worker was given it; -1 where there is none."""
+    """The consumer group's generation in which a worker got the task; -1 without one."""
     lag_records: int | None = None
-    """What its copies lack of the changelogs; None where that is not known."""
+    """Records of the changelogs that its copies lack; None if unknown."""
     restore_remaining: int | None = None
-    """What a restore has left."""
+    """Offsets that a restore has left."""
     upgraded: bool = True
-    """Whether its stores that are declared with timestamps have them; they may get them while they are asked."""
+    """Whether its stores that are declared with timestamps have them. An upgrade adds them while stores answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,50 +45,50 @@ class Node:
     """One node of the application."""
 
     url: str | None
-    """Where clients reach it; None where it does not know that."""
+    """Its address for clients; None if it does not know one."""
     version: str
     wire: tuple[int, ...] = ()
-    """Versions of what nodes say to each other that it understands."""
+    """Versions of the nodes' protocol that it understands."""
     spoken: int | None = None
-    """The one that it and the node that was asked speak; None where they are not linked, and of that node itself."""
+    """The version that it speaks with the answering node. None if they are not linked, or it is that node."""
     rack: str | None = None
     reached: bool
-    """Whether the node that was asked is linked with it."""
+    """Whether the answering node is linked with it."""
     reached_at_ms: int | None = None
-    """Since when."""
+    """The beginning of this link."""
     fault: str | None = None
-    """Why it is not."""
+    """Why there is no link."""
     tasks: Mapping[str, NodeTask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Every node, as the one that was asked knows them."""
+    """Every node, as the answering node knows them."""
 
     application: str
     node: str
-    """Who was asked."""
+    """The answering node."""
     number: int
-    """Grows with each change, as this node counts them."""
+    """Grows with each change of the answering node's map."""
     nodes: Mapping[str, Node]
     stores: Mapping[str, Mapping[int, str | None]]
-    """Store → partition → URL of its owner; None while nobody is known to be."""
+    """Store → partition → URL of its owner; None while the owner is unknown."""
     key_types: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The node that is asked for a partition."""
+    """A node and its URL."""
 
     node: str
     url: str
 
 
 class OwnerMap:
-    """Which node owns which partition, of those that may be asked from here. Immutable.
+    """The owners of partitions that this client may ask. Immutable.
 
-    A URL is not used that several nodes say, that is less safe than `given` (http where that is https: tokens and
-    values would go in the clear), or that means this machine while `given` means another one.
+    A node is left out if another node has the same URL, or if its URL is http and a `given` one is https: tokens and
+    values would be sent in the clear. It is also left out if its URL means this machine, and no `given` one does.
     """
 
     def __init__(self, nodes: Nodes, given: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ class OwnerMap:
         local = any(_is_loopback(parts.hostname) for parts in addresses)
         said = [each.url.rstrip("/") for each in nodes.nodes.values() if each.url is not None]
         self.owners: dict[str, Owner] = {}
-        """By URL, every node that may be asked."""
+        """Every node that may be asked, by URL."""
         for name, each in nodes.nodes.items():
             url = (each.url or "").rstrip("/")
             if said.count(url) == 1 and _may_be_asked(url, secure=secure, local=local):
@@ -107,13 +107,14 @@ class OwnerMap:
         self._askable = {owner.node for owner in self.owners.values()}
 
     def owner(self, home: Home) -> Owner | None:
-        """Return the owner of the asked partition. None if it is not one partition, or no known owner may be asked."""
+        """Return the owner of the request's partition. None for several partitions, or if no known owner may be
+        asked."""
         partition = self._partition(home)
         return None if partition is None else self._of(home.store, partition)
 
     def agrees(self, store: str, partition: int, node: str | None) -> bool:
-        """Whether this is still right when an answer says that the partition's owner is this node, or (None) that there
-        is no other node."""
+        """Whether the map agrees with an answer that names `node` as the partition's owner. None means that there is
+        one node only."""
         if node is None:
             return False
         owner = self._of(store, partition)
@@ -131,7 +132,7 @@ class OwnerMap:
         count = len(self.nodes.stores.get(home.store, {}))
         if only is not None or home.key is None or serde is None or not count:
             return only
-        # With Kafka's library, which takes a client longer to load than half of all else: only where it is used.
+        # Imports Kafka's library, which takes long to load.
         from stateline.serde.partitioner import home_partition
 
         try:

@@ -1,23 +1,21 @@
-"""Which requests are retried, and when: the rules of `Client`, `AsyncClient` and `lean`. Statuses come from
-`problem_kinds`.
+"""The rules for retries of `Client`, `AsyncClient` and `lean`. Statuses come from `problem_kinds`.
 
-| what happened                                           | `Client`            | `lean`                             |
-|---------------------------------------------------------|---------------------|------------------------------------|
-| no answer: refused, lost, timed out                     | tried again         | tried again                        |
-| 429, 502, 503, 504                                      | tried again         | tried again                        |
-| 421, the partition is on another server                 | tried again, where  | tried again, of the next server    |
-|                                                         | there are several   |                                    |
-| any other status                                        | final               | final                              |
+| failure                                          | `Client`                   | `lean`                               |
+|--------------------------------------------------|----------------------------|--------------------------------------|
+| no answer: refused, lost, timed out              | retried                    | retried                              |
+| 429, 502, 503, 504                               | retried                    | retried                              |
+| 421, the partition is on another server          | retried with several nodes | the next server is asked             |
+| any other status                                 | final                      | final                                |
 
-| what was sent                                           | `Client`            | `lean`                             |
-|---------------------------------------------------------|---------------------|------------------------------------|
-| GET; a query or keys as a body; a snapshot with a pin   | tried again         | tried again                        |
-| a lease renewed, a snapshot released                    | sent once           | tried again: it outlives a restart |
-| a snapshot without a pin, which would be another one    | sent once           | is never sent                      |
+| request                                          | `Client`                   | `lean`                               |
+|--------------------------------------------------|----------------------------|--------------------------------------|
+| GET; query or keys as a body; snapshot with pin  | retried                    | retried                              |
+| renew or release a snapshot                      | sent once                  | retried: snapshots outlive a restart |
+| snapshot without a pin: each makes another one   | sent once                  | is never sent                        |
 
-The pause before each attempt doubles from `FIRST_PAUSE_S` up to `LONGEST_PAUSE_S`, of which a random part is taken (so
-that many clients do not come back at once), behind the `Retry-After` of the answer. There is no attempt without time
-left for it: who is to ask again later than that gets the failure at once.
+The longest pause doubles from `FIRST_PAUSE_S` up to `LONGEST_PAUSE_S`. The actual pause is a random part of it, so that
+many clients do not return at once, in addition to the answer's `Retry-After`. If the next attempt would be after the
+time limit, the failure is raised at once.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from email.utils import parsedate_to_datetime
 from stateline.problem_kinds import RETRIED_STATUSES
 
 PASSING = RETRIED_STATUSES | {502, 504}
-"""Statuses after which a read is sent again: those of the table, and a gateway's."""
+"""Statuses after which a read is retried: those of the table of problems, and a gateway's."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Pauses:
-    """The pauses between the attempts of one request, or of one stream. For one thread or task."""
+    """The pauses between attempts of one request or stream. For one thread or task."""
 
     def __init__(self, patience_s: float, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
         self._patience_s, self._first_s, self._longest_s = patience_s, first_s, longest_s
@@ -45,20 +43,20 @@ class Pauses:
 
     @property
     def left_s(self) -> float:
-        """How long there may still be attempts."""
+        """Seconds left for attempts."""
         return self._end_s - time.monotonic()
 
     def restart_clock(self) -> None:
-        """Have as much patience again."""
+        """Restart the time limit."""
         self._end_s = time.monotonic() + self._patience_s
 
     def succeeded(self) -> None:
-        """Begin with the shortest pause again, and with as much patience."""
+        """Restart the time limit, and begin with the shortest pause again."""
         self.failed = 0
         self.restart_clock()
 
     def next_s(self, retry_after_s: float) -> float | None:
-        """How long to wait after one more failure; None when there is no time left for another attempt."""
+        """Return the seconds to wait after one more failure. None if no time is left for another attempt."""
         longest_s = min(self._first_s * 2**self.failed, self._longest_s)
         self.failed = min(self.failed + 1, 60)
         pause_s = retry_after_s + random.uniform(0, longest_s)

@@ -1,7 +1,6 @@
-"""Make every request of the contract, without sending it.
+"""Make every request of the HTTP API, without sending it.
 
-A query goes as a URL, unless that would be longer than what proxies take: then it goes as a JSON body, which means
-the same.
+A query is a URL. If the URL is longer than proxies accept, the query is a JSON body with the same meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stateline_store import InvalidArgumentError
 JSON = "application/json"
 EVENTS = "text/event-stream"
 ARROW = "application/vnd.apache.arrow.stream"
-# nginx takes a request line of 8 KiB unless told otherwise.
+# By default, nginx accepts a request line of 8 KiB.
 _LONGEST_URL = 7_500
 _TIMES = ("from", "to", "as_of")
 _KEYS = ("key", "keys", "lower", "upper", "prefix", "after")
@@ -33,10 +32,11 @@ _JSON, _FLOAT = JsonSerde(), FloatSerde()
 
 @dataclass(frozen=True, slots=True)
 class JsonKey:
-    """A key that JSON shows, as of type `json` or `avro`. `text` is the key as a URL has it, which finds it: of type
-    `json` the JSON text, byte for byte. `value` is its meaning. Two are equal that have the same text.
+    """A key of a type such as `json` or `avro`, which JSON shows.
 
-    Raises `InvalidArgumentError` for a text that is no JSON, unless `value` is given.
+    `text` is the key in a URL, and finds the row. For type `json` it is the JSON text, byte for byte. `value` is the
+    key's JSON value. Keys with equal texts are equal. Raises `InvalidArgumentError` if the text is not JSON, unless
+    `value` is given.
     """
 
     text: str
@@ -48,17 +48,17 @@ class JsonKey:
 
 
 Key = str | int | float | bytes | UUID | datetime | list[Any] | dict[str, Any] | JsonKey
-"""Lists and dicts are written as compact JSON, as `serdes.json` writes them."""
+"""A key. Lists and dicts become compact JSON, as `serdes.json` writes them."""
 Time = int | datetime
-"""Milliseconds since the epoch, or a `datetime` with its time zone."""
+"""Milliseconds since the epoch, or a `datetime` with a time zone."""
 Order = Literal["asc", "desc"]
 Part = Literal["windows", "sessions", "versions"]
 Since = GivenPosition | Literal["earliest", "latest"]
-"""Where changes begin: after a Position, with the first that the log still has, or with the next to come."""
+"""The beginning of changes: after a Position, with the first change in the log, or with the next one."""
 
 
 class PageArguments(TypedDict, total=False):
-    """How entries come: `limit` of them altogether, `page_size` in each answer, in this order."""
+    """`limit` is the number of entries altogether, `page_size` the number per answer, `order` their order."""
 
     limit: int | None
     page_size: int | None
@@ -66,7 +66,7 @@ class PageArguments(TypedDict, total=False):
 
 
 class KeyBounds(TypedDict, total=False):
-    """Which keys: from lower to upper, both inclusive, or of a prefix."""
+    """Keys from lower to upper, both inclusive, or with a prefix."""
 
     lower: Key | None
     upper: Key | None
@@ -74,7 +74,7 @@ class KeyBounds(TypedDict, total=False):
 
 
 class TimeBounds(TypedDict, total=False):
-    """Which times, both inclusive."""
+    """Times, both inclusive."""
 
     time_from: Time | None
     time_to: Time | None
@@ -91,9 +91,10 @@ class TimeArguments(TimeBounds, PageArguments, TermArguments, total=False):
 
 
 class RowArguments(KeyBounds, TimeBounds, total=False):
-    """Arguments of a snapshot's rows. `columns`: all if None. `after`: only later keys. `keys`: only these. `as_of`:
-    the versions of that time. `skip`: so many of the selected rows are left out, from the first on. The order is always
-    the same."""
+    """Arguments of a snapshot's rows. Their order is always the same.
+
+    `columns`: all if None. `after`: only later keys. `keys`: only these keys. `as_of`: the versions of this time.
+    `skip` leaves out the first so many of the selected rows."""
 
     columns: Sequence[str] | None
     after: Key | None
@@ -104,7 +105,7 @@ class RowArguments(KeyBounds, TimeBounds, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A key of a store, or the named partitions of a request. The node to ask follows from it."""
+    """The key or partitions of a request. They decide the node to ask."""
 
     store: str
     key: Key | None = None
@@ -120,27 +121,26 @@ class Request:
     body: bytes | None = None
     accept: str = JSON
     is_read: bool = True
-    """It changes nothing, so it may be sent again."""
+    """Whether it changes nothing, so that it may be retried."""
     wait_ms: int = 0
-    """How much longer than usual the server may take."""
+    """Milliseconds that the server may take in addition."""
     home: Home | None = None
-    """Of a query that one node may have all of."""
+    """Set for a query that one node may answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of a store: a URL, or a body where the URL would be longer than proxies take. `kind` is the query's name
-    in a body, and the end of its path."""
+    """A query of a store. `kind` is its name in a body, and the end of its path."""
 
     store: str
     kind: str
     terms: Terms
     members: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
-    """Its text; None for a query of no key or of all."""
+    """The key's text; None for a query of no single key."""
 
     def request(self, accept: str = JSON, limit: int | None = None) -> Request:
-        """The request for all of it, or for so many entries."""
+        """Return the request for all entries, or for at most `limit`."""
         above = "" if self.key is None else f"/keys/{_segment(self.key)}"
         members = {**self.members, "limit": limit}
         path = f"{_store(self.store)}{above}{'' if self.kind == 'key' else f'/{self.kind}'}"
@@ -152,14 +152,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A query that is answered in pages, of `page_size` entries or the server's own number."""
+    """A query that is answered in pages of `page_size` entries (default: the server's)."""
 
     query: Query
     page_size: int | None
     limit: int | None
 
     def page(self, cursor: str | None) -> Request:
-        """The request for the page that begins here; None for the first one. A cursor knows the rest of the query."""
+        """Return the request for the page of this cursor, or for the first page (None). A cursor has the rest of the
+        query."""
         sizes = [size for size in (self.page_size, self.limit) if size is not None]
         limit = min(sizes) if sizes else None
         if cursor is not None:
@@ -167,54 +168,55 @@ class Paged:
         return self.query.request(limit=limit)
 
     def stream(self, accept: str) -> Request:
-        """The request for all entries in one stream, whatever the limit."""
+        """Return the request for all entries in one stream, without the limit. Raises `InvalidArgumentError` with
+        `allow_partial`."""
         if self.query.terms.allow_partial:
             raise InvalidArgumentError("A stream does not say which partitions failed: leave out allow_partial.")
         return self.query.request(accept)
 
 
 def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Request:
-    """The value of one key, or what it was at a time."""
+    """Make the request for the value of one key, now or at a time."""
     return Query(store, "key", terms, {"as_of": _time("as_of", as_of)}, key_text(key)).request()
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
-    """Many keys at once. Raises `InvalidArgumentError` for one text or one key of bytes."""
+    """Make the request for many keys. Raises `InvalidArgumentError` if `keys` is one text or bytes."""
     if isinstance(keys, str | bytes):
         raise InvalidArgumentError(f"keys={shown(keys)} is one key: give a list of keys, such as [{shown(keys)}].")
     return _query(store, "keys", {"keys": [key_text(key) for key in keys]}, terms)
 
 
 def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
-    """Keys from lower to upper, both inclusive, or of a prefix."""
+    """Make the requests for a range of keys."""
     members = {**_bounds(given), "as_of": _time("as_of", given.get("as_of")), "order": given.get("order")}
     return _paged(Query(store, "range", terms, members), given)
 
 
 def parts(store: str, key: str | None, what: Part, terms: Terms, given: TimeArguments) -> Paged:
-    """Windows, sessions or versions of the key with this text, or of every key."""
+    """Make the requests for windows, sessions or versions of the key with this text, or of every key (None)."""
     return _paged(Query(store, what, terms, {**_times(given), "order": given.get("order")}, key), given)
 
 
 def count(store: str, terms: Terms, *, exact: bool = False) -> Request:
-    """How many entries there are, counted or estimated. Raises `InvalidArgumentError` unless `exact` is a bool."""
+    """Make the request for the number of entries. Raises `InvalidArgumentError` unless `exact` is a bool."""
     if not isinstance(exact, bool):
         raise InvalidArgumentError(f"exact={shown(exact)} is neither True nor False.")
     return Query(store, "count", terms, {"exact": True} if exact else {}).request()
 
 
 def position(store: str, terms: Terms) -> Request:
-    """How far each partition has come."""
+    """Make the request for the Position of each partition."""
     return Query(store, "position", terms).request()
 
 
 def details(store: str) -> Request:
-    """One store and its partitions."""
+    """Make the request for a store's declaration and partitions."""
     return Request("GET", _store(store))
 
 
 def changes(store: str, since: Since, partitions: Sequence[int] | None, last_id: str | None) -> Request:
-    """Changes after a place, or after the event with this id."""
+    """Make the request for changes after `since`, or after the event with this id."""
     begin = since if isinstance(since, str) else position_of("since", since).to_json()
     if last_id is not None:
         begin = orjson.loads(last_id)
@@ -233,13 +235,13 @@ SNAPSHOTS = Request("GET", "/v1/snapshots")
 
 
 def snapshot(snapshot: str) -> Request:
-    """One snapshot, and until when it is kept."""
+    """Make the request for one snapshot's details."""
     return Request("GET", f"/v1/snapshots/{_segment(snapshot)}")
 
 
 def new_snapshot(stores: Sequence[str], ttl_s: float | None, pin: str | None = None) -> Request:
-    """Take a snapshot. Without a pin it is not retried: each snapshot would keep disk until its lease ends. The same
-    pin always returns the same snapshot.
+    """Make the request to take a snapshot. It is retried only with a pin, because the same pin returns the same
+    snapshot. Without one, each retry would keep disk until its lease ends.
     """
     given = {"ttl_s": ttl_s, "pin": pin}
     members = {"stores": list(stores), **{name: value for name, value in given.items() if value is not None}}
@@ -247,18 +249,18 @@ def new_snapshot(stores: Sequence[str], ttl_s: float | None, pin: str | None = N
 
 
 def renewal(snapshot: str, ttl_s: float | None) -> Request:
-    """Renew a snapshot's lease."""
+    """Make the request to renew a snapshot's lease."""
     body = orjson.dumps({} if ttl_s is None else {"ttl_s": ttl_s})
     return Request("PATCH", f"/v1/snapshots/{_segment(snapshot)}", body, is_read=False)
 
 
 def release(snapshot: str) -> Request:
-    """Let a snapshot go."""
+    """Make the request to release a snapshot."""
     return Request("DELETE", f"/v1/snapshots/{_segment(snapshot)}", is_read=False)
 
 
 def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments) -> Request:
-    """One partition of a snapshot, as an Arrow stream."""
+    """Make the request for one partition of a snapshot, as an Arrow stream."""
     path = f"/v1/snapshots/{_segment(snapshot)}/stores/{_segment(store)}/partitions/{partition}"
     columns, after, keys = given.get("columns"), given.get("after"), given.get("keys")
     members = {
@@ -290,12 +292,12 @@ def _query(store: str, kind: str, members: Mapping[str, Any], terms: Terms) -> R
 
 
 def _short(request: Request, path: str, members: Mapping[str, Any]) -> Request:
-    """This request, or the same with a body where its URL would be longer than proxies take."""
+    """Return the request. If its URL is too long, return the same request with a body."""
     return request if len(request.target) <= _LONGEST_URL else _post(path, members)
 
 
 def _post(path: str, members: Mapping[str, Any]) -> Request:
-    """A read with a body. Each key in it is the text that a URL would have."""
+    """Make a read with a body. Its keys are texts, as in a URL."""
     given = {name: value for name, value in members.items() if value is not None}
     as_text = {} if given.keys().isdisjoint(_KEYS) else {"keys_as": "text"}
     return Request("POST", path, orjson.dumps({**given, **as_text}))
@@ -308,7 +310,8 @@ def _get(path: str, members: Mapping[str, Any], terms: Terms) -> Request:
 
 
 def _parameter(name: str, value: Any) -> str:
-    """A member as a URL has it; of a time never just 8 or 14 digits, which the server takes for a date."""
+    """Return a member as text of a URL. Times of 8 or 14 digits get a 0 in front, because the server reads those as
+    dates."""
     text = parameter_text(value)
     return (
         f"0{text}" if name in _TIMES and isinstance(value, int) and text.isdecimal() and len(text) in (8, 14) else text
@@ -320,7 +323,8 @@ def _store(store: str) -> str:
 
 
 def _segment(text: str) -> str:
-    """One segment of a path; one of dots alone would mean another folder, so the dots are encoded too."""
+    """Return the text as a segment of a path. A segment of dots alone would mean another folder, so its dots are
+    encoded. Raises `InvalidArgumentError` if it is not Unicode text."""
     try:
         return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
     except UnicodeEncodeError as error:
@@ -328,7 +332,7 @@ def _segment(text: str) -> str:
 
 
 def key_text(key: Key) -> str:
-    """A key as a URL writes it."""
+    """Return a key as a URL writes it. Raises `InvalidArgumentError` for other types."""
     match key:
         case str():
             return key

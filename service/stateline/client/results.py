@@ -1,8 +1,8 @@
 """Results of the client: frozen dataclasses, read from JSON by their annotations.
 
-Times are milliseconds since the epoch. Values and keys are as JSON shows them: numbers, strings, objects; `bytes`
-values in base64, `bytes` keys in base64url. Keys that JSON texts are, as of type `json`, are `JsonKey`. A key of an
-answer can be sent back as it is.
+Times are milliseconds since the epoch. Values and keys are those of JSON: numbers, strings, objects. `bytes` values are
+base64, `bytes` keys base64url. Keys of types such as `json` are `JsonKey`. A key of an answer can be sent back
+unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def _headers(given: Any) -> Headers | None:
-    """Read the headers of a record: pairs of a name and a text, null, or an object with base64."""
+    """Read a record's headers: pairs of a name, and a text, null or an object with `base64`."""
     if given is None:
         return None
     return tuple((str(name), value if value is None else _header_value(value)) for name, value in given)
@@ -37,7 +37,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a request, or one partition of it, failed: the contract's problem document."""
+    """The failure of a request, or of one partition: HTTP's problem document."""
 
     reason: str
     detail: str
@@ -63,15 +63,15 @@ class PartitionAnswer:
     served_by: str
     """`active`, `standby` or `restoring`."""
     node: str | None = None
-    """Which node has answered; None where there is one alone."""
+    """The answering node; None without several nodes."""
     staged_records: int
     staged_bytes: int
     committed_at_ms: int
-    """When the last commit was; 0 before the first."""
+    """The time of the last commit; 0 before the first."""
     lag_ms: int | None = None
-    """Of a standby: for how long it has lacked something; None when that is not known, and of others."""
+    """How long a standby has lacked records. None if unknown, and for other copies."""
     lag_records: int | None = None
-    """Of a standby: what it lacks."""
+    """Records that a standby lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +84,24 @@ class Answer:
     """The input that the answer reflects; usable as `bound`."""
     partitions: Mapping[int, PartitionAnswer]
     failures: Mapping[int, Problem] = field(default_factory=dict)
-    """Partitions that failed; empty unless `allow_partial` was asked for."""
+    """Partitions that failed; empty without `allow_partial`."""
     stopped: str | None = None
-    """Why no worker runs the store any more: this is its last committed state. None while one may."""
+    """Why no worker runs the store any more. The answer is then its last committed state. None while one may run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAnswer(Answer):
-    """The value of one key. An absent key is `found=False`; with `failures`, it may be in a partition that failed."""
+    """The value of one key. An absent key has `found=False`. With `failures`, a failed partition may have it."""
 
     found: bool
     key: Any
     value: Any
     timestamp: int | None
-    """None where the store keeps none, or it is not known."""
+    """None if the store keeps none, or it is unknown."""
     valid_to: int | None = None
-    """Of a versioned store: until when, exclusive; None while it is valid."""
+    """End of the validity in a versioned store, exclusive; None while valid."""
     headers: HeadersJson = None
-    """Of the record, in a store that keeps them; None in others."""
+    """The record's headers; None if the store keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,14 @@ class Entry:
     value: Any
     timestamp: int | None
     valid_to: int | None = None
-    """Of a versioned store: until when, exclusive; None while it is valid."""
+    """End of the validity in a versioned store, exclusive; None while valid."""
     headers: HeadersJson = None
-    """Of the record, in a store that keeps them; None in others."""
+    """The record's headers; None if the store keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEntry:
-    """A key that was asked for, whether it was there, and its value."""
+    """A requested key, whether it exists, and its value."""
 
     found: bool
     key: Any
@@ -131,7 +131,7 @@ class FoundEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A value that was valid from `timestamp` until `valid_to`, exclusive; None: it still is."""
+    """A value that was valid from `timestamp` until `valid_to`, exclusive. None: it is still valid."""
 
     value: Any
     timestamp: int
@@ -158,37 +158,37 @@ class KeyedWindow(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysAnswer(Answer):
-    """Many keys at once: each key once, in the order asked."""
+    """The values of many keys: each key once, in the requested order."""
 
     entries: tuple[FoundEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Answer, Generic[E]):
-    """Some of the entries asked for. All pages of one scan are of one state, so `position` is the same in each."""
+    """A part of a scan. All pages of a scan are of one state, so they have the same `position`."""
 
     entries: tuple[E, ...]
     cursor: str | None = None
-    """Where the next page begins; None on the last."""
+    """The cursor of the next page; None on the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountAnswer(Answer):
-    """RocksDB's estimate. It may be many times the number of entries, where keys are overwritten."""
+    """RocksDB's estimate. It may be many times too large if keys are overwritten."""
 
     approximate_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactCountAnswer(Answer):
-    """How many entries there are."""
+    """The number of entries."""
 
     exact_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAnswer(Answer):
-    """How far each partition has come, at both levels."""
+    """The Position of each partition, at both isolation levels."""
 
     committed: Mapping[int, PositionJson]
     uncommitted: Mapping[int, PositionJson]
@@ -200,14 +200,14 @@ class StoredPartition:
 
     task: str
     owner: str | None = None
-    """The instance that runs it; None while none does."""
+    """The instance that runs it; None without one."""
     node: str | None = None
-    """Which node has it, where there are several; None while none is known to."""
+    """The node that has it, with several nodes; None if unknown."""
     url: str | None = None
-    """Where clients reach that node."""
+    """That node's URL for clients."""
     state: str | None = None
     lag_records: int | None = None
-    """What it lacks of the changelog; None where it is not known, as for the next two."""
+    """Records of the changelog that it lacks. None if unknown, like the next two."""
     lag_ms: int | None = None
     restore_remaining: int | None = None
     """Offsets that a restore has left."""
@@ -229,12 +229,12 @@ class StoreType:
     logged: bool
     retention_ms: int | None = None
     external: str | None = None
-    """The Kafka Streams application whose store it is; None of Stateline's own."""
+    """The Kafka Streams application that owns the store; None for Stateline's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreColumn:
-    """A column of a store's rows, as Arrow streams have it."""
+    """A column of a store's rows in Arrow streams."""
 
     name: str
     type: str
@@ -252,7 +252,7 @@ class StoreDetails(StoreType):
     changelog: str | None = None
     partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
     not_ready: str | None = None
-    """Why it has no partitions yet."""
+    """Why the store has no partitions yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,32 +281,33 @@ class TopicType:
     value_type: str
     internal: bool
     external: str | None = None
-    """The Kafka Streams application whose changelog it is."""
+    """The Kafka Streams application that owns this changelog; None for other topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """How far a pipeline is. Times are milliseconds since the epoch; None before the first micro-batch."""
+    """The progress of a pipeline. Times are milliseconds since the epoch, and None before the first micro-batch."""
 
     state: str
-    """`starting`, `running`, `waiting` (for records), `restarting`, `failed`, or `not running`: gone without a word."""
+    """`starting`, `running`, `waiting` (for records), `restarting`, `failed`, or `not running` (ended without a
+    report)."""
     batch_id: int
     rows_in: int
     rows_out: int
     tombstones: int
-    """Of `rows_out`."""
+    """Tombstones among `rows_out`."""
     skipped: int
     dead_lettered: int
     duration_ms: int
     steps_ms: Mapping[str, int]
-    """How long each step of the newest micro-batch took."""
+    """Duration of each step of the newest micro-batch."""
     batch_at_ms: int | None
     lag: int | None
-    """How many records its topics have behind the newest micro-batch."""
+    """Records in its topics after the newest micro-batch."""
     lag_by_topic: Mapping[str, int]
     watermark_ms: int | None
     totals: Mapping[str, int]
-    """Sums since its driver started."""
+    """Sums since the driver started."""
     restarts: int
     last_error: str | None
     last_error_at_ms: int | None
@@ -327,7 +328,7 @@ class Pipeline:
     tables: tuple[str, ...] = ()
     branches: tuple[str, ...] = ()
     status: PipelineStatus | None = None
-    """None when it was stopped in order, never ran, or runs on another machine than the server."""
+    """None if it was stopped in order, never ran, or runs on another machine than the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +344,8 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A worker and the tasks that it runs: task → state. One that was killed is not `alive`, and runs none; one that
-    hangs is alive and not `reachable`."""
+    """A worker and its tasks (task → state). A killed worker is not `alive` and has no tasks. A worker that hangs is
+    alive, but not `reachable`."""
 
     instance: str
     pid: int
@@ -362,7 +363,7 @@ class Instances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether every store can be queried; `reasons` why not."""
+    """Whether every store can be queried. `reasons` has the reasons if not."""
 
     ready: bool
     reasons: tuple[str, ...] = ()
@@ -370,22 +371,22 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPart:
-    """One partition of a store in a snapshot: the state as of one commit."""
+    """One partition of a store in a snapshot: its state at one commit."""
 
     path: str
-    """Where on the server its rows are read."""
+    """The path of its rows on the server."""
     position: PositionJson
     commit: int
     committed_at_ms: int
     node: str | None = None
-    """Which node keeps it, where there are several."""
+    """The node that keeps it, with several nodes."""
     url: str | None = None
-    """The whole address at that node, if it is known."""
+    """The whole address at that node; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDetails:
-    """One consistent cut of several stores over all partitions, kept until `expires_at`."""
+    """A consistent snapshot of all partitions of some stores, kept until `expires_at`."""
 
     id: str
     created_at: int
@@ -396,6 +397,6 @@ class SnapshotDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotList:
-    """The snapshots that there are."""
+    """The existing snapshots."""
 
     snapshots: tuple[SnapshotDetails, ...]

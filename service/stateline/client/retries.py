@@ -1,4 +1,4 @@
-"""When a request is sent again, and after how long: decided here, slept elsewhere."""
+"""Decide whether a request is retried, and after which pause. The transports sleep."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _LEAST_TIMEOUT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Which requests are retried, by the table of `passing`: reads, never requests that make or end a snapshot.
+    """Settings of retries. `passing` has the table: reads are retried, requests that make or end a snapshot never.
 
-    The pauses double from `first_pause_s` up to `longest_pause_s`, and are no shorter than the `Retry-After` of the
-    answer. Nothing is begun that `deadline_s`, counted from the first attempt and with the query's own `wait_ms` added,
-    leaves no time for: the last failure is raised then.
-
-    412, a bound that was not reached, is not among the statuses: `wait_ms` is the better way to wait for it. 421, a
-    partition that is elsewhere, is tried again where there are several nodes, for it may be on its way from one to
-    another; where there is one it is final, unless it is named.
+    - The longest pause doubles from `first_pause_s` up to `longest_pause_s`. A pause is at least `Retry-After`.
+    - No attempt begins after `deadline_s` plus the query's `wait_ms`, from the first attempt on. The client then raises
+      the last failure.
+    - `statuses` are retried. 412 (bound not reached) is not one of them, because `wait_ms` waits better.
+    - 421 (partition elsewhere) is also retried with several nodes, because the partition may be moving.
     """
 
     deadline_s: float = 30.0
@@ -44,17 +42,17 @@ class Attempts:
         self.restart_clock, self.succeeded = self._pauses.restart_clock, self._pauses.succeeded
 
     def timeout_s(self, usual_s: float) -> float:
-        """How long the attempt that is begun now may wait for the server; the first one as long as ever."""
+        """Return the timeout of the next attempt: `usual_s` for the first, later at most the time left."""
         return usual_s if self._pauses.failed == 0 else min(usual_s, max(self._pauses.left_s, _LEAST_TIMEOUT_S))
 
     @property
     def left_s(self) -> float:
-        """How long there may still be attempts."""
+        """Seconds left for attempts."""
         return self._pauses.left_s
 
     def pause_s(self, request: Request, error: StatelineError, *, several: bool = False) -> float | None:
-        """How long to wait before the next attempt; None when there is none, and this failure is the answer.
-        `several`: there are several nodes."""
+        """Return the seconds to wait before the next attempt. None: raise this failure. `several`: there are several
+        nodes."""
         if not request.is_read or not self._may_pass(error, several=several):
             return None
         return self._pauses.next_s((error.problem.retry_after_s or 0.0) if isinstance(error, RequestError) else 0.0)

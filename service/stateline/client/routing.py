@@ -1,14 +1,13 @@
-"""Which server each request is sent to: the owner of what is asked, where there are several nodes, else the URLs that
-the client was given. Decided here, sent by `transport`.
+"""Choose the server for each request: the owner, with several nodes, or the given URLs. `transport` sends the request.
 
-- **Nothing is asked for it while there is one node.** Answers name the node of each partition where there are several;
-  the first that does has the map asked (`GET /v1/nodes`), before the next request. So does every answer whose owner is
-  another one than the map has, a node that is not reached, and 421.
-- **A node is looked at before it is first asked**, with the same request: its URL may lead elsewhere, as that of
-  another network or of a load balancer does. A URL that does not answer as that node of that application rests.
-- **A URL that was not reached rests**, for longer each time; what it would have been asked goes to those that were
-  given, or to any other node.
-- **No URL is asked twice for one request** but after a pause of the retries.
+- **With one node, nothing more is sent.** With several, answers name the node of each partition. The client then reads
+  the map (`GET /v1/nodes`) before the next request. It reads the map again after an answer from another owner than the
+  map's, after a node was not reached, and after 421.
+- **A node is checked before its first request**, also with `GET /v1/nodes`. Its URL may lead elsewhere, for example to
+a
+  load balancer. A URL that is not this node of this application rests.
+- **An unreachable URL rests**, longer each time. Its requests go to the given URLs, or to other nodes.
+- **One request asks no URL twice** before a pause of the retries.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from stateline.client.retries import Attempts
 from stateline_store import StatelineError
 
 LOOK_TIMEOUT_S, OWNER_TIMEOUT_S = 2.0, 5.0
-"""How long a look at a node may take, and an owner's answer beyond what its query waits: there are others to ask."""
+"""Limits for a check of a node, and for an owner's answer in addition to `wait_ms`. Other servers can be asked then."""
 _FIRST_REST_S, _LONGEST_REST_S = 2.0, 300.0
-# Between two looks at the map; longer each time when it had not changed, or was not had.
+# Between two reads of the map. The interval doubles if the map has not changed or could not be read.
 _MAP_INTERVAL_S, _LONGEST_MAP_INTERVAL_S = 0.2, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """A URL where `GET /v1/nodes` is to be asked: as the node that it should be, or (None) for the map."""
+    """A request of `GET /v1/nodes`: to check that the URL is the node `owner`, or (None) to read the map."""
 
     url: str
     owner: Owner | None = None
@@ -43,29 +42,29 @@ class MapRequest:
 
 @dataclass
 class Affinity:
-    """The server that has begun something, and is asked first for the rest of it."""
+    """The server that began a scan, feed or snapshot. It is asked first for the rest."""
 
     url: str | None = None
 
 
 class _Rests:
-    """Which URLs are not asked for now."""
+    """URLs that are not asked for a while."""
 
     def __init__(self) -> None:
-        self._until: dict[str, tuple[float, float]] = {}  # and how long it was
+        self._until: dict[str, tuple[float, float]] = {}  # URL → end of the rest, its length
 
     def begin(self, url: str) -> None:
-        """Not now: twice as long as last time."""
+        """Start a rest, twice as long as the last one."""
         _, lasted_s = self._until.get(url, (0.0, _FIRST_REST_S / 2))
         rest_s = min(2 * lasted_s, _LONGEST_REST_S)
         self._until[url] = time.monotonic() + rest_s, rest_s
 
     def forget(self, url: str) -> None:
-        """It has answered."""
+        """End the rest, because the URL has answered."""
         self._until.pop(url, None)
 
     def rests(self, url: str) -> bool:
-        """Whether it is not asked for now."""
+        """Whether this URL rests now."""
         return url in self._until and time.monotonic() < self._until[url][0]
 
 
@@ -86,12 +85,12 @@ class Routing:
 
     @property
     def several(self) -> bool:
-        """Whether there are several nodes, as far as is known."""
+        """Whether the client knows several nodes."""
         return self._map is not None
 
     def candidates(self, home: Home | None, begun: str | None) -> list[str]:
-        """Return the URLs to ask, in order: where it was begun, the owner, the given ones, any other node. Given
-        URLs that rest come last. Other resting URLs are left out."""
+        """Return the URLs to ask, in order: `begun`, the owner, the given URLs, other nodes. Resting given URLs come
+        last. Other resting URLs are left out."""
         with self._lock:
             known = self._map
             owner = None if known is None or home is None else known.owner(home)
@@ -102,7 +101,7 @@ class Routing:
             return awake + [url for url in self.given if url not in awake]
 
     def map_look(self, url: str) -> MapRequest | None:
-        """The look for the map, at this URL, if it is time for one; who gets it says `looked`."""
+        """Return a request for the map at this URL, or None if it is not time. The caller must call `looked`."""
         with self._lock:
             if not self._stale or None in self._looking or time.monotonic() < self._map_at_s:
                 return None
@@ -110,8 +109,8 @@ class Routing:
             return MapRequest(url)
 
     def node_look(self, url: str) -> MapRequest | None:
-        """The look at this URL of a node, who gets it says `looked`. None when it can be asked, or is being looked at
-        (`may_be_asked`)."""
+        """Return the check of this node's URL. None if it is known, or being checked by another caller (`may_be_asked`
+        tells which). The caller must call `looked`."""
         with self._lock:
             owner = None if self._map is None else self._map.owners.get(url)
             if owner is None or self._is_known(url, owner) or url in self._looking:
@@ -120,13 +119,13 @@ class Routing:
             return MapRequest(url, owner)
 
     def may_be_asked(self, url: str) -> bool:
-        """Whether this is one of the given URLs, or the node that it should be."""
+        """Whether this is a given URL, or a checked node."""
         with self._lock:
             owner = None if self._map is None else self._map.owners.get(url)
             return self._is_known(url, owner)
 
     def looked(self, look: MapRequest, found: Nodes | None) -> None:
-        """Take the result of a look. None: it has failed, or was given up."""
+        """Take the result of a map request. None: it failed or was cancelled."""
         with self._lock:
             if look.owner is None:
                 self._looking.discard(None)
@@ -136,14 +135,14 @@ class Routing:
                 self._prove(look.owner, found)
 
     def answered(self, url: str, answer: Any) -> None:
-        """This URL has answered."""
+        """Note an answer of this URL."""
         with self._lock:
             self._rests.forget(url)
             if self._ask_owners and isinstance(answer, Answer) and not self._stale:
                 self._stale = not all(self._fits(answer.store, p, each) for p, each in answer.partitions.items())
 
     def failed(self, url: str, error: StatelineError) -> None:
-        """This URL has not answered, or refused."""
+        """Note a failure of this URL."""
         with self._lock:
             if isinstance(error, UnreachableError):
                 self._rests.begin(url)
@@ -161,7 +160,7 @@ class Routing:
         return Affinity(url)
 
     def is_node(self, url: str) -> bool:
-        """Whether the map has a node there that may be asked."""
+        """Whether the map has a node at this URL."""
         return self._map is not None and url in self._map.owners
 
     def _is_known(self, url: str, owner: Owner | None) -> bool:
@@ -173,7 +172,7 @@ class Routing:
         return each.served_by != "active" or self._map.agrees(store, partition, each.node)
 
     def _learn(self, found: Nodes | None) -> None:
-        """Called with the lock."""
+        """Take the map. Call it with the lock."""
         changed = False
         if found is not None:
             changed = self._found is None or found.number != self._found.number
@@ -183,7 +182,7 @@ class Routing:
         self._map_at_s = time.monotonic() + self._map_interval_s
 
     def _prove(self, owner: Owner, found: Nodes | None) -> None:
-        """Called with the lock."""
+        """Take the result of a node's check. Call it with the lock."""
         is_it = found is not None and self._map is not None and found.application == self._map.application
         if is_it and found is not None and found.node == owner.node:
             self._proven[owner.url] = owner
@@ -193,7 +192,7 @@ class Routing:
 
 
 class Route:
-    """One request's way through the servers. For one thread or task."""
+    """The servers that one request asks, in turn. For one thread or task."""
 
     def __init__(
         self, routing: Routing, request: Request, attempts: Attempts, affinity: Affinity | None = None
@@ -205,15 +204,15 @@ class Route:
         self._tried: set[str] = set()
         self._hint = ""
         self.url = routing.given[0]
-        """Whom to ask now, once nothing is left to be looked at."""
+        """The URL to ask, after `look` has returned None."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether that is a node that the client was not given: there are others to ask when it is silent."""
+        """Whether `url` is a node from the map, not a given URL."""
         return self.url not in self._routing.given
 
     def look(self) -> MapRequest | None:
-        """Return the request to send before the next URL is asked. None: nothing to send, and `url` is to be asked."""
+        """Return the map request to send first. None: ask `url` now."""
         untried = self._untried()
         look = self._routing.map_look((untried or self._routing.given)[0])
         if look is not None:
@@ -228,13 +227,13 @@ class Route:
         return None
 
     def answered(self, answer: Any = None) -> None:
-        """It has."""
+        """Note the answer of `url`."""
         self._affinity.url = self.url
         self._routing.answered(self.url, answer)
 
     def pause_s(self, error: StatelineError) -> float | None:
-        """How long to wait before the next attempt: not at all while there is somebody else to ask. None when there is
-        none, and this failure is the answer."""
+        """Return the seconds to wait before the next attempt: 0 while another server can be asked. None: give up and
+        raise this failure."""
         if self.goes_elsewhere(error):
             return 0.0
         self._tried.clear()
@@ -242,7 +241,7 @@ class Route:
         return self._attempts.pause_s(self._request, error, several=self._routing.several)
 
     def goes_elsewhere(self, error: StatelineError) -> bool:
-        """Whether somebody else may be asked at once, after this failure: what it was is remembered."""
+        """Note this failure of `url`. Returns whether another server may be asked at once."""
         self._tried.add(self.url)
         self._routing.failed(self.url, error)
         if isinstance(error, UnreachableError):

@@ -1,4 +1,4 @@
-"""Session consistency: what was seen once is never unseen."""
+"""Session consistency: a reader never sees an older state than before."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from stateline_store import Position
 
 
 class Session:
-    """The Position seen of each store, sent as the bound of every further query.
+    """Remembers the Position of each store, and sends it as the bound of the next query. Thread-safe.
 
-    So a reader never goes back in time, whichever server answers and at whichever level; where a server is behind, it
-    waits up to `wait_ms` milliseconds and then fails with `NotUpToBoundError`. Give one session to every client and
-    store that shall be consistent with each other; `saw` adds what the caller wrote, and so reads its own writes.
-
-    A bound names input topics, so each store has its own. Thread-safe.
+    So a reader never goes back in time, with any server and at either isolation level. If a server is behind, it waits
+    for up to `wait_ms` milliseconds. Then the query raises `NotUpToBoundError`. Clients and stores that share a session
+    are consistent with each other. Call `saw` with the Position of your writes to read them.
     """
 
     def __init__(self, *, wait_ms: int = 10_000) -> None:
@@ -24,17 +22,17 @@ class Session:
         self._seen: dict[str, Position] = {}
 
     def position(self, store: str) -> Position:
-        """Return the Position that was seen of this store. It is empty if none was."""
+        """Return the store's remembered Position; empty if there is none."""
         with self._lock:
             return self._seen.get(store, Position())
 
     def saw(self, store: str, position: GivenPosition) -> None:
-        """Remember this Position of the store, merged by max with what was seen before."""
+        """Merge this Position into the store's, by maximum."""
         seen = position_of("position", position)
         with self._lock:
             self._seen[store] = self._seen.get(store, Position()).merge(seen)
 
     def forget(self, store: str) -> None:
-        """Drop the bound of this store, for example after its input topic was created again: it can never be met."""
+        """Forget the store's Position, for example after its topic was created again. The old one can never be met."""
         with self._lock:
             self._seen.pop(store, None)

@@ -1,4 +1,4 @@
-"""Calls and pages of queries, and the terms of a store, the same for both clients."""
+"""Calls, pages and terms of a store's queries, for both clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and how its answer is read."""
+    """A request, and the reader of its answer."""
 
     request: Request
     reader: AnswerReader[T]
@@ -37,12 +37,12 @@ class PagedCall(Generic[E]):
     reader: AnswerReader[Page[E]]
 
     def page(self, cursor: str | None) -> Call[Page[E]]:
-        """The call for the page that begins here."""
+        """Return the call for the page of this cursor, or for the first page (None)."""
         return Call(self.paged.page(cursor), self.reader)
 
     def advance(self, page: Page[E], left: int | None) -> tuple[Page[E], int | None, str | None]:
-        """The page, cut to the entries that are left of the limit, what is left after it, and where the next one
-        begins, if there is one.
+        """Return the page cut to `left` entries, the entries left after it, and the cursor of the next page. `left` is
+        None without a limit. The cursor is None after the last page.
         """
         if left is not None:
             page = replace(page, entries=page.entries[:left])
@@ -53,7 +53,7 @@ class PagedCall(Generic[E]):
 
     @staticmethod
     def cut(batch: pa.RecordBatch, left: int | None) -> tuple[pa.RecordBatch, int | None]:
-        """The rows that are left of the limit, and what is left after them."""
+        """Return the batch cut to `left` rows, and the rows left after it. `left` is None without a limit."""
         if left is None:
             return batch, None
         batch = batch.slice(0, left)
@@ -61,7 +61,7 @@ class PagedCall(Generic[E]):
 
 
 class StoreTerms:
-    """A store's name, the terms of its queries and the session that they are in. Thread-safe."""
+    """A store's name, the terms of its queries, and their session. Thread-safe."""
 
     def __init__(self, name: str, terms: Terms, session: Session | None) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class StoreTerms:
 
     @property
     def partitions(self) -> Sequence[int] | None:
-        """The partitions that queries ask, unless they name others."""
+        """The partitions of queries that name none; None for all."""
         return self._terms.partitions
 
     def parts(self, what: Part, given: TimeArguments, key: str | None = None) -> Paged:
@@ -78,9 +78,10 @@ class StoreTerms:
         return requests.parts(self.name, key, what, self.terms(given, TimeArguments), given)
 
     def terms(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
-        """Return the terms of a query with these arguments, which are those of the class `of`."""
+        """Return the terms of a query with these arguments. Raises `TypeError` for arguments that `of` does not
+        have."""
         if unknown := sorted(given.keys() - of.__annotations__.keys()):
-            # Python itself does not look into **arguments: a misspelt prefix would read the whole store.
+            # Python does not check **arguments, and a misspelt prefix would read the whole store.
             raise TypeError(f"{unknown[0]!r} is no argument here: {', '.join(sorted(of.__annotations__))} are.")
         own = {name: value for name, value in given.items() if name in TermArguments.__annotations__}
         terms = self._terms.with_(cast(Any, own))
@@ -89,12 +90,12 @@ class StoreTerms:
         return terms.at_least(self._session.position(self.name), self._session.wait_ms)
 
     def saw(self, answer: A) -> A:
-        """Return the answer. The session remembers its Position."""
+        """Remember the answer's Position in the session. Returns the answer."""
         if self._session is not None:
             self._session.saw(self.name, answer.position)
         return answer
 
     def saw_stream(self, headers: Mapping[str, str]) -> None:
-        """Have the session remember the Position that these headers of a stream name."""
+        """Remember the Position of a stream's headers in the session."""
         if self._session is not None:
             self._session.saw(self.name, answers.stream_position(headers))

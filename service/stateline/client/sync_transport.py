@@ -1,5 +1,5 @@
 # Generated from async_transport.py: change that file, then run `python docs/generate.py`.
-"""Send requests with httpx for threads: one attempt after the other, for whole answers and for streams."""
+"""Send requests with httpx for threads, for whole answers and for streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Transport:
         self._http = httpx.Client() if http is None else http
 
     def ask(self, call: Call[T], retries: Retries | None = None, affinity: Affinity | None = None) -> T:
-        """The answer. Raises the failure of the last attempt."""
+        """Return the answer, after as many attempts as `retries` allow. Raises the failure of the last attempt."""
         attempts = Attempts(retries or self.server.retries, call.request.wait_ms)
         route = Route(self.routing, call.request, attempts, affinity)
         while True:
@@ -50,7 +50,7 @@ class Transport:
 
     @contextmanager
     def stream(self, request: Request, affinity: Affinity | None = None) -> Iterator[Incoming[Iterator[bytes]]]:
-        """An answer as it arrives; the connection is closed with the block. One attempt of each server."""
+        """Yield an answer as it arrives. The connection is closed after the block. Asks each server at most once."""
         route = Route(self.routing, request, Attempts(self.server.retries), affinity)
         with ExitStack() as stack:
             while True:
@@ -85,7 +85,7 @@ class Transport:
             try:
                 found = NODES.read(self._reply(self.server.look(look)))
             except StatelineError:
-                pass  # it is not asked for a while
+                pass  # `looked` lets the URL rest
             finally:
                 self.routing.looked(look, found)
 

@@ -1,4 +1,4 @@
-"""The terms of a query: how fresh, at which isolation level, from which copies."""
+"""The terms of a query: isolation level, bound, wait, and the copies that may answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from stateline_store import InvalidArgumentError, IsolationLevel, Position
 
 Level = IsolationLevel | Literal["read_committed", "read_uncommitted"]
 GivenPosition = Position | Mapping[str, Mapping[str, int]] | Mapping[str, Mapping[int, int]]
-"""Also as JSON has it, as in what `stateline produce` prints: topic → partition → offset."""
+"""A Position, or its JSON, as `stateline produce` prints it: topic → partition → offset."""
 
 
 class TermArguments(TypedDict, total=False):
-    """The terms as keyword arguments, of a client, a store or a call; each wins over those before it."""
+    """Terms as keyword arguments of a client, a store or a call. A call's win over a store's, and those over a
+    client's."""
 
     isolation_level: Level
     bound: GivenPosition
@@ -30,21 +31,21 @@ class TermArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A query's demands on the state that it reads. None leaves a demand to the server."""
+    """Terms of a query. None leaves a term to the server."""
 
     isolation_level: Level | None = None
     bound: Position | None = None
-    """The least Position accepted."""
+    """The Position that the answer must cover."""
     wait_ms: int | None = None
-    """How long the server waits for the bound, milliseconds; the server refuses more than its server.wait.max.ms."""
+    """Milliseconds that the server waits for the bound. It refuses more than its `server.wait.max.ms`."""
     require_active: bool = False
     partitions: Sequence[int] | None = None
     allow_partial: bool = False
     max_staleness_ms: int | None = None
-    """If another machine may have the partition: a copy at most this far behind may answer, milliseconds."""
+    """If another machine may have the partition, a copy at most this many milliseconds behind may answer."""
 
     def with_(self, given: TermArguments) -> Terms:
-        """These terms, except for those given. Raises `InvalidArgumentError` for a level that does not exist, and for a
+        """Return these terms, replaced by the given ones. Raises `InvalidArgumentError` for an unknown level, and for a
         bound that is no Position."""
         if (bound := given.get("bound")) is not None:
             given = {**given, "bound": position_of("bound", bound)}
@@ -55,14 +56,14 @@ class Terms:
         return terms
 
     def at_least(self, seen: Position, wait_ms: int) -> Terms:
-        """These terms, with a bound that covers `seen` besides their own, and this wait unless they name one."""
+        """Return these terms with a bound that also covers `seen`. `wait_ms` applies if they have no wait."""
         if not seen:
             return self
         bound = seen if self.bound is None else self.bound.merge(seen)
         return replace(self, bound=bound, wait_ms=wait_ms if self.wait_ms is None else self.wait_ms)
 
     def members(self) -> dict[str, Any]:
-        """Return the members of a JSON body, by the names of the HTTP contract."""
+        """Return the terms as members of a JSON body, by HTTP's names."""
         members = {
             "isolation_level": None if self.isolation_level is None else IsolationLevel(self.isolation_level).value,
             "position_bound": self.bound.to_json() if self.bound else None,
@@ -76,7 +77,7 @@ class Terms:
 
 
 def position_of(name: str, value: object) -> Position:
-    """A Position that was given as one, or as what one is in JSON. Raises `InvalidArgumentError` for anything else."""
+    """Return a Position that was given as one, or as JSON. Raises `InvalidArgumentError` for anything else."""
     if isinstance(value, Position):
         return value
     try:
@@ -88,7 +89,7 @@ def position_of(name: str, value: object) -> Position:
 
 
 def _with_text(value: object) -> object:
-    """The same with partitions as JSON names them: Python programs have numbers."""
+    """Return the value with partition numbers as texts, as in JSON."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -100,7 +101,7 @@ def _with_text(value: object) -> object:
 
 
 def parameter_text(value: Any) -> str:
-    """A member as the text of a URL's parameter: lists with commas, booleans and objects as JSON."""
+    """Return a member as the text of a URL's parameter: lists with commas, booleans and objects as JSON."""
     if isinstance(value, list):
         return ",".join(map(str, value))
     return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,7 +1,4 @@
-"""Requests and responses of both clients over httpx.
-
-`async_transport` sends. `sync_transport` is generated from it. `routing` decides which server is asked.
-"""
+"""Arguments and responses of httpx, for both clients. `async_transport` sends. `routing` chooses the server."""
 
 from __future__ import annotations
 
@@ -21,12 +18,13 @@ from stateline_store import InvalidArgumentError
 
 C = TypeVar("C")
 CONNECT_TIMEOUT_S = 5.0
-_NODE_CONNECT_TIMEOUT_S = 1.0  # of a node that the client was not given: there are others to ask
+_NODE_CONNECT_TIMEOUT_S = 1.0  # for nodes from the map, because other servers can be asked
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the server is, at one URL or several, and what every request to it carries."""
+    """The server's URLs, and the settings of all requests to it. Raises `InvalidArgumentError` for a URL or token that
+    cannot be one."""
 
     base_url: str | Sequence[str]
     token: str | None = field(repr=False)
@@ -47,11 +45,11 @@ class Server:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All of them."""
+        """All URLs, also if one was given as text."""
         return (self.base_url,) if isinstance(self.base_url, str) else tuple(self.base_url)
 
     def routing(self) -> Routing:
-        """Which of them is asked, and which node."""
+        """Return a new routing over these URLs."""
         return Routing(self.urls, ask_owners=self.ask_owners)
 
     def look(self, look: MapRequest) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class Server:
         }
 
     def _usual_s(self, request: Request) -> float:
-        """How long the server may be silent."""
+        """Return the seconds that the server may be silent."""
         return self.timeout_s + request.wait_ms / 1000
 
     @staticmethod
@@ -101,8 +99,8 @@ class Incoming(Generic[C]):
 
 
 def reply_of(response: httpx.Response, content: bytes) -> Reply:
-    """Return what readers of answers take."""
-    headers: Mapping[str, str] = response.headers  # httpx finds them in any case
+    """Return a response as a `Reply`."""
+    headers: Mapping[str, str] = response.headers  # upper and lower case are alike
     return Reply(response.status_code, headers, content)
 
 

@@ -1,4 +1,4 @@
-"""The topics that an application needs: those that Stateline makes, and those that the user must have made. Pure."""
+"""List the topics of an application: those that Stateline creates, and those that the user must create. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stateline.model.topic import Topic
 from stateline.model.topology import Topology
 from stateline_store import ConfigurationError
 
-# Of a pipeline's result that nobody keeps a table of: every row counts. Retention is the broker's.
+# For a pipeline's result without a table: every row counts. The broker decides the retention.
 _STREAM_SETTINGS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 _REPARTITION_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
-    "segment.bytes": "52428800",  # Kafka Streams': what was worked off is freed segment by segment
+    "segment.bytes": "52428800",  # as in Kafka Streams: processed records are freed segment by segment
     "message.timestamp.type": "CreateTime",
 }
 
@@ -32,7 +32,7 @@ class ConfiguredTopics:
 
     @classmethod
     def of(cls, config: Config) -> ConfiguredTopics:
-        """Return what the settings say."""
+        """Return the topics' settings of a configuration."""
         return cls(config.topic, config.windowstore_changelog_additional_retention_ms)
 
 
@@ -41,8 +41,8 @@ UNCONFIGURED = ConfiguredTopics()
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that Stateline creates; as many partitions as `like` has, unless `partitions` says. `role` is what it is
-    for, in words."""
+    """A topic that Stateline creates. Without `partitions`, it gets as many as the topics of `like` have. `role` says
+    its purpose, for messages."""
 
     name: str
     role: str
@@ -52,9 +52,11 @@ class InternalTopic:
 
 
 def created_topics(topology: Topology, configured: ConfiguredTopics = UNCONFIGURED) -> tuple[InternalTopic, ...]:
-    """Topics that Stateline creates when they are missing, each after those it takes its partitions from: of pipelines'
-    results, repartition topics, changelogs. Their `settings` are what `configured` makes of them; of results, which are
-    as much the user's, it says nothing."""
+    """Return the topics that Stateline creates if they are missing: results of pipelines, repartition topics,
+    changelogs.
+
+    A topic comes after those of its `like`. `configured` applies to repartition topics and changelogs. It does not
+    apply to results, because those belong to the user, too."""
     found = [
         *_results(topology),
         *_repartition_topics(topology, configured),
@@ -64,7 +66,7 @@ def created_topics(topology: Topology, configured: ConfiguredTopics = UNCONFIGUR
 
 
 def refuse_deleting(topology: Topology, configured: ConfiguredTopics) -> None:
-    """Raise `ConfigurationError` when changelogs would lose rows that their stores have by `topic.*`."""
+    """Raise `ConfigurationError` if `topic.cleanup.policy` would delete rows from changelogs that stores still have."""
     for subtopology in topology.subtopologies:
         for store in subtopology.stores:
             is_kept = store.source is None and store.logged
@@ -77,7 +79,8 @@ def refuse_deleting(topology: Topology, configured: ConfiguredTopics) -> None:
 
 
 def required_topics(topology: Topology) -> tuple[str, ...]:
-    """Topics that the user must have created: sources, and what processors and pipelines use besides."""
+    """Return the topics that the user must create: sources, outputs of processors, inputs of pipelines, topics of
+    global tables."""
     topics = [t for s in topology.subtopologies for t in s.sources]
     topics += [t for s in topology.subtopologies for p in s.processors for t in p.forwards]
     topics += [t for p in topology.pipelines.values() for t in p.inputs]
@@ -96,7 +99,8 @@ def _results(topology: Topology) -> Iterator[InternalTopic]:
 
 
 def _repartition_topics(topology: Topology, configured: ConfiguredTopics) -> Iterator[InternalTopic]:
-    """Each has the partitions of the topics that it is joined with, else of those that its records are of."""
+    """Yield the repartition topics. Each is `like` the topics that it is joined with, else like those of its
+    records."""
     for subtopology in topology.subtopologies:
         sources = tuple(t.name for t in subtopology.sources)
         internal = [t for p in subtopology.processors for t in p.forwards if t.internal]
@@ -107,7 +111,7 @@ def _repartition_topics(topology: Topology, configured: ConfiguredTopics) -> Ite
 
 
 def _beside(topology: Topology, topic: Topic) -> tuple[str, ...]:
-    """The users' topics that are processed together with this one, as those of the other side of a join are."""
+    """Return the user's topics that are processed together with this one, such as the other side of a join."""
     readers = [s for s in topology.subtopologies if topic in s.sources]
     return tuple(t.name for s in readers for t in s.sources if not t.internal)
 

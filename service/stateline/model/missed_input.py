@@ -1,19 +1,19 @@
-"""Input that went by while a store was not part of the application. Pure: the worker's `missed_input` acts by it, and
-`stateline.cli.check` tells it beforehand.
+"""Find input that the group processed while a store was not part of the application. Pure.
 
-The group's note says which parts have seen its input (`stateline.model.fed_parts`), and a store's own Position what the
-store has seen:
+The worker's `missed_input` reads this input again or refuses the store. `stateline check` reports it before a start.
+The note of the group's offset has the parts that have seen the input (`stateline.model.fed_parts`). A store's Position
+has the input of the store:
 
 | the note of the group's offset           | the store's own Position | the store has seen                         |
 |------------------------------------------|--------------------------|--------------------------------------------|
-| is missing: Kafka Streams, set by hand   | any                      | everything: nothing else can be known      |
+| is missing: Kafka Streams, set by hand   | any                      | everything: no more can be known           |
 | has the store                            | any                      | everything, once its changelog is restored |
 | has the offset at which the store left   | any                      | up to the larger of the two                |
-| does not know the store                  | has an offset            | up to there                                |
+| does not know the store                  | has an offset            | up to this offset                          |
 | does not know the store                  | has none                 | nothing: it is new and begins here         |
 
-A store with files and no changelog has seen what its Position says, whatever the note says: nothing else is restored.
-Without a Position it has seen nothing. Stores in memory without a changelog begin empty, as they are declared.
+For a store with files and without a changelog, only its Position counts, because nothing restores it. Without a
+Position it has seen nothing. Stores in memory without a changelog begin empty, as declared.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from stateline_store import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class AwayParts:
-    """Parts that may lack input of a source: by part the offset at which it left, None if it is not known to have left.
-    The group goes on at `next_offset` with `note`, and the log begins at `first`. `others` have everything; `unlogged`
-    were not away, but have no changelog that could bring what they lack."""
+    """Parts that may lack input of a source.
+
+    `left` has the offset at which each part left, or None if the note has none. The group continues at `next_offset`
+    with `note`. The log begins at `first`. `others` have all input. `unlogged` parts were not away, but have no
+    changelog to restore from."""
 
     source: TopicPartition
     first: int
@@ -44,9 +46,10 @@ class AwayParts:
 
 @dataclass(frozen=True, slots=True)
 class MissedInput:
-    """Input of one partition that parts lack, or have seen already: by part the next offset that it has not seen.
-    `reads_from` is where all parts of the topic can go on together, None if they cannot, and `why` then says why not;
-    `unlogged` as `AwayParts`."""
+    """Input of one partition that parts lack, or would get twice.
+
+    `seen` has each part's next unseen offset. `reads_from` is the offset at which all parts of the topic can continue
+    together. It is None if they cannot, and `why` has the reason. `unlogged` is that of `AwayParts`."""
 
     source: TopicPartition
     next_offset: int
@@ -80,13 +83,14 @@ def away_parts(
     next_offset: int,
     note: FedParts | None,
 ) -> AwayParts | None:
-    """Those of this source's parts, where the group goes on at `next_offset` with this note; None if there are none."""
+    """Return the parts of this source that may lack input; None without any. `bounds` are the log's first and end
+    offsets."""
     first, end = bounds
-    if note is None or next_offset > end:  # a group beyond the log's end begins anew
+    if note is None or next_offset > end:  # a group beyond the log's end starts over
         return None
-    # An application's own store has no Position: only the note says what it has seen.
+    # A store of the application's own has no Position, so only the note counts.
     without = {s.name: s.persistent for s in subtopology.stores if not s.logged and s.kind != "custom"}
-    # Stores in memory without a changelog lack nothing that they would have.
+    # Stores in memory without a changelog begin empty anyway.
     kept = [p for p in parts if p.kind == "topic" or (p.kind == "store" and without.get(p.name, True))]
     away = {p.digest: at for p in kept if (at := note.left.get(p.digest)) is not None and at <= end}
     unlogged = frozenset(p for p in kept if p.kind == "store" and p.name in without and p.digest in note.has_all)
@@ -103,9 +107,10 @@ def missed_input(
     *,
     dead_letters: bool,
 ) -> tuple[MissedInput | None, list[str]]:
-    """Return the input that these parts lack, None if no store lacks any, and the stores that are new to the source.
-    `seen` is the last offset of it in a store's own Position; `dead_letters` tells whether records that fail are
-    written to a topic."""
+    """Return the input that these parts lack (None if no store lacks any), and the stores that are new to the source.
+
+    `seen` returns the source's last offset in a store's Position, or None. `dead_letters`: failed records are written
+    to a topic."""
     lacking: dict[FedPart, int] = {}
     has_all, new = list(away.others), list[str]()
     for part, left in away.left.items():
@@ -134,7 +139,7 @@ def missed_input(
 
 
 def _other_effects(away: AwayParts, subtopology: Subtopology, at: int, *, dead_letters: bool) -> str:
-    """Why the source cannot be read again from this offset on, or nothing."""
+    """Return why the source cannot be read again from this offset on; empty if it can."""
     if dead_letters:
         return f"reading {away.source.topic} again would write dead letters a second time"
     if not is_read_alone(subtopology, away.source.topic):
@@ -144,8 +149,8 @@ def _other_effects(away: AwayParts, subtopology: Subtopology, at: int, *, dead_l
 
 
 def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str]:
-    """Return why stores are not served, by store: they lack input that cannot be read again, or a repartition topic
-    that fills them lacks it."""
+    """Return the reasons by store for stores that are not served. They, or a repartition topic that fills them, lack
+    input that cannot be read again."""
     reasons: dict[str, str] = {}
     for each in missed:
         for part in each.seen if each.reads_from is None else ():
@@ -164,7 +169,7 @@ def refusals(missed: Iterable[MissedInput], topology: Topology) -> dict[str, str
 
 
 def _stores_of(part: FedPart, topology: Topology) -> list[str]:
-    """The stores that get what this part gets."""
+    """Return the stores that this part fills. A store fills itself."""
     return filled_through(topology, part.name) if part.kind == "topic" else [part.name]
 
 
@@ -186,9 +191,10 @@ def new_feed(store: str, source: TopicPartition, at: int, topology: Topology) ->
 
 
 def is_read_alone(subtopology: Subtopology, topic: str) -> bool:
-    """Whether reading records of this topic changes nothing but its parts: no topic of the user's is written, no
-    function is called that fills no store, nobody sees the changes of a table, and no other topic has to be read in
-    step."""
+    """Whether reading records of this topic changes only its stores and repartition topics.
+
+    So it writes no topic of the user's, calls no function without a store, passes on no changes of a table, and needs
+    no other topic in step."""
     readers, tables = subtopology.readers(topic), {table.name for table in subtopology.tables(topic)}
     if subtopology.needs_order() or any(not to.internal for reader in readers for to in reader.forwards):
         return False

@@ -1,4 +1,4 @@
-"""A store as an application declares it, before there is one of it per task. Pure."""
+"""The declaration of a store. Each task builds its own store from it. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stateline_store.layout import is_timestamped, plain_kind
 DeclaredKind: TypeAlias = (
     StoreKind | Literal["timestamped_key_value", "timestamped_window", "timestamped_session", "custom"]
 )
-"""A kind of store with or without timestamps (`Layout.declared_kind`), or a user's own."""
+"""A kind of store, with or without timestamps (`Layout.declared_kind`), or "custom" for a user's own."""
 
 _KINDS = (
     stateline_store.KeyValueStore,
@@ -34,21 +34,23 @@ _KINDS = (
 )
 COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 DAY_MS = 24 * 60 * 60 * 1000
-"""Kafka Streams adds a day, for clocks that differ: to the retention of windows, where it is a setting
-(windowstore.changelog.additional.retention.ms), and to the compaction lag of versions (VersionedChangelogTopicConfig),
-where it is not."""
+"""Kafka Streams adds a day for clocks that differ. For the retention of windows it is a setting
+(windowstore.changelog.additional.retention.ms), for the compaction lag of versions a constant
+(VersionedChangelogTopicConfig)."""
 _MAX_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDefinition:
-    """`source` is the topic of a table, None for other stores.
+    """The declaration of a store.
 
-    `retention_ms` is of window, session and versioned stores (there the history), `window_size_ms` and
-    `retain_duplicates` of window stores, `session_gap_ms` of sessions that an operator makes, `ttl_ms` of a timestamped
-    key-value store whose entries expire (0: of none). `factory` makes a user's own store from its name. `is_operators`:
-    an operator alone writes it. `changelog_overrides` are what `with_logging` was given. `headers`: each value has the
-    headers of its record (KIP-1271).
+    - `source` is the topic of a table; None for other stores.
+    - `retention_ms` applies to windows, sessions and versions (the history). `session_gap_ms` applies to an operator's
+      sessions. `ttl_ms` applies to timestamped key-value stores; 0 means that entries do not expire.
+    - `factory` makes a store of the user's own from its name.
+    - `is_operators`: only an operator writes the store.
+    - `changelog_overrides` are the settings given to `with_logging`.
+    - `headers`: each value has its record's headers (KIP-1271).
     """
 
     name: str
@@ -78,13 +80,12 @@ class StoreDefinition:
             raise InvalidArgumentError(f"Store {self.name!r} is {self.kind}: only stores with timestamps have headers.")
 
     def with_logging(self, settings: Mapping[str, object]) -> StoreDefinition:
-        """The same store, its changelog to be created with these settings of Kafka's topics, ``{"segment.ms": 60000}``:
-        Kafka Streams' `withLoggingEnabled`. They come before `topic.*` and what Stateline sets itself. A changelog that
-        is there keeps its own.
+        """Return this store with settings for its changelog, ``{"segment.ms": 60000}`` (`withLoggingEnabled` of Kafka
+        Streams).
 
-        Raises `InvalidArgumentError` for a table, whose topic is the user's, for values other than text, numbers, true
-        or false, and as `deleting_policy` for a cleanup.policy by which the changelog would lose rows. A name that
-        Kafka does not know is refused when the changelog is created.
+        They win over `topic.*` and Stateline's own. An existing changelog keeps its settings. Raises
+        `InvalidArgumentError` for a table, because its topic is the user's. Also raises it for values other than text,
+        numbers, true or false, and for a `deleting_policy`. Kafka refuses unknown names when the changelog is created.
         """
         if self.source is not None:
             raise InvalidArgumentError(
@@ -107,8 +108,9 @@ class StoreDefinition:
         return logged
 
     def deleting_policy(self, defaults: Mapping[str, str] = MappingProxyType({})) -> str | None:
-        """The cleanup.policy by which its changelog, with these `topic.*`, would lose rows that last as long as the
-        store does: one without compact, or one that also deletes, with nothing said of when. None when it keeps them.
+        """Return the changelog's cleanup.policy if it would delete rows that the store still has; else None.
+
+        Such a policy lacks compact, or has delete without a retention.ms. `defaults` are the settings `topic.*`.
         """
         if self.plain_kind in ("window", "session"):
             return None
@@ -118,7 +120,7 @@ class StoreDefinition:
         return policy if "compact" not in parts or ("delete" in parts and "retention.ms" not in settings) else None
 
     def with_logging_disabled(self) -> StoreDefinition:
-        """The same store without a changelog (Kafka Streams' `withLoggingDisabled`): as with ``logged=False``. Raises
+        """Return this store without a changelog, like ``logged=False`` (`withLoggingDisabled` of Kafka Streams). Raises
         `InvalidArgumentError` for a table."""
         if self.source is not None:
             raise InvalidArgumentError(
@@ -127,12 +129,12 @@ class StoreDefinition:
         return replace(self, logged=False, changelog_overrides={})
 
     def build(self) -> StateStore:
-        """A store of this kind, not yet opened. Raises `TopologyError` when a factory made something else."""
+        """Return a new store, not yet opened. Raises `TopologyError` if the factory's store does not fit."""
         return self._own() if self.factory is None else self._of_the_users(self.factory(self.name))
 
     def of_kind_made(self) -> StoreDefinition:
-        """The same, and where its factory makes subclasses of a kind of Stateline's, of that kind: its rows are that
-        kind's, and are read as such. Raises what the factory raises."""
+        """Return this declaration with the kind of the factory's store. If the factory makes a subclass of a kind of
+        Stateline's, its rows are that kind's. Otherwise return it unchanged. Raises the factory's errors."""
         made = None if self.factory is None else self.factory(self.name)
         if not isinstance(made, _KINDS):
             return self
@@ -147,23 +149,23 @@ class StoreDefinition:
 
     @property
     def timestamped(self) -> bool:
-        """Whether each value carries a timestamp in the store's own bytes (KIP-258's format)."""
+        """Whether each value has a timestamp in the store's bytes (KIP-258's format)."""
         return is_timestamped(self.kind)
 
     @property
     def plain_kind(self) -> str:
-        """The kind without its timestamps: as `StoreSchema.kind`."""
+        """The kind without timestamps, like `StoreSchema.kind`."""
         return plain_kind(self.kind)
 
     @property
     def types(self) -> StoreTypes:
-        """The types of its bytes. Its files store them, and each opening compares them."""
+        """The types of its bytes. The files keep them, and each opening compares them."""
         gap_ms = self.session_gap_ms or None
         return StoreTypes(type_name(self.key), type_name(self.value), self.window_size_ms or None, gap_ms)
 
     @property
     def form(self) -> str:
-        """The kind, and whether values have headers, as `Layout.form`."""
+        """The kind, and whether values have headers, like `Layout.form`."""
         return f"{self.kind}{' with headers' if self.headers else ''}"
 
     @property
@@ -173,22 +175,22 @@ class StoreDefinition:
 
     @property
     def plain_description(self) -> str:
-        """The same without its timestamps: equal where stores are made of the same changelog, and show each other's
-        rows."""
+        """The description without timestamps. If it is equal, stores can be restored from the same changelog, and can
+        show each other's rows."""
         return f"{self.plain_kind} with {self.types}{' and headers' if self.headers else ''}"
 
     @property
     def key_value(self) -> bool:
-        """Whether keys alone name the values: what key and range queries ask."""
+        """Whether the store answers key and range queries."""
         return self.kind in ("key_value", "timestamped_key_value")
 
     @property
     def external(self) -> str | None:
-        """The id of the Kafka Streams application whose store it is; None of the application's own."""
+        """The id of the Kafka Streams application that owns the store; None for the application's own."""
         return None if self.source is None else self.source.external
 
     def changelog(self, application_id: str) -> str | None:
-        """The topic that this store can be rebuilt from: a table's own topic, or a changelog; None without."""
+        """Return the topic that restores this store: a table's topic, or a changelog. None without one."""
         if self.source is not None:
             return self.source.name
         return changelog_name(application_id, self.name) if self.logged else None
@@ -196,16 +198,15 @@ class StoreDefinition:
     def changelog_settings(
         self, defaults: Mapping[str, str] = MappingProxyType({}), window_additional_ms: int = DAY_MS
     ) -> Mapping[str, str]:
-        """The settings of that changelog when Stateline creates it, by Kafka Streams' rule: its own < `defaults`, those
-        of the application's `topic.*` < those of `with_logging`. How long windows, sessions and versions are kept
-        follows from the store, whatever `defaults` say, unless `with_logging` does.
+        """Return the settings of a new changelog, by Kafka Streams' rule: the store's < `defaults` (`topic.*`) < those
+        of `with_logging`. Only `with_logging` can change how long windows, sessions and versions are kept.
         """
         return {**self._policy(), **defaults, **self._kept_for(window_additional_ms), **self.changelog_overrides}
 
     def _policy(self) -> Mapping[str, str]:
         if self.key_value or self.kind in ("versioned", "custom"):
             return COMPACTED
-        # With duplicates no record is ever replaced (there: `WindowStoreBuilder`).
+        # With duplicates no record is ever replaced (Kafka Streams: `WindowStoreBuilder`).
         policy = "delete" if self.retain_duplicates and not self.timestamped else "compact,delete"
         return {**COMPACTED, "cleanup.policy": policy}
 
@@ -217,7 +218,7 @@ class StoreDefinition:
         return {"retention.ms": str(min(self.retention_ms + window_additional_ms, _MAX_LONG))}
 
     def _of_the_users(self, made: object) -> StateStore:
-        """Return the store of the user's factory, if it fits the declaration; else raise."""
+        """Return the factory's store. Raises `TopologyError` if it does not fit the declaration."""
         if not isinstance(made, StateStore):
             raise TopologyError(f"The factory of store {self.name!r} made {shown(made)}: make a StateStore.")
         declared, actual = (self.name, self.persistent), (made.name, made.persistent)
@@ -269,21 +270,21 @@ class StoreDefinition:
 
 @dataclass(frozen=True, slots=True)
 class GlobalTable:
-    """A topic that every worker has whole, for lookups (Kafka Streams' `GlobalKTable`).
+    """A topic that every worker keeps whole, for lookups (Kafka Streams' `GlobalKTable`).
 
-    `App.global_table` returns it, for `Stream.join` and `Stream.left_join`. Its `store` is beside tasks, not in one.
+    `App.global_table` returns it, for `Stream.join` and `Stream.left_join`. Its `store` belongs to no task.
     """
 
     store: StoreDefinition
 
 
 def changelog_name(application_id: str, store: str) -> str:
-    """Kafka Streams' name of a store's changelog. In topics: never change."""
+    """Return the name of a store's changelog, as in Kafka Streams. In topics: never change."""
     return f"{application_id}-{store}-changelog"
 
 
 def topic_settings(whose: str, given: Mapping[str, object]) -> dict[str, str]:
-    """Settings of a topic as the log takes them. Raises `InvalidArgumentError` for what cannot be one."""
+    """Return the settings of a topic as texts. Raises `InvalidArgumentError` for a name or value that cannot be one."""
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
             f"{whose}: changelog settings {shown(given)}: give a dict, as {{'segment.ms': 60000}}."

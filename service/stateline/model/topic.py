@@ -1,4 +1,4 @@
-"""Topics as an application declares them, and the names that Kafka takes. Pure."""
+"""Declared topics, and names that Kafka accepts. Pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def checked_store_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and how its records are read.
+    """A topic and the types of its records.
 
-    `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
-    Stateline creates `internal` topics and those that a pipeline writes, with `partitions` if it says so;
-    every other topic is the user's and must exist. `external` names the Kafka Streams application whose changelog it
-    is: only that creates it and writes to it. `event_time` says where its records have their time from, None: the log.
+    - `schema` is a Spark DDL string (``"tailnum string, delay double"``) of JSON values, for pipelines.
+    - Stateline creates `internal` topics and results of pipelines, with `partitions` if set. Other topics must exist.
+    - `external` is the id of the Kafka Streams application that owns this changelog, creates it and writes to it.
+    - `event_time` reads the time from records. None: the log's timestamps.
     """
 
     name: str

@@ -1,7 +1,6 @@
-"""The client of Spark's processes and of the command line: the standard library, the store library's errors, and
-pyarrow where rows are read.
+"""The client of Spark's processes and of the command line. It needs the standard library, the store library's errors,
+and pyarrow to read rows.
 
-Executors have neither httpx nor pydantic, and every one of them pays for what it imports; no pool or session is of use
-there: a process asks a few times, then reads one long stream. `stateline.client.passing` decides about retries, as for
-`Client`.
+Executors have neither httpx nor pydantic, and every import costs them time. They need no pool: a process sends a few
+requests, then reads one long stream. `stateline.client.passing` has the rules for retries.
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from http.client import HTTPResponse, IncompleteRead
 
-# What ends a stream: a continuation marker and a length of 0 (Arrow's columnar format, "IPC Streaming Format").
+# The end of a stream: a continuation marker and a length of 0 (Arrow's columnar format, "IPC Streaming Format").
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class ArrowBody:
-    """The body of this answer; knows how it ended. For one thread."""
+    """The body of an answer. It remembers its last bytes, for `check_end`. For one thread."""
 
     def __init__(self, response: HTTPResponse) -> None:
         self._response = response
@@ -28,6 +28,6 @@ class ArrowBody:
         self.closed = True
 
     def check_end(self) -> None:
-        """Raise `IncompleteRead` unless Arrow's mark was read last: a stream that merely ends was broken off."""
+        """Raise `IncompleteRead` unless the body ended with Arrow's end mark. Without it, the stream broke off."""
         if self._tail != _END:
             raise IncompleteRead(self._tail)

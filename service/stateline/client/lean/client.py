@@ -1,7 +1,7 @@
-"""`LeanClient`: requests to a Stateline server, with the standard library and the store library's errors alone.
+"""Send requests to a Stateline server, with only the standard library and the store library's errors.
 
-Failures that may pass are retried (`stateline.client.passing`). Everything else is raised as the library's error of
-that name. A token is sent as a header and shows in no message and in no `repr`.
+Temporary failures are retried (`stateline.client.passing`). Other failures raise the library's error of that name. The
+token is sent as a header. No message and no `repr` shows it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stateline_store.clock import now_ms
 from stateline_store.errors import ConfigurationError, NotReadyError, StatelineError
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
-# As long as a server needs to be started again; who plans a query with a wrong address is not kept waiting for longer.
+# How long planning a query retries: a server restarts in this time, and a wrong address fails soon.
 PLANNING_S = 15.0
 _PASSING = PASSING | {ELSEWHERE_STATUS}
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,1024}=*")  # what the server takes for one
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,1024}=*")  # the server's rule
 _SHOWN = 2000  # characters of an answer in a message
 
 
 class PassingError(Exception):
-    """This attempt failed, and another may not. `status` is HTTP's, 0 without an answer; `retry_after_s` is when the
-    server wants to be asked again.
+    """This attempt failed, and another may succeed. `status` is HTTP's, or 0 without an answer. `retry_after_s` is the
+    server's `Retry-After` in seconds.
     """
 
     def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
@@ -45,13 +45,13 @@ class PassingError(Exception):
         self.retry_after_s = retry_after_s
 
 
-# What may happen to a connection at any time.
+# Failures that a connection may have at any time.
 LOST = (OSError, HTTPException, PassingError)
 
 
 @dataclass(frozen=True, slots=True)
 class LeanRequest:
-    """One request: `target` is path and query string below the server's address, `members` are a body's."""
+    """One request. `target` is path and query string below the server's address. `members` become a JSON body."""
 
     method: str
     target: str
@@ -63,8 +63,9 @@ class LeanRequest:
 class LeanClient:
     """The addresses and the token of requests. Thread-safe and picklable: it holds no connection.
 
-    If one of `urls` does not answer, the next one is asked. The token is `token`, or the content of `token_file` when a
-    request is sent, so that it may be renewed. Retries for an answer or the next rows end after `retry_s`.
+    If one of `urls` does not answer, the next one is asked. The token is `token`, or the content of `token_file`. The
+    file is read for each request, so the token may be renewed. Retries for an answer or the next rows end after
+    `retry_s`.
     """
 
     urls: tuple[str, ...]
@@ -75,13 +76,17 @@ class LeanClient:
     retry_s: float = 120.0
 
     def ask(self, request: LeanRequest, *, patience_s: float | None = None) -> Any:
-        """Return the answer's JSON, None if it is empty. Raises the server's error, and `NotReadyError` after
-        `patience_s` (default: `retry_s`) with only failures that are retried."""
+        """Return the answer's JSON, or None if it is empty.
+
+        Raises the server's error. Raises `NotReadyError` if all attempts within `patience_s` (default: `retry_s`) had
+        temporary failures."""
         return self.ask_when(request, patience_s=patience_s)[0]
 
     def ask_when(self, request: LeanRequest, *, patience_s: float | None = None) -> tuple[Any, int]:
-        """Return the answer of `ask` and the server's time in milliseconds since the epoch, from HTTP's `Date` (precise
-        to a second). Compare times in the answer with that time only. Without `Date`, it is this machine's clock."""
+        """Return the answer of `ask`, and the server's time in milliseconds since the epoch.
+
+        The time is HTTP's `Date`, precise to a second; without it, this machine's clock. Compare times in the answer
+        only with it. Raises like `ask`."""
         failover = Failover(self, self.retry_s if patience_s is None else patience_s)
         while True:
             try:
@@ -100,8 +105,8 @@ class LeanClient:
 
     @contextlib.contextmanager
     def opened(self, url: str, request: LeanRequest) -> Iterator[HTTPResponse]:
-        """The answer with a status of success, read as it arrives; the connection is closed with the block. One
-        attempt: raises one of `LOST`, or what the server refuses.
+        """Yield a successful answer, to read as it arrives. The connection is closed after the block. One attempt:
+        raises one of `LOST`, or the server's error.
         """
         connection = self._connection(url)
         try:
@@ -122,7 +127,7 @@ class LeanClient:
                 "with the option ca_file."
             ) from error
         except gaierror as error:
-            if len(self.urls) > 1:  # a node that is gone may have taken its name along
+            if len(self.urls) > 1:  # the name of a lost node may be gone, too
                 raise
             raise ConfigurationError(f"{url} is not found ({error.strerror}): is the option url right?") from error
         finally:
@@ -155,21 +160,21 @@ class LeanClient:
 
 
 class Failover:
-    """Which of the servers is asked next, and when: for one request, or one stream. For one thread."""
+    """Chooses the server and the pause of the next attempt, for one request or one stream. For one thread."""
 
     def __init__(self, client: LeanClient, patience_s: float) -> None:
         self._urls, self._patience_s = client.urls, patience_s
         self._next = 0
         self._pauses = Pauses(patience_s)
-        self.progressed = self._pauses.succeeded  # something arrived: have as much patience again
+        self.progressed = self._pauses.succeeded  # call it when data arrives: the time for retries restarts
 
     @property
     def url(self) -> str:
         return self._urls[self._next % len(self._urls)]
 
     def pause(self, error: Exception) -> None:
-        """Wait for the next attempt, or raise `NotReadyError` when there is no time left for one, at once if the server
-        itself wants to be asked later than that."""
+        """Wait for the next attempt. Raises `NotReadyError` if no time is left for one, at once if the server's
+        `Retry-After` is longer than the time left."""
         url = self.url
         self._next += 1
         pause_s = self._pauses.next_s(error.retry_after_s if isinstance(error, PassingError) else 0.0)
@@ -179,7 +184,7 @@ class Failover:
 
 
 def segment(text: str) -> str:
-    """One segment of a path."""
+    """Return the text as one segment of a URL's path."""
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 

@@ -1,8 +1,7 @@
-"""The rows of one partition of a snapshot, or of one split of it, read to their end whatever becomes of connections and
-servers.
+"""Read all rows of a snapshot's partition, or of a split of it, over lost connections and restarted servers.
 
-A stream that breaks off is gone on with: in key-value stores behind the last key that arrived (`after`), in others
-after as many rows as arrived (`skip`), for the rows of a snapshot come in the same order each time.
+After a break, a new stream continues. In key-value stores it begins after the last key (`after`). In others it leaves
+out the rows that have arrived (`skip`). A snapshot's rows always have the same order.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_KEY = 2000
-"""Characters of a key in a URL; proxies take 8 KiB of one, and percent-encoding may make three of each."""
+"""Characters of a key in a URL. Proxies accept URLs of 8 KiB, and percent-encoding may triple the length."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """The rows to read of a partition: columns in this order, rows within `bounds` (`lower`, `upper`, `prefix`, `from`,
-    `to`, `as_of`, `split`, as a URL writes them), and only those of `keys`, as JSON has them, if there are any; bounds
-    are times then.
+    """The columns, in this order, and the rows to read of a partition.
+
+    `bounds` are parameters of the URL: `lower`, `upper`, `prefix`, `from`, `to`, `as_of`, `split`. With `keys` (values
+    of JSON), only the rows of these keys are read. Then bounds are times only.
     """
 
     columns: tuple[str, ...]
@@ -40,13 +40,13 @@ class RowsQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far a stream has come: the last key that arrived, and the rows since."""
+    """The place in a stream: the last received key, and the number of rows after it."""
 
     after: str | None = None
     skip: int = 0
 
     def behind(self, batch: pa.RecordBatch, *, by_key: bool) -> _Place:
-        """Where this batch ends."""
+        """Return the place after this batch."""
         key = _last_key(batch) if by_key else None
         return replace(self, skip=self.skip + batch.num_rows) if key is None else _Place(key)
 
@@ -57,8 +57,8 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class PartAddress:
-    """Where a partition of a snapshot is read: the path, at any server of one node, and where there are several nodes
-    the whole address, at the one that keeps it."""
+    """The address of a snapshot's partition. `path` is valid at any server of the node. With several nodes, `url` is
+    the whole address at the node that keeps the partition."""
 
     path: str
     url: str | None = None
@@ -69,9 +69,9 @@ class PartAddress:
         return cls(described["path"], described.get("url"))
 
     def at(self, server: LeanClient) -> LeanClient:
-        """Whom to ask: the node that keeps it, and those that were given behind it, for one of them may be the same
-        node at an address that leads there from here. Raises `ConfigurationError` where a token that was meant for
-        https would be sent without."""
+        """Return a client that first asks the node that keeps the partition, then the given servers. One of those may
+        be the same node, at an address that this machine reaches. Raises `ConfigurationError` if a token for https
+        would be sent without https."""
         if self.url is None:
             return server
         node = self.url.removesuffix(self.path)
@@ -84,8 +84,8 @@ class PartAddress:
 
 
 def splits(server: LeanClient, path: str, bounds: Mapping[str, str], size_bytes: int) -> list[str]:
-    """In which parts, of about so many bytes on the server's disk, the rows within `bounds` may be read: each is a
-    bound `split`, and each row is in one of them. At least one. Raises as `LeanClient.ask`."""
+    """Return bounds `split` that divide the rows within `bounds`, at least one. Each row is in exactly one split. Each
+    split has about `size_bytes` on the server's disk. Raises like `LeanClient.ask`."""
     parameters = urlencode({**bounds, "size_bytes": size_bytes}, quote_via=quote, safe="")
     asked = LeanRequest("GET", f"{path}/splits?{parameters}")
     found = server.ask(asked, patience_s=min(PLANNING_S, server.retry_s))
@@ -93,10 +93,10 @@ def splits(server: LeanClient, path: str, bounds: Mapping[str, str], size_bytes:
 
 
 def batches(server: LeanClient, path: str, query: RowsQuery) -> Generator[pa.RecordBatch, None, None]:
-    """The rows, in the store's types; `path` is that of the partition in the snapshot.
+    """Yield the rows in the store's types. `path` is that of the snapshot's partition.
 
-    Raises `CursorExpiredError` when the snapshot is gone, which is never the end of the rows, `NotReadyError` when
-    nothing arrived for the server's `retry_s`, and what the server refuses.
+    Raises `CursorExpiredError` if the snapshot is gone, also after some rows. Raises `NotReadyError` if nothing arrives
+    for the client's `retry_s`, and the server's other errors.
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def batches(server: LeanClient, path: str, query: RowsQuery) -> Generator[pa.Rec
                     for batch in reader:
                         place = place.behind(batch, by_key=query.keys is None)
                         yield batch
-                        failover.progressed()  # however long Spark took for what it was given
+                        failover.progressed()  # after Spark has used the batch, so that its time does not count
                 body.check_end()
             return
         except (CursorExpiredError, DoesNotExistError) as error:
@@ -128,12 +128,13 @@ def _asked(path: str, query: RowsQuery, place: _Place) -> LeanRequest:
 
 
 def _in_json(text: str) -> str | int:
-    """A time or a number as a body has it."""
+    """Return a parameter's text as a member of a JSON body: numbers as int."""
     return int(text) if _NUMBER.fullmatch(text) else text
 
 
 def _last_key(batch: pa.RecordBatch) -> str | None:
-    """The last key as a URL writes it; None where rows do not come by key, and for what no URL should hold."""
+    """Return the batch's last key as a URL writes it. None if rows are not ordered by key, or the key has no safe
+    text."""
     metadata = batch.schema.metadata or {}
     kind, key_type = metadata.get(b"stateline.kind", b""), metadata.get(b"stateline.key_type", b"")
     if not kind.endswith(b"key_value") or "key" not in batch.schema.names or not batch.num_rows:
@@ -144,12 +145,13 @@ def _last_key(batch: pa.RecordBatch) -> str | None:
     elif key_type == b"bytes":
         text = base64.urlsafe_b64encode(key).decode()
     else:
-        return None  # NaN has no text that is read back as the same bytes, and a type of one's own has any
+        return None  # a float's NaN, or a key of another type, may not be read back as the same bytes
     return text if len(text) <= LONGEST_KEY else None
 
 
 def _unchanged(before: pa.Schema | None, now: pa.Schema) -> pa.Schema:
-    """Return the schema. Its metadata (the commit, the retention) decides which rows there are, and their order."""
+    """Return the new schema. Raises `CursorExpiredError` if it differs: its metadata (the commit, the retention)
+    decides the rows and their order."""
     if before is not None and not before.equals(now, check_metadata=True):
         raise CursorExpiredError("The server was restarted with another declaration of this store while it was read.")
     return now
