@@ -31,7 +31,7 @@ from support.log.log_bench import until
 from support.processes.change_scene import PARTITIONS, PATIENCE_S, Reader, Scene, reading
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, read_all
-from support.run.length import long_or_short
+from support.run.length import long_or_short, on_one_log
 from support.run.patience import HANGING_S
 
 KILLS = long_or_short(3, 2)
@@ -177,6 +177,7 @@ def test_a_server_that_stops_says_so(bootstrap: str, log: Log, tmp_path: Path) -
         assert server.wait(HANGING_S) == 0
 
 
+@on_one_log("kafka", "the server asks either log for the topic's id")
 def test_a_topic_that_is_made_anew_ends_the_feed(bootstrap: str, log: Log, tmp_path: Path) -> None:
     with Scene(bootstrap, log, tmp_path) as scene:
         worker = scene.start_worker()

@@ -33,6 +33,7 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
 from support.processes.served_here import http_server
+from support.run.length import long_or_short
 from support.run.other_user import listens_at
 from support.run.patience import HANGING_S
 
@@ -220,7 +221,7 @@ def test_a_partition_is_read_by_as_many_tasks_as_it_has_splits_that_are_wanted(
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("split_bytes", [10**9, 1], ids=["whole", "splits"])
+@pytest.mark.parametrize("split_bytes", long_or_short([10**9, 1], [1]))
 def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path, split_bytes: int
 ) -> None:
