@@ -17,6 +17,7 @@ from stateline.deployment.workers.instance_file import ask_to_drain
 from stateline.log import Log, Record
 from stateline.worker.loop.worker import Worker
 from stateline.worker.restore.restorer import Restorer
+from stateline.worker.standbys import standby_assignment
 from stateline.worker.standbys.standby_assignment import GroupView, StandbyAssignment
 from stateline.worker.standbys.standby_tasks import _Followed
 from stateline_store import StateDirectory, StatelineError
@@ -30,7 +31,7 @@ from support.processes.running_worker import configured, create, eventually, pro
 
 ROLL_OVER = {"upgrade__from": "v1", "upgrade__mode": "roll_over"}
 IN_PLACE = {"upgrade__from": "v1", "upgrade__mode": "in_place"}
-SESSION_MS = 6_000  # the shortest that the broker takes
+SESSION_MS = 3_000
 RECORDS = 50
 
 
@@ -77,6 +78,13 @@ class Group:
 
     def has_files(self, node: str, *, timestamped: bool) -> bool:
         return StateDirectory(self.root / node, self.name).store("0_0", "s", timestamped=timestamped).exists()
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `test_standbys.py`."""
+    monkeypatch.setattr(standby_assignment, "_LOOK_INTERVAL_S", 0.2)
+    monkeypatch.setattr(standby_assignment, "_JOINING_INTERVAL_S", 0.1)
 
 
 @pytest.fixture

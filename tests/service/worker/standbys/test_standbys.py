@@ -58,7 +58,7 @@ from support.run.patience import HANGING_S
 PARTITIONS = 4
 KEYS = [f"k{n}" for n in range(40)]
 RECORDS = entries(KEYS)
-SESSION_MS = 6_000  # the shortest that the broker takes
+SESSION_MS = 3_000
 # So long that a slow machine has done what must not wait for it.
 LONG_S = 200
 LONG_SESSION: dict[str, Any] = {"session.timeout.ms": 1_000 * LONG_S + 40_000}
@@ -138,6 +138,13 @@ def bootstrap(kafka_broker: SharedBroker) -> str:
 @pytest.fixture(params=GUARANTEES)
 def guarantee(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look every two seconds which standbys are wanted: most of what these tests would wait for."""
+    monkeypatch.setattr(standby_assignment, "_LOOK_INTERVAL_S", 0.2)
+    monkeypatch.setattr(standby_assignment, "_JOINING_INTERVAL_S", 0.1)
 
 
 @pytest.fixture
@@ -234,6 +241,8 @@ def test_what_is_taken_over_in_memory_answers_as_a_standby_unless_its_rows_are_a
         with group.worker("one") as one:
             until_shared(one, two)
             is_left.set()
+            # A look between the end of a rebalance and what the worker hears of it would let go of the rows.
+            monkeypatch.setattr(standby_assignment, "_LOOK_INTERVAL_S", HANGING_S)
         eventually(lambda: len(seen) >= 2, "it has taken over what the other one had")
     for told in seen.values():
         (before, has_all, behind), amid, after = told
