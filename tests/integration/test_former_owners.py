@@ -24,8 +24,7 @@ from support.processes.running_worker import Stores, create, eventually, produce
 from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
-# Kafka's broker takes no shorter session.
-SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
+SESSION_MS = {"embedded": 1_500, "kafka": 3_000}
 KEYS = 10
 
 

@@ -27,10 +27,9 @@ from support.run.patience import HANGING_S
 
 KILLS = long_or_short(8, 4)
 RESTORE_SLICE = 100  # records: what a new disk has to restore takes many
-# Kafka's broker takes no shorter session.
-SESSION_MS = {"embedded": 1_500, "kafka": 6_000}
+SESSION_MS = {"embedded": 1_500, "kafka": 3_000}
 # Who is killed in the middle of a transaction holds up who takes over for so long (a minute by default).
-TRANSACTION_MS = 8_000
+TRANSACTION_MS = 4_000
 
 
 class Machine:

@@ -86,14 +86,14 @@ class Scene:
         if setting.log == "kafka":
             self.servers = request.getfixturevalue("kafka_broker").bootstrap_servers
         # Who comes back without its disk waits for its own name until the session has ended.
-        self.log: Log = open_log(self.servers, root, session_timeout_ms=6_000)
+        self.log: Log = open_log(self.servers, root, session_timeout_ms=3_000)
         self.app = kinds_app.build(self.run, persistent=setting.persistent)
         self.config = configured(
             self.app,
             root / "state",
             processing__guarantee=setting.guarantee,
             group__instance__id="the-worker",
-            session__timeout__ms=6_000,
+            session__timeout__ms=3_000,
             statestore__uncommitted__max__bytes=60_000,  # about six commits of each batch of records
             **settings,
         )
