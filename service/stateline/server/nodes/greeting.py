@@ -1,29 +1,28 @@
-"""How two nodes begin: each proves who it is before it is told anything, then both say what they are.
+"""Greet another node: each end proves that it is a node, then describes itself.
 
-    greeting := [nonce proof] hello            in both directions; nonce and proof without TLS alone
+    greeting := [nonce proof] hello            in both directions; nonce and proof only without TLS
     nonce    := {"nonce": 64 hexadecimal digits}
-    proof    := {"proof": HMAC-SHA256 of the secret over who proves ("dialer", "listener"), the place of the listener,
+    proof    := {"proof": HMAC-SHA256 of the secret over the prover ("dialer", "listener"), the listener's place,
                  and both nonces, the dialer's first}
-    hello    := {"wire": [versions that are understood], "application", "node", "directory", "version",
-                 "topology", "url", "tasks", "purpose": "link" or, of who dials for files of stores, "copy",
-                 "challenge": of the listener: random hexadecimal digits}
-              | {"refused": why}               to who has proven it, and is not wanted
+    hello    := {"wire": [understood versions], "application", "node", "directory", "version", "topology", "url",
+                 "tasks", "purpose": "link", or "copy" to fetch files of stores,
+                 "challenge": the listener's random hexadecimal digits}
+              | {"refused": why}               for a proven node that is refused
 
-Frames are those of `stateline.query.wire`, of 4 KiB at most until both are known. Over TLS the certificates prove it,
-each signed by the authority of the nodes (`node.peer.tls.ca.file`) and made out to the node's name; without, a secret
-that both have, which never travels, and between addresses of one machine alone: what follows is not encrypted. An end
-that does not prove it learns nothing: the connection is closed.
+Frames are those of `stateline.query.wire`, at most 4 KiB until both ends are proven. Over TLS, certificates are the
+proof: the nodes' authority (`node.peer.tls.ca.file`) has signed them for the node's name. Without TLS, a shared secret
+is. The secret is never sent. It links only addresses of one machine, because the link is not encrypted. An end without
+a proof learns nothing, and is disconnected.
 
-The two speak the highest version of the wire that both understand (`spoken`), so nodes of two versions of Stateline
-are linked while one after the other is upgraded. There is version 1, which `link` describes.
+The ends speak the highest version that both understand (`spoken`), so nodes of two versions of Stateline can link
+during an upgrade. Version 1 is the only one. `link` describes it.
 
-A query says whether who asks has declared the store with timestamps, and is answered so: topologies may differ in that,
-and be equal in their `tasks`. Instead of a client's token a proof of it is sent (`guard.proofs`), which counts on this
-link alone: its identity is the listener's challenge, name, directory and place.
+A query says whether the asking node declares the store with timestamps, and the answer fits that. Topologies may differ
+in this, and have equal `tasks`. Instead of a client's token, a proof of it is sent (`guard.proofs`). It is valid on
+this link only: its identity is the listener's challenge, name, directory and place.
 
-A proof holds once, for the nonces are new; in one direction, so the other end's own words do not count as its proof;
-and at one place. So nobody who took the port of a node that is gone can hand on what two others say, and have the
-connection that comes of it.
+A proof is valid once, because nonces are new. It is valid in one direction, so an end cannot return the other's proof.
+It is valid at one place, so a program on a lost node's port cannot relay two nodes' greetings and keep the connection.
 """
 
 from __future__ import annotations
@@ -42,32 +41,34 @@ from stateline.server.nodes.keys import certificate_names
 from stateline_store import InvalidArgumentError
 
 WIRE_VERSIONS = (1,)
-"""What nodes of this build say to each other after the greeting, newest first."""
+"""Versions of the protocol after the greeting, newest first."""
 LINK, COPY = "link", "copy"
-"""What a connection is for. On the wire: never change."""
+"""Purposes of a connection. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
 GREETING_TIMEOUT_S = 5.0
 _NONCE_BYTES = 32
 
 
 class NotANodeError(Exception):
-    """The other end has not shown that it is a node of this application. str() says why, for the log."""
+    """The other end has not proven to be a node of this application. str() has the reason, for the log."""
 
 
 class RefusedError(NotANodeError):
-    """A node of the application refuses this one; str() says why."""
+    """A node of the application refuses this one. str() has the reason."""
 
 
 class OtherWireError(Exception):
-    """A node that speaks no version that this one does; str() says which one does what, for people."""
+    """The two nodes have no common version of the protocol. str() has both, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node's description of itself. `directory` is the id of its state directory, `topology` a digest of what it
-    runs, `url` where clients reach it, empty where nobody does. `tasks` is a digest that is equal, too, where stores
-    have timestamps at one of them alone (`Topology.tasks_digest`). `purpose` is what the connection is for, of who
-    dials; `challenge` is the listener's, new for each connection."""
+    """A node's description of itself.
+
+    - `directory` is the id of its state directory. `url` is its address for clients, or empty.
+    - `topology` is a digest of its topology. `tasks` is a digest that ignores timestamps of stores
+      (`Topology.tasks_digest`).
+    - `purpose` is the dialer's. `challenge` is the listener's, new for each connection."""
 
     application: str
     node: str
@@ -82,7 +83,8 @@ class Hello:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Hello:
-        """Raises `NotANodeError` for what is none. Members that are not known here are a newer build's."""
+        """Read a message. Raises `NotANodeError` if it is no hello. Ignores unknown members, which newer builds
+        send."""
         texts: dict[str, Any] = {each.name: message.get(each.name) for each in fields(cls) if each.name != "wire"}
         wire = message.get("wire")
         if not all(isinstance(text, str) for text in texts.values()):
@@ -96,7 +98,7 @@ class Hello:
         return cls(**texts, wire=tuple(wire))
 
     def spoken(self, other: Hello) -> int:
-        """The version of the wire that the two speak. Raises `OtherWireError` when there is none."""
+        """Return the highest common version. Raises `OtherWireError` if there is none."""
         if both := {*self.wire} & {*other.wire}:
             return max(both)
         raise OtherWireError(
@@ -106,7 +108,7 @@ class Hello:
         )
 
     def understands(self, other: Hello) -> bool:
-        """Whether either can take what the other has of a store for what it would have itself."""
+        """Whether both nodes have the same stores, except for timestamps."""
         return self.tasks == other.tasks
 
 
@@ -123,11 +125,11 @@ async def greet(
     secret: bytes | None,
     place: str,
 ) -> Hello:
-    """Return the other end's description of itself, once it is known to be another node of this application. A
-    dialer's has the challenge that this end has made for the connection.
+    """Return the hello of the other end, after it has proven to be another node of this application. A dialer's hello
+    gets this end's challenge.
 
-    `secret` is None over TLS; `place` is where the listener is said to be (``host:port``). Raises `NotANodeError`,
-    `OtherWireError`, or `OSError` when the other end hangs up or says nothing for `GREETING_TIMEOUT_S`.
+    `secret` is None over TLS. `place` is the listener's announced address (``host:port``). Raises `NotANodeError`,
+    `OtherWireError`, or `OSError` if the other end hangs up or is silent for `GREETING_TIMEOUT_S`.
     """
     if not dialing:
         own = replace(own, challenge=secrets.token_hex(_NONCE_BYTES))
@@ -135,14 +137,14 @@ async def greet(
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             if secret is not None:
                 await _prove(reader, writer, secret, place, dialing=dialing)
-            if dialing:  # the listener speaks second: who only knocks learns nothing of it
+            if dialing:  # the listener speaks second, so that strangers learn nothing
                 _say(writer, asdict(own))
             told = await _heard_of_itself(reader, dialing=dialing)
             try:
                 other = Hello.of(told)
                 _check(writer, own, other, over_tls=secret is None)
             except NotANodeError as error:
-                if not dialing:  # who dials hangs up, and says in its own log why
+                if not dialing:  # a dialer hangs up, and logs the reason
                     _say(writer, {"refused": str(error)[:300]})
                 raise
             if not dialing:
@@ -156,7 +158,7 @@ async def greet(
 
 
 def proven_link(listener: Hello, challenge: str, place: str) -> ProvenConnection:
-    """Return the connection for which proofs of tokens are made; `place` is where the listener was dialed."""
+    """Return the identity of a connection for proofs of tokens. `place` is the dialed address."""
     parts = (challenge, listener.application, listener.node, listener.directory, place)
     return ProvenConnection("\0".join(("stateline link", *parts)).encode())
 
@@ -226,7 +228,7 @@ def _proof(secret: bytes, who: str, place: str, nonces: str) -> str:
 
 
 def _check_certificate(writer: asyncio.StreamWriter, node: str) -> None:
-    """A node's name is one of the DNS names. One that only begins with it may be another node's."""
+    """Raise `NotANodeError` unless the node's name is one of the certificate's DNS names."""
     names = certificate_names(writer.get_extra_info("peercert") or {})
     if node not in names:
         raise NotANodeError(

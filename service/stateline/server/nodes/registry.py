@@ -1,4 +1,4 @@
-"""`Registry`: this process's reading of the topic by which nodes find each other, and what this node says there."""
+"""Read the topic by which nodes find each other, and announce this node there."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from stateline_store import DoesNotExistError, StatelineError
 # How long the topic's consumer waits for records before it looks whether to stop.
 _WAIT_S = 0.5
 _RETRY_S = 2.0
-# How often it is looked whether the topic is still the one that is read.
+# Between two checks whether the topic was created again.
 _LOOK_INTERVAL_S = 10.0
-# This node announces itself again when so many others have done so since: whoever reads the topic from its start keeps
-# the newest `MOST_NODES`.
+# After so many announcements of other nodes, this node announces itself again. Readers of the topic keep only the
+# newest `MOST_NODES`.
 _CROWD, _CROWD_INTERVAL_S = MOST_NODES * 3 // 4, 10.0
-# How long a node that leaves waits for Kafka to take the word.
+# How long a leaving node waits for Kafka to accept its last record.
 _LEAVE_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -42,19 +42,16 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Reads on a thread of its own, from `start` to `stop`.
+    """Reads on its own thread, from `start` to `stop`.
 
-    `told(node, entry, directory)` is called there for each node whose entry is new, with the directory that it named
-    last; `entry` is None for a node that has left. A reading of the topic goes to its end first, so `told` never gets
-    an entry that was replaced since. `failed(why)` is called when the topic cannot be read or written, with an empty
-    text when it can be again.
-
-    `entry` is what this node says of itself; None where another process of it does. It is said again when the topic was
-    deleted, when another node of this name has left, when `_CROWD` others have announced themselves since, and when a
-    rival comes: another directory of this name, or another name of this directory. The rival that came later then reads
-    that there is another.
-
-    If one reading has more than `MOST_NODES` names, `told` gets the newest.
+    - `told(node, entry, directory)` is called there for each new entry. `entry` is None for a node that left.
+    `directory`
+      is its last known one. The topic is first read to its end, so replaced entries are left out. Beyond `MOST_NODES`
+      names, only the newest are passed.
+    - `failed(why)` is called if the topic cannot be read or written, and with an empty text when it can again.
+    - `entry` is this node's record; None if another process of the node writes it. It is written again if the topic was
+      deleted, if a node of this name left, after `_CROWD` announcements of others, and for a new rival. A rival has
+      this name and another directory, or this directory and another name. The later rival then finds the earlier one.
     """
 
     def __init__(
@@ -72,12 +69,12 @@ class Registry:
         self._told = told
         self._failed = failed
         self._said_in: str | None = None  # the id of the topic
-        self._is_unsaid = False  # what was said last of this node is not its own
-        self._is_seen = False  # what it has said itself was read
-        self._rivals: set[tuple[str, str]] = set()  # that came first, or were answered: names and directories
+        self._is_unsaid = False  # the newest record about this node is not its own
+        self._is_seen = False  # its own record was read
+        self._rivals: set[tuple[str, str]] = set()  # names and directories: came first, or were answered
         self._directories: dict[str, str] = {}
-        self._unread: dict[str, NodeEntry | None] = {}  # by node, in the order of their newest records
-        self._since: set[str] = set()  # the others that were heard after this node
+        self._unread: dict[str, NodeEntry | None] = {}  # by node, oldest record first
+        self._since: set[str] = set()  # nodes with records after this node's
         self._crowded_at_s = -_CROWD_INTERVAL_S
         self._leaves = True
         self._stopping = threading.Event()
@@ -85,12 +82,12 @@ class Registry:
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, *, leaves: bool = True) -> None:
-        """End; waits for it. The node `leaves` in order, if this process is the one that says so, unless another one of
-        it goes on."""
+        """Stop the thread and wait for it, at most 3 s. If the node `leaves` and this process writes its record, delete
+        the record."""
         self._leaves = leaves
         self._stopping.set()
         self._thread.join(_LEAVE_S + 2 * _WAIT_S)
@@ -165,8 +162,7 @@ class Registry:
             self._rivals.add(found)
 
     def _is_crowded_out(self) -> bool:
-        """Whether a reader of the topic from its start may soon miss this node, and it was not announced for that
-        just now."""
+        """Whether new readers of the topic may soon miss this node. True at most once in `_CROWD_INTERVAL_S`."""
         if len(self._since) < _CROWD or monotonic() < self._crowded_at_s + _CROWD_INTERVAL_S:
             return False
         self._crowded_at_s = monotonic()

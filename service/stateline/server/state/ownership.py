@@ -1,20 +1,21 @@
-"""`Ownership`: what a copy of this directory is, and whether it may answer.
+"""Decide the role of this directory's copies, and whether they may answer (`docs/http/answers.md`, "Which copy
+answers").
 
 | the task's owner, as far as is known here            | a copy is  | it answers                                       |
 |------------------------------------------------------|------------|--------------------------------------------------|
-| a worker here, that runs it within its lease         | active     | everything                                       |
-| a worker here, that reads the changelog still        | restoring  | committed reads, if no other machine is there    |
-|                                                      |            | or has gone on with it                           |
-| nobody, and nobody elsewhere can be                  | standby    | committed reads                                  |
-| somebody elsewhere, or perhaps                       | standby    | what its lag or a bound that it covers allows    |
+| a worker here, which runs it within its lease        | active     | everything                                       |
+| a worker here, which still reads the changelog       | restoring  | committed reads, if no other machine has workers |
+|                                                      |            | or continued the task                            |
+| none, and no worker elsewhere can own it             | standby    | committed reads                                  |
+| perhaps a worker elsewhere                           | standby    | if its lag or a covered bound allows it          |
 
-Nobody elsewhere can be the owner on an embedded log, while the lease of the worker that had the task here has not
-ended (if it has not given the task back), and while the group has no member of another directory. A copy that has not
-all of its changelog does not answer then either when another directory has gone on with the task: it was seen with it,
-or has committed the group's offsets last. "The HTTP contract" calls this which copy answers.
+No worker elsewhere can own a task in three cases: on the embedded log; until the lease of the task's last worker here
+ends, if this worker has not given the task back; and while the group has no member of another directory. In the last
+case, an incomplete copy still refuses if another directory continued the task: it was seen with the task, or committed
+the group's offsets last.
 
-A copy whose restore has not come to its end has rows that are newer than its Position (the worker's `store_restore`):
-no lag and no bound allows it anything, whoever restores it, if anybody.
+After an unfinished restore, a copy has rows newer than its Position (the worker's `store_restore`). Then no lag and no
+bound allows it to answer.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from stateline_store import IsolationLevel, NotActiveError, TopicPartition
 from stateline_store.clock import boot_ms, now_ms
 from stateline_store.task_id import TaskId
 
-# For so long what Kafka has said of a changelog's end is taken as said now.
+# For this long, Kafka's answer about a changelog's end counts as of now.
 _JUST_ASKED_MS = 1_000
 
 
 class Ownership:
-    """One per server process, for the event loop's thread. `group` is None on an embedded log. `exactly_once`: the last
-    offset of a changelog of the application's own is the marker of a transaction. `place`: where its copies are, in
-    words."""
+    """One per server process, for the event loop's thread.
+
+    `group` is None on an embedded log. `exactly_once`: the last offset of the application's own changelogs is the
+    marker of a transaction. `place` names this node in messages."""
 
     def __init__(
         self,
@@ -56,19 +58,19 @@ class Ownership:
         self._exactly_once = exactly_once
         self.place = place
         self._read_topics = {topic.name for each in topology.subtopologies for topic in each.sources}
-        self._given_back_ms: dict[str, int] = {}  # by `boot_ms`, when that was seen
-        # Of which generation a copy last had all of its changelog, and when, by `boot_ms`: another is another copy.
-        self._complete: dict[tuple[str, int], tuple[int, int]] = {}  # by store and partition
+        self._given_back_ms: dict[str, int] = {}  # task → first time seen, by `boot_ms`
+        # Store and partition → the generation of a copy that had all of its changelog, and when (`boot_ms`).
+        self._complete: dict[tuple[str, int], tuple[int, int]] = {}
 
     def is_active(self, task_id: str) -> bool:
-        """Whether a worker that is there runs this task, and nobody else can have it."""
+        """Whether a live worker here runs this task, and no other worker can have it."""
         found = self._workers.runs(task_id)
         if found and self._given_back_ms:
             self._given_back_ms.pop(task_id, None)
         return found
 
     def is_owned(self, task_id: str) -> bool:
-        """Whether a worker that is there has this task, and restores or runs it."""
+        """Whether a live worker here restores or runs this task."""
         return self._workers.has_live_owner(task_id)
 
     def role(self, task_id: str) -> ServedBy:
@@ -78,37 +80,39 @@ class Ownership:
         return "restoring" if self.is_owned(task_id) else "standby"
 
     def worker(self, task_id: str) -> str | None:
-        """The instance of this directory that has this task; None when none does."""
+        """Return the instance of this directory that has this task, or None."""
         return self._workers.owner(task_id)
 
     def may_be_elsewhere(self, task_id: str, *, given_back: bool = False, is_complete: bool = False) -> bool:
-        """Whether a worker of another directory may have this task, or has gone on with it. `given_back`: the one that
-        had it here has said that others may; `is_complete`: the copy here has all that anybody has committed."""
+        """Whether a worker of another directory may have this task, or has continued it.
+
+        `given_back`: the last worker here has given the task back. `is_complete`: the copy here has everything that any
+        worker has committed."""
         if self._group is None or task_id == GLOBAL_TABLES:
-            return False  # of a global table each node has its own copy
+            return False  # each node has its own copy of a global table
         if not given_back and self._workers.lease_holds(task_id):
             return False
-        # A worker gives a task back when another has joined: whoever asks from then on finds that one. So does who asks
-        # when the group has decided: what a worker keeps then it gives nobody back.
+        # A worker gives a task back after another one has joined, so later answers of Kafka have that member. Answers
+        # after an assignment have it, too: tasks that a worker keeps are not given back.
         since_ms = self._given_back_ms.setdefault(task_id, boot_ms()) if given_back else 0
         if self._group.may_be_elsewhere(max(since_ms, self._workers.assigned_at_ms)):
             return True
         return not is_complete and self._group.was_elsewhere(self.sources(task_id))
 
     def _has_been_elsewhere(self, task_id: str) -> bool:
-        """Whether another directory has workers, or has gone on with this task before all of them left, or may have."""
+        """Whether another directory has workers, or may have continued this task before its workers left."""
         group, since_ms = self._group, self._workers.assigned_at_ms
         if task_id == GLOBAL_TABLES:
             return False
         return group is not None and (group.has_others(since_ms) or group.was_elsewhere(self.sources(task_id)))
 
     def look_at_group(self) -> None:
-        """Have Kafka asked who is in the group, if it was not since a worker here was given its tasks."""
+        """Ask Kafka for the group's members, unless it has answered since the last assignment here."""
         if self._group is not None:
             self._group.has_said(self._workers.assigned_at_ms)
 
     def sources(self, task_id: str) -> set[TopicPartition]:
-        """The partitions that this task reads by its group."""
+        """Return the topic partitions that this task reads."""
         task = TaskId.parse(task_id)
         return {
             TopicPartition(topic.name, task.partition)
@@ -118,21 +122,22 @@ class Ownership:
         }
 
     def is_left(self, task_id: str, *, given_back: bool) -> bool:
-        """Whether the copy here may be one that somebody elsewhere has gone on with: nobody here has the task.
-        `given_back` as for `may_be_elsewhere`."""
+        """Whether no worker here has the task, and one elsewhere may have it. `given_back` as for
+        `may_be_elsewhere`."""
         return not self.is_owned(task_id) and self.may_be_elsewhere(task_id, given_back=given_back)
 
     async def settle(self) -> bool:
-        """Comes back when `may_be_elsewhere` knows what can be known: in a moment. False when it did already."""
+        """Wait up to 1 s until `may_be_elsewhere` has all facts. Returns False if no wait was needed."""
         return self._group is not None and await self._group.settle()
 
     async def until_ends_are_known(self) -> None:
-        """Comes back when Kafka has lately said where changelogs end, or does not: in a moment."""
+        """Wait up to 1 s for the ends of changelogs (`GroupWatch`)."""
         if self._group is not None:
             await self._group.until_ends_are_known()
 
     def check(self, task_id: str, store: str, partition: int, *, given_back: bool = False) -> None:
-        """Raise `NotActiveError` when another machine may have gone on with this; `given_back` as above."""
+        """Raise `NotActiveError` if another machine may have continued this task. `given_back` as for
+        `may_be_elsewhere`."""
         if not self.is_active(task_id) and self.may_be_elsewhere(task_id, given_back=given_back):
             raise NotActiveError(
                 f"Partition {partition} of {store!r} is standby {self.place}, and may be out of date, as another "
@@ -155,9 +160,10 @@ class Ownership:
         generation: int,
         offsets: Mapping[TopicPartition, int],
     ) -> CopyStatus:
-        """The same, and of one that is not active how far it is behind its changelog; `offsets` are those that it has
-        applied, `generation` is that of its commit notice. While Kafka does not say where the changelog ends, what the
-        copy had stays true: only the time since then grows."""
+        """Return the status with the copy's lag behind its changelog. An active copy gets none.
+
+        `offsets` are the copy's applied offsets. `generation` is that of its commit notice. While Kafka does not return
+        the changelog's end, `lag_ms` grows from the last time that the copy was complete."""
         if copy.served_by == "active" or self._group is None:
             return copy
         changelog = self.changelog(store, partition)
@@ -175,25 +181,25 @@ class Ownership:
         return replace(copy, lag_records=behind, lag_ms=0 if is_complete else since_ms)
 
     def behind(self, changelog: TopicPartition, offset: int) -> int | None:
-        """How many offsets of a changelog a copy lacks whose last one is this; None when that is not known now."""
+        """Return the number of the changelog's offsets after `offset`; None if unknown now."""
         found = None if self._group is None else self._group.end(changelog)
         return None if found is None else self._behind(changelog, found[0], offset)
 
     def _behind(self, changelog: TopicPartition, end: int, offset: int) -> int:
         behind = max(0, end - (offset + 1))
-        # What ends a transaction is an offset, too. Who else writes to a topic may use them or not.
+        # A transaction's marker has an offset, too. Other writers of an input topic may use transactions or not.
         marker = self._exactly_once and changelog.topic not in self._read_topics
         return 0 if behind <= marker else behind
 
     def left(self, store: StoreDefinition, partition: int, generation: int, committed_at_ms: int) -> None:
-        """A copy is its owner's no more: it had everything when that committed last, if the clock that says so was not
-        set back since. `generation` as in `with_lag`."""
+        """Note that the copy has lost its owner. It was complete at its last commit, unless the clock was set back
+        since. `generation` as for `with_lag`."""
         age_ms = now_ms() - committed_at_ms
         if committed_at_ms and age_ms >= 0:
             self._complete[store.name, partition] = generation, boot_ms() - age_ms
 
     def was_complete(self, store: StoreDefinition, partition: int, generation: int, age_ms: int) -> None:
-        """A copy had everything so long ago, if not since. `generation` as in `with_lag`."""
+        """Note that the copy was complete `age_ms` ago. `generation` as for `with_lag`."""
         of, at_ms = self._complete.get((store.name, partition), (None, 0))
         if of != generation or at_ms < boot_ms() - age_ms:
             self._complete[store.name, partition] = generation, boot_ms() - age_ms
@@ -201,13 +207,13 @@ class Ownership:
     def refusal(
         self, task_id: str, terms: Terms, partition: int, copy: CopyStatus, *, given_back: bool, is_whole: bool
     ) -> NotActiveError | None:
-        """Why this copy does not answer; None when it may. A bound is checked by who reads. `is_whole`: its Position
-        says all that it has."""
+        """Return why this copy may not answer, or None if it may. The reader checks the bound itself. `is_whole`: the
+        copy has no rows beyond its Position."""
         if copy.served_by == "active":
             return None
         restores = copy.served_by == "restoring" and self.is_owned(task_id)
         if restores and not self._has_been_elsewhere(task_id):
-            return None  # nobody has more of it
+            return None  # no other copy has more
         owner_alone = terms.require_active or terms.isolation_level is IsolationLevel.READ_UNCOMMITTED
         if not owner_alone:
             if is_whole and _is_allowed(terms, partition, copy):
@@ -237,7 +243,7 @@ class Ownership:
 
 
 def _is_allowed(terms: Terms, partition: int, copy: CopyStatus) -> bool:
-    """Whether the request allows a copy that may not be the owner's to answer."""
+    """Whether the request accepts a copy that may not be the owner's."""
     if terms.max_staleness_ms is not None and copy.lag_ms is not None and copy.lag_ms <= terms.max_staleness_ms:
         return True
     return any(partition in offsets for offsets in terms.bound.position.offsets.values())

@@ -1,9 +1,7 @@
-"""`Partitions`: the stores' committed state, as this process reads it: one RocksDB secondary per store
-partition.
+"""Read the stores' committed state, through one RocksDB secondary per store partition.
 
-Secondaries are opened when they are first needed (or by `StoreWatch`), kept, and closed together.
-A read is refresh, then query, without anything in between: data and position belong together because only
-`refresh` moves a secondary, and all of this runs on the event loop's thread without an await.
+Secondaries are opened at their first use (or by `StoreWatch`), kept, and closed together. A read refreshes a secondary,
+then queries it. Only `refresh` moves a secondary, and there is no await in between. So data and Position fit together.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from stateline_store.files.directory import global_task, holds_database
 from stateline_store.reads.plain_values import PlainValuesReader
 from stateline_store.task_id import TaskId
 
-# How often a partition is looked at for one answer: again only when it was committed to within microseconds.
+# The most looks at a partition for one answer. A second look is needed only if a commit falls between two steps.
 _LOOKS = 5
 
 _log = seldom(__name__)
@@ -55,8 +53,8 @@ _log = seldom(__name__)
 
 @dataclass(slots=True)
 class _Open:
-    """One secondary, of the files at `place`, as `StateDirectory.task` has it: `shown` is what queries see of it, of
-    `plain` files through what makes them timestamped; `schema` is of the layout that it was made for."""
+    """A secondary of the files at `place` (a name for `StateDirectory.task`). Queries read `shown`, which adds
+    timestamps to `plain` files. `schema` fits `layout`."""
 
     reader: SecondaryReader
     place: str
@@ -65,21 +63,21 @@ class _Open:
     layout: Layout
     schema: StoreSchema
     status: tuple[NoticeStatus, bool, CopyStatus] | None = None
-    """What the notice said when it was looked at last, whether there was an owner, and what follows from these."""
+    """The last seen notice, whether there was an owner, and the status that follows from both."""
     asked_s: float = -math.inf
-    """When it was asked last (`time.monotonic`)."""
+    """The time of the last query (`time.monotonic`)."""
     commit_s: float = math.inf
-    """How long it took last to catch up with a commit."""
+    """The last duration of catching up with one commit."""
 
     def takes_s(self) -> float:
-        """How long it takes to catch up, as it took last; 0 when there is nothing to."""
+        """Return the estimated seconds to catch up; 0 if it is not behind."""
         reader = self.reader
         return max(1, reader.notice.commit_number - reader.shown_number) * self.commit_s if reader.is_behind else 0.0
 
 
 class Still:
-    """An active partition as it stood when it was answered from last. As long as it stays so, only the value has to
-    be read. This is so for most reads of a key, because commits are rarer."""
+    """An active partition as of its last answer. While it is unchanged, a read of a key only reads the value. Most
+    reads do, because commits are rarer."""
 
     __slots__ = ("_found", "_open", "_ownership", "_place", "_said", "position")
 
@@ -91,12 +89,12 @@ class Still:
         self.position = found.reader.position
 
     def value(self, key: bytes) -> tuple[bytes | None] | None:
-        """The value of this key as it is stored, None for none; nothing where the partition may have moved on. Raises
-        what the reader raises."""
+        """Return the stored value of this key in a tuple, which has None for an absent key. Returns None if the
+        partition may have changed. Raises the reader's errors."""
         found, reader = self._found, self._found.reader
         if self._open.get(self._place) is not found or reader.notice.said() != self._said:
             return None
-        # One that was opened anew may show more than was announced.
+        # A reopened secondary may show more than was announced.
         if reader.position is not self.position or not self._ownership.is_active(self._place[0]):
             return None
         found.asked_s = time.monotonic()
@@ -106,10 +104,12 @@ class Still:
 class Partitions:
     """The secondaries of one server process. For the event loop's thread only.
 
-    `scratch` is an empty directory of this process for what RocksDB writes beside a secondary; `ownership` says what a
-    copy is and whether it may answer. Plain files of a timestamped store are read where there
-    are any, for a worker deletes them when its timestamped files are complete; `upgrading` says that the workers serve
-    them (they have `upgrade.from` set), and are not restoring the others just now. `epochs`: `Topology.epoch_numbers`.
+    - `scratch` is an empty directory of this process. RocksDB writes there beside a secondary.
+    - `ownership` decides the role of a copy, and whether it may answer.
+    - `upgrading`: the workers serve plain files (`upgrade.from` is set). Otherwise plain files mean that the
+    timestamped
+      ones are still being restored. A worker deletes plain files when the others are complete.
+    - `epochs` is `Topology.epoch_numbers`.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class Partitions:
         self._epochs = epochs
         self.readers: dict[tuple[str, str], _Open] = {}  # by task and store
         self.opened_count = 0
-        """Secondaries that were opened so far."""
+        """The number of secondaries opened so far."""
         self.catch_ups = 0
-        """How often one that was open was brought up to its owner's newest commit."""
+        """How often an open secondary caught up with its owner."""
 
     def ask(self, store: ServedStore, terms: Terms, partition: int, query: Query[Any]) -> Outcome:
         """Return this partition's answer from its newest commit."""
@@ -144,7 +144,7 @@ class Partitions:
                 return self._execute(store, partition, query, terms)
             except NotReadyError:
                 raise
-            except RetryLaterError:  # the owner was quicker than the reader, which has let go: open it anew, once
+            except RetryLaterError:  # the reader fell behind its owner and closed: open it again, once
                 return self._execute(store, partition, query, terms)
         except (NotPresentError, NotReadyError) as error:
             self._forget(store, partition)  # deleted or moved: look the files up again at the next request
@@ -157,28 +157,26 @@ class Partitions:
             return Failure(StatelineError(f"Reading partition {partition} of {store.name!r} failed: {error}"))
 
     def still(self, store: ServedStore, partition: int, answer: PartitionAnswer) -> Still | None:
-        """Return the state of this answer, given just now; None if each answer needs a look of its own."""
+        """Return the partition's state in this new answer. None if each answer needs its own look at the notice."""
         place = (store.placement.task_id(partition), store.name)
         found = self.readers.get(place)
         if found is None or found.plain or found.status is None or store.name in self._epochs or store.is_global:
             return None
         still = Still(place, found, self.readers, self._ownership)
-        # The worker may have said more since.
+        # The worker may have written the notice since.
         says_the_same = found.status[0] == found.reader.notice.status and found.status[2] is answer.copy
         is_it = answer.copy.served_by == "active" and still.position is answer.position and not found.reader.is_behind
         return still if is_it and says_the_same else None
 
     def open(self, store: ServedStore, partition: int) -> SecondaryReader:
-        """The reader of this partition, opened if need be.
+        """Return the reader of this partition. Open it if necessary.
 
-        Raises `NotPresentError` when no owner has ever opened it here, or another `StatelineError`.
+        Raises `NotPresentError` if no owner has ever opened it here, or another `StatelineError`.
         """
         return self._opened(store, store.placement.task_id(partition)).reader
 
     def check(self, store: ServedStore, partition: int) -> None:
-        """Raise the `StatelineError` that a read of this partition would meet now; nothing when it would
-        not.
-        """
+        """Raise the `StatelineError` that a read of this partition would raise now, if any."""
         try:
             self._up_to_date(store, store.placement.task_id(partition))
         except (NotPresentError, NotReadyError):
@@ -186,16 +184,16 @@ class Partitions:
             raise
 
     def status(self, store: ServedStore, partition: int) -> CopyStatus:
-        """Return the notice's state, unless no live worker has the task: then nobody keeps the copy up to date. Raises
-        as `open`."""
+        """Return the status of this copy. If no live worker has the task, first read the newest commit. Raises like
+        `open`."""
         task_id = store.placement.task_id(partition)
         found = self._opened(store, task_id)
         if not self._ownership.is_owned(task_id):
-            self._refresh(found)  # once: what it lacks is of the newest commit that there is
+            self._refresh(found)  # there will be no later commit here
         return self._status(store, partition, found, found.reader.notice.status)
 
     def served_by(self, store: ServedStore, partition: int) -> ServedBy:
-        """The state of the copy on this node. A copy that cannot be read is a standby."""
+        """Return the role of the copy on this node. An unreadable copy is a standby."""
         if not store.definition.persistent:
             return self._ownership.role(store.placement.task_id(partition))
         try:
@@ -204,8 +202,8 @@ class Partitions:
             return "standby"
 
     def shown(self, store: ServedStore, partition: int) -> tuple[SecondaryReader, int, int] | None:
-        """The reader of this partition with generation and number of the commit that it shows: equal ones are of one
-        state. None where nothing is open or readable."""
+        """Return the partition's reader, and the generation and number of its shown commit. Equal ones are of one
+        state. None if it is not open, or unreadable."""
         found = self.readers.get((store.placement.task_id(partition), store.name))
         try:
             return None if found is None else (found.reader, found.reader.generation, found.reader.commit_number)
@@ -213,12 +211,12 @@ class Partitions:
             return None
 
     def opened(self) -> Iterator[tuple[str, str, SecondaryReader]]:
-        """(task, store, reader) of every secondary that is open."""
+        """Yield (task, store, reader) of every open secondary."""
         for (task_id, store), found in self.readers.items():
             yield task_id, store, found.reader
 
     def is_plain(self, store: ServedStore, partition: int) -> bool:
-        """Whether this partition of a store that is declared with timestamps has plain files here still."""
+        """Whether this partition of a store declared with timestamps still has plain files here."""
         if not store.definition.timestamped or not store.definition.persistent or store.is_global:
             return False
         task_id = store.placement.task_id(partition)
@@ -228,7 +226,7 @@ class Partitions:
         if found.plain:
             try:
                 found.reader.refresh()
-            except NotPresentError:  # deleted, as the others are complete: these are opened when they are asked
+            except NotPresentError:  # deleted, because the timestamped files are complete; the next query opens those
                 self._forget(store, partition)
                 return False
             except StatelineError as error:
@@ -236,27 +234,26 @@ class Partitions:
         return found.plain
 
     def catch_up(self) -> None:
-        """Let every secondary follow its owner, and release files that the owner has replaced since."""
+        """Refresh every secondary, and release files that its owner has replaced."""
         for found in list(self.readers.values()):
-            with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+            with contextlib.suppress(StatelineError, OSError):  # a query reports it
                 found.reader.refresh(files=True)
 
     def follow(self, asked_within_s: float, most_s: float) -> Iterator[None]:
-        """Let those secondaries follow their owners that were asked within this time, and those that would take longer
-        than `most_s` by now; one with each step, so that others have their turn in between."""
+        """Refresh the secondaries that were queried within `asked_within_s`, and those that need more than `most_s` to
+        catch up. Yields after each, so that others can run."""
         for place in list(self.readers):
             if (found := self.readers.get(place)) is None:
                 continue  # others had their turn
             takes_s = found.takes_s()
             if takes_s > most_s or (takes_s and time.monotonic() - found.asked_s <= asked_within_s):
-                with contextlib.suppress(StatelineError, OSError):  # whoever asks for it is told why
+                with contextlib.suppress(StatelineError, OSError):  # a query reports it
                     self._refresh(found)
                 yield
 
     def committed(self, stores: Container[str]) -> Iterator[tuple[str, str, Position]]:
-        """Task, store, and how far it is by its owner's newest commit, of each copy of these stores that is open; one
-        with each step, so that others have their turn in between. Copies that cannot be read now, or are being
-        restored, are left out."""
+        """Yield task, store and the newest committed Position of each open copy of these stores, one per step. Copies
+        that are unreadable or restoring are left out."""
         for place in list(self.readers):
             found = self.readers.get(place)
             if found is None or place[1] not in stores or found.reader.notice.state is StoreState.RESTORING:
@@ -264,13 +261,13 @@ class Partitions:
             try:
                 self._refresh(found)
                 position = found.reader.position
-            except (StatelineError, OSError):  # whoever asks for it is told why
+            except (StatelineError, OSError):  # a query reports it
                 continue
             yield *place, position
 
     @property
     def open_count(self) -> int:
-        """Secondaries that are open."""
+        """The number of open secondaries."""
         return len(self.readers)
 
     def close(self) -> None:
@@ -296,13 +293,13 @@ class Partitions:
         return outcome
 
     def _looked_at(self, store: ServedStore, task_id: str) -> tuple[_Open, NoticeStatus]:
-        """The store as its owner last committed it, and what the owner says of that, not of a later commit. A restore
-        that ends between the two says that nothing is missing, and what was read of it has rows beyond its Position."""
+        """Return the store at its owner's newest commit, and the notice of this commit. If a restore ended in between,
+        a later notice would hide that the rows are beyond the Position."""
         was: tuple[int, StoreState] | None = None
         for _ in range(_LOOKS):
             found = self._up_to_date(store, task_id)
             notice = found.reader.notice.status
-            # Asked last: an owner commits, and then says what is left. Whoever ran it before restores nothing since.
+            # Read last: an owner commits, and then writes what is left. An unchanged active owner restores nothing.
             says = found.reader.generation, notice.state
             if not found.reader.is_behind or (says == was and notice.state is StoreState.ACTIVE):
                 return found, notice
@@ -310,13 +307,13 @@ class Partitions:
         raise NotReadyError(f"Store {store.name!r} of task {task_id} changes faster than it can be read: ask again.")
 
     def _up_to_date(self, store: ServedStore, task_id: str) -> _Open:
-        """The store as its owner last committed it."""
+        """Return the store at its owner's newest commit. Raises like `open`."""
         found = self._opened(store, task_id)
         try:
             self._refresh(found)
         except NotPresentError as error:
             raise self._absent(store, task_id) from error
-        if found.reader.layout is not found.layout:  # the store was opened anew
+        if found.reader.layout is not found.layout:  # the store was opened again
             timestamped = store.definition.timestamped and not found.plain
             path = self._directory.store(found.place, store.name, timestamped=timestamped)
             _check_declared(store.definition, found.reader, path)
@@ -351,7 +348,7 @@ class Partitions:
         if state is StoreState.ACTIVE and not owned:
             state = StoreState.CLOSED
         if state is StoreState.RESTORING and not owned:
-            state = StoreState.CLOSED  # it was killed meanwhile
+            state = StoreState.CLOSED  # the worker was killed
         if found.plain and not self._upgrading:
             state = StoreState.RESTORING
         status = CopyStatus(served_by(state), notice.staged_records, notice.staged_bytes, notice.committed_at_ms)
@@ -390,8 +387,8 @@ class Partitions:
         return found
 
     def _place(self, task_id: str, found: _Open | None) -> str:
-        """Where the files of this task are: of global tables those of the worker that has them, else what was read
-        last, else whichever there are."""
+        """Return the place of this task's files. For global tables it is the live worker's, else the last read one,
+        else any."""
         if task_id != GLOBAL_TABLES:
             return task_id
         if (owner := self._ownership.worker(task_id)) is not None:
@@ -439,12 +436,12 @@ def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
     """Return the schema for queries of a store, from its declaration and its database's layout."""
     interval_ms = layout.segment_interval_ms
     segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
-    # Values stay as they are stored: who shows them takes them apart, a column at a time.
+    # Values stay as stored. Answers split them, a column at a time.
     return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:
-    """Raise `NotReadyError` when the files are of another kind of store, or of other types, than declared."""
+    """Raise `NotReadyError` if the files have another kind of store, or other types, than declared."""
     declared, found = definition.plain_kind, reader.layout.kind
     if found != declared:
         raise NotReadyError(

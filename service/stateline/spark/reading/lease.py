@@ -53,9 +53,11 @@ class _LeaseTerms:
 
 
 def keep_while_driver_lives(options: SourceOptions, snapshot: Mapping[str, Any], *, is_own: bool) -> None:
-    """Have this snapshot's lease renewed while the Spark driver above this process lives. Returns at once. A snapshot
-    of one's own (`is_own`) is released then, unless others may share its pin. Another's is only renewed, and only with
-    the option `renew`. Does nothing if a process already renews it, or without a driver."""
+    """Start a process that renews the snapshot's lease while the Spark driver above this process lives.
+
+    Returns at once. If the snapshot is the DataFrame's (`is_own`), the process releases it at the end, unless others
+    may share its pin. Another's snapshot is renewed only with the option `renew`. Does nothing without a driver, or if
+    a process already renews the lease."""
     wanted = options.lease == "driver" if is_own else options.renew
     driver = driver_above(os.getpid()) if wanted else None
     if driver is None or is_kept(snapshot["id"]):

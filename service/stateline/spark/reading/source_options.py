@@ -53,9 +53,10 @@ _SERDES: Mapping[str, Serde] = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a snapshot's DataFrame. Picklable. Its `repr` shows no token. `snapshot` is the id of another's
-    snapshot. `pin` names one's own. Without both, the DataFrame makes its own. `lease` says who renews that: with
-    "driver" a process that releases it when Spark's driver ends, with "ttl" nobody, so that it ends after `ttl_s`."""
+    """The options of a snapshot's DataFrame. Picklable. Its `repr` shows no token.
+
+    `snapshot` is the id of an existing snapshot. `pin` names the DataFrame's own. Without both, the DataFrame makes
+    one. `lease="driver"` renews it until Spark's driver ends. With "ttl" it is not renewed, and ends after `ttl_s`."""
 
     server: LeanClient
     store: str

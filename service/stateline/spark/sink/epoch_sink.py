@@ -1,17 +1,17 @@
-"""Writes each micro-batch to the result topics exactly once, however often Spark replays it.
+"""Write each micro-batch to the result topics exactly once, also when Spark replays it.
 
-A micro-batch is known by its query (the checkpoint's id) and its number. One transaction of the log has its rows and a
+The query (the checkpoint's id) and the number identify a micro-batch. One transaction of the log has its rows and a
 **marker** (`stateline.deployment.pipelines.epoch_marker`).
 
-- If there is a marker of this batch or a later one, Spark replays it. The frame is computed, since a stateful operator
-  commits its state only when its output was consumed, and the rows are dropped. If the batch ends elsewhere than its
-  marker says, it is another batch under the same number, and the pipeline stops.
-- Compaction may have removed the marker of an earlier batch. Such a batch is dropped without a comparison. That is
-  safe: Spark replays without a gap, so the newest marker's batch is compared before anything new is written. If its
-  ends agree, the same input was read.
+- If this batch or a later one has a marker, Spark replays the batch. The rows are computed and dropped, because a
+  stateful operator commits its state only when its output is consumed. If the batch's end differs from its marker's, it
+  is another batch of the same number, and the pipeline stops.
+- Compaction may have removed the marker of an earlier batch. Such a batch is dropped without a comparison. This is
+  safe: Spark replays without a gap, so the newest marker's batch is compared before new rows are written. If its ends
+  are equal, the same input was read.
 - A deleted or copied checkpoint, new topics and added partitions are refused (`stateline.spark.sink.identity`).
 - An older driver is fenced (`stateline.spark.sink.epoch_writer`). Checks run before the fencing, so that a wrong driver
-  leaves a running one alone. They run again after it, when nobody else writes.
+  does not end a running one. They run again after it, when no other driver writes.
 - If a commit's outcome is unknown, a new producer settles it, and the marker shows the outcome.
 
 Update and append mode write all rows. Complete mode writes the difference from the previous result

@@ -48,8 +48,8 @@ class EpochRows:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimeouts:
-    """How long a transaction may take before the broker ends it: usually, and for a large micro-batch. A dead driver
-    holds up readers of its results for as long, unless another one starts."""
+    """The time after which the broker ends a transaction: usually, and for a large micro-batch. A dead driver delays
+    readers of its results for this time, unless another driver starts."""
 
     usual_ms: int = 60_000
     most_ms: int = 900_000
@@ -87,7 +87,7 @@ class EpochWriter:
         return self.markers[-1] if self.markers else None
 
     def committed(self, admin: Admin, topics: Mapping[str, TopicInfo]) -> tuple[EpochMarker | None, bool]:
-        """Return the newest committed marker, and whether no open transaction may have a newer one. Fences nobody."""
+        """Return the newest committed marker, and whether no open transaction may have a newer one. Does not fence."""
         if self._topic not in topics:
             return None, True
         place = TopicPartition(self._topic, 0)

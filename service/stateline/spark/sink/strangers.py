@@ -28,8 +28,10 @@ class _Stranger:
 
 
 class Strangers:
-    """The strangers of one listener, on one thread. `introduced` gets each connection, blocking again, with its first
-    `head_bytes` bytes. It returns at once and raises nothing. `is_over` says when to end."""
+    """The strangers of one listener, on one thread.
+
+    `introduced` gets each connection, blocking again, with its first `head_bytes` bytes. It must return at once and
+    raise nothing. The thread ends when `is_over` returns True."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
 """The order of a commit: the steps that make a worker's work permanent, and what a crash after each of them leaves.
 
-1. Changelog records of what is staged are produced, and the producer is flushed. At least once, the group is asked
-   first whether the partitions are still this worker's, and stores without a changelog are committed after it.
+1. The changelog records of staged rows are produced and flushed. At least once, the worker first asks the group whether
+   it still has the partitions, and commits stores without a changelog after the flush.
    *Crash: exactly once, the successor aborts the transaction; at least once, the input is processed again.*
-2. exactly_once_v2: the Kafka transaction is committed, the input offsets in it. at_least_once: the offsets are.
+2. The input offsets are committed: exactly once in the Kafka transaction, at least once alone.
    *Crash: the stores are behind their changelogs and replay the difference. Exactly once, a store without a changelog
    has nothing to replay: it misses the input of that commit.*
-3. Each store commits what it staged, with its changelog offset and its Position, in one atomic batch. Then readers in
-   other processes are told, of all stores at once.
+3. Each store commits its staged rows, with its changelog offset and its Position, in one atomic batch. Then the commit
+   of all stores is announced to readers in other processes.
 
 Queries are answered during a commit: while it waits for the log, and every few milliseconds otherwise. After the first
 store's commit only queries at READ_UNCOMMITTED are answered: they see no difference (`QueryDoor.mid_commit`).
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 # How often the commit looks whether the log has answered.
 _LOOK_AGAIN_S = 0.001
-# How long queries may be answered in one commit after its first store has made it.
+# How long queries are answered during a commit, after its first store has committed.
 _BETWEEN_S = 0.005
 # Changelog records that are produced before queries are answered: about 4 ms.
 _SLICE_RECORDS = 2_000
@@ -97,8 +97,8 @@ class Committer:
                 self._context.failures.cannot_produce(topic, key, error)
 
     def write_out(self) -> None:
-        """At least once, flush sent records. Exactly once nobody sees them before the commit. Raises what the log
-        raises."""
+        """Flush sent records at least once. Exactly once, no reader sees them before the commit. Raises the log's
+        errors."""
         if self._producer is not None and not self._exactly_once:
             self._producer.flush()
 

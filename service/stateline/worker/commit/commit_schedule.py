@@ -2,7 +2,7 @@
 
 A commit is due `commit.interval.ms` after the last one. It comes earlier if a function asks for it, to free memory, to
 give partitions back, or, while a server is connected, before its writes would hold readers up (`WriteStall`).
-In the middle of a pipeline's epoch (`epochs`) only those tasks commit that nobody reads before the epoch has ended.
+In the middle of a pipeline's epoch (`epochs`), only tasks commit that no reader needs before the epoch ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stateline.worker.tasks.tasks import Tasks
 from stateline.worker.tasks.topic_watch import TopicWatch
 from stateline_store import RetryLaterError
 
-# An early commit, which spares readers a longer one, comes after at least so many times the time that a commit waits
-# for disks and the log. The least wait of the last few counts, because longer waits are those for other programs.
+# The shortest time before an early commit, as a multiple of a commit's wait for disks and the log. The least wait of
+# the last few commits counts, because other programs cause the longer ones.
 _LEAST_REST = 3.0
 _LAST_FEW = 8
 
@@ -89,7 +89,7 @@ class CommitSchedule:
         """Commit before partitions are given back. Raises `RetryLaterError` in the middle of an epoch if tasks can only
         be committed together."""
         if self._tasks.dirty():
-            self._topics.look(self._tasks.by_source, consumer)  # a topic that was created anew moves its partitions
+            self._topics.look(self._tasks.by_source, consumer)  # a topic that was created again moves its partitions
         self.commit(consumer)
         if self._committer.is_all_or_nothing and self._tasks.dirty():
             raise RetryLaterError("Partitions were taken in the middle of an epoch.")

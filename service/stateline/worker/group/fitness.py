@@ -51,11 +51,11 @@ class Fitness:
         self._rest_s = self._rested_s = _PAUSE_S
         self._fit_s: float | None = None  # since when the disk accepts everything again
         self._said, self._said_s, self._said_since_s = "", -_SAID_FOR_S, 0.0
-        self._stays = False  # whatever `hear` says
+        self._stays = False  # despite `hear`
 
     @property
     def fault(self) -> str:
-        """Why tasks do not run here, or nobody can query them, in whole sentences; empty while all is well."""
+        """Why tasks do not run here or cannot be queried, in whole sentences. Empty without a fault."""
         if self.crashed:
             return self.crashed
         why = self._why or ("" if self._stays else self._heard)
@@ -103,14 +103,14 @@ class Fitness:
         self._is_waiting, self._settled_s = True, None
 
     def hear(self, why: str) -> None:
-        """Nobody can query the worker. `why` comes from this node's server, or says that there is none."""
+        """Note that the worker cannot be queried. `why` comes from this node's server, or says that there is none."""
         now_s = monotonic()
         if not self._heard:
             self._said_since_s, self._stays = now_s, False
         self._said, self._said_s = why, now_s
 
     def left(self, *, is_alone: bool = False) -> None:
-        """The worker has left its group. `is_alone`: nobody else gets its tasks, so its rest is short."""
+        """Note that the worker has left its group. `is_alone`: no other worker gets its tasks, so its rest is short."""
         self._rested_s = _PAUSE_S if is_alone else self._rest_s
         self.is_out, self._stays, self._joins_s = True, False, monotonic() + self._rested_s
         if not is_alone:

@@ -34,9 +34,9 @@ from stateline_store import (
 _LET_GO_S = 15.0
 # How long `Joining.look_after` may wait for the log.
 _LOOK_AFTER_S = 0.5
-# How long a worker waits to be a member, when it takes over a member's place to leave it.
+# To leave, a worker first joins in a lost member's place. This is how long it waits for that.
 _JOINED_WITHIN_S = 10.0
-# How long it waits then for this node's server to read that it has no tasks. Servers look twice a second.
+# Then it waits this long for the server here to see that it has no tasks. Servers look twice a second.
 _TOLD_WITHIN_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class WorkerMembership:
             return
         consumer = self._new_consumer()
         try:
-            given: list[list[TopicPartition]] = []  # nobody opens them
+            given: list[list[TopicPartition]] = []  # not opened
             consumer.subscribe(self._topic_names, given.append, lambda _: None)
             until_s = time.monotonic() + _JOINED_WITHIN_S
             while not given and time.monotonic() < until_s:
@@ -224,9 +224,9 @@ class WorkerMembership:
             self._manager.suspend()
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These are not the worker's any more, and may be another's already."""
+        """Give back partitions that the worker has lost. Another worker may already have them."""
         if not self._keeps_tasks:
-            # If Kafka was silent for a session, nobody has taken them, and this machine answers as before.
+            # If Kafka was silent for a session, no other worker has them, and this machine answers as before.
             if self._is_leaving or self._context.lease.holds:
                 self._manager.give_back(partitions)
             self._context.lease.end()

@@ -40,8 +40,8 @@ _UNKNOWN_PATIENCE_S = 3 * _TOPIC_INTERVAL_S
 
 @dataclass(slots=True, eq=False)
 class Joining:
-    """`name` is the worker's in the group, `own` its entry. On the embedded log, which has one machine, `entries` and
-    `crash_loop` are None and it asks nobody."""
+    """`name` is the worker's in the group, `own` its entry. On the embedded log, `entries` and `crash_loop` are None,
+    because there is no other machine."""
 
     _context: WorkerContext
     _name: str
@@ -79,8 +79,9 @@ class Joining:
         return any(not self._context.files.is_of_another_directory(each.client_id) for each in named)
 
     def may_leave(self) -> bool:
-        """Return whether this worker, which nobody can query, is to leave its group, and say so in its entry. False if
-        no other node has a worker, or another worker had to leave lately: the fault may not be this node's."""
+        """Return whether this worker, which cannot be queried, should leave its group. If so, write this to its entry.
+
+        False if no other node has a worker, or if another worker left lately. Then the fault may not be this node's."""
         if self._entries is None or not self._has_others(self._context.admin.members(self._context.group)):
             return False
         if failed_alike(self._entries, self._entries.all(), self._name):
@@ -130,9 +131,10 @@ class Joining:
             self._said_in = topic_id
 
     def check(self) -> None:
-        """The group has given this worker its tasks. Raises `RetryLaterError` if a worker of another topology with an
-        earlier entry has joined at the same time, `ConfigurationError` during a reset, and `LockedError` after a
-        reset."""
+        """Check whether the worker may run the tasks that the group gave it.
+
+        Raises `RetryLaterError` if a worker of another topology with an earlier entry joined at the same time,
+        `ConfigurationError` during a reset, and `LockedError` after one."""
         if self._entries is None:
             return
         reset = self._entries.newest_reset(self._context.admin)

@@ -1,7 +1,7 @@
-"""How much one poll and one slice of work take, by what they took so far. Pure.
+"""Choose the records of one poll and one slice, from the time and memory of earlier ones. Pure.
 
-A slice is short, because queries, commits and stopping wait for its end; what a poll brings is worked off before the
-next poll, because the group takes a worker that does not poll for dead.
+Slices are short, because queries, commits and a stop wait for their end. The records of a poll are processed before the
+next poll, because the group drops a worker that does not poll.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class SlicePace:
         self._growth = max(growth_bytes, self._growth // 2)
 
     def would_cross(self, staged_bytes: int, next_bytes: int, max_bytes: int, slices: int = 1) -> bool:
-        """Return whether the buffers are, or will probably be after such slices, beyond the limit (-1: none). The rule
-        is KIP-892's. Empty buffers never cross: one record may stage more than the limit, and a commit would not
-        help."""
+        """Return whether the buffers exceed `max_bytes` (-1: no limit), or probably will after `slices` more. The rule
+        is KIP-892's. Empty buffers never exceed it: one record may stage more, and a commit would not help."""
         return max_bytes >= 0 and staged_bytes > 0 and staged_bytes + max(self._growth * slices, next_bytes) > max_bytes

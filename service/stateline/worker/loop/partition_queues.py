@@ -44,12 +44,12 @@ def rising(times: Iterable[int]) -> list[int]:
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """Records of one partition that wait.
+    """Waiting records of one partition.
 
     `place` orders topics of its task at equal times. `is_strict`: operators of the task need the exact order of its
-    topics. `since_s` is when its first record arrived or its last one was taken.
-    `time_ms` is the largest time that was taken, -1 before that. `is_ignored`: it is behind, and others have waited for
-    it in vain. `is_at_end`: nobody waits for it until its next record arrives.
+    topics. `since_s` is when its first record arrived or its last one was taken. `time_ms` is the largest taken time,
+    -1 before any. `is_ignored`: others no longer wait for it, because it was behind for too long. `is_at_end`: others
+    do not wait for it until its next record arrives.
     """
 
     source: TopicPartition
@@ -109,8 +109,8 @@ def _about_size_of(records: Sequence[Record]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartitionGroup:
-    """Partitions in order with each other. One without records holds back what is `skew_ms` ahead of it; None:
-    nothing."""
+    """Partitions in order with each other. One without records holds back others that are more than `skew_ms` ahead.
+    With None, it holds back none."""
 
     skew_ms: int | None
     queues: dict[TopicPartition, PartitionQueue] = field(default_factory=dict)

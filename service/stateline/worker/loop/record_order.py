@@ -43,7 +43,7 @@ from stateline_store.task_id import TaskId
 
 # Records of all partitions that wait in memory.
 _WAITING_BYTES = 32 * 1024 * 1024
-# One call of `take` gives about so many slices, and so many records of each partition at least.
+# Slices per call of `take`, and the least number of records per partition.
 _SLICES, _LEAST_TAKEN = 8, 64
 _FETCH_PATIENCE_S = 5.0
 # A round that takes longer than this counts as this long: the worker was busy, and no partition was silent.
@@ -52,8 +52,8 @@ _LONGEST_ROUND_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How a topic is read. `group` is shared by subtopologies in order with each other; None: each partition is in
-    order with those of its task alone. The rest is that of `PartitionQueue`."""
+    """How a topic is read. Subtopologies with one `group` are in order with each other. With None, a partition is in
+    order only with its task's. `PartitionQueue` explains the others."""
 
     group: int | None
     subtopology: int
@@ -281,7 +281,8 @@ class RecordOrder:
 
 
 def _written_together(topology: Topology) -> dict[int, int]:
-    """Number subtopologies by groups. Those that write to one repartition topic, and read none, share a number."""
+    """Return a group number for each subtopology. Subtopologies that write to one repartition topic, and read none,
+    share it."""
     found = {subtopology.ordinal: subtopology.ordinal for subtopology in topology.subtopologies}
     internal = repartition_topics(topology)
     outer = [s for s in topology.subtopologies if internal.isdisjoint(topic.name for topic in s.sources)]

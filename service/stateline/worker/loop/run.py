@@ -17,15 +17,17 @@ from stateline.worker.loop.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-# Records are freed by their reference counts; at Python's default (700) looking for cycles among them takes a fifth of
-# the worker's time. Memory in cycles stays bounded: Python looks for them after so many new objects.
+# Objects between two searches for cycles. At Python's default (700) they take a fifth of the worker's time. Records
+# need none, because their reference counts free them.
 _GC_THRESHOLD = 100_000
 
 
 def run_worker(app: App, config: Config, *, instance: str) -> None:
-    """Run one worker until SIGTERM or SIGINT: it finishes its slice, commits and ends. `LEAVE` does the same, and
-    others have its tasks at once. Main thread only. As a static member, named ``<node>-<instance>`` unless
-    ``group.instance.id`` is set, it has its tasks and its disk back after a crash. Raises what `Worker.run` raises."""
+    """Run one worker until SIGTERM or SIGINT. It then finishes its slice, commits and ends.
+
+    `LEAVE` also hands its tasks over at once. The worker is a static member, named ``<node>-<instance>`` unless
+    ``group.instance.id`` is set. So it keeps its tasks and its disk over a crash. Call it on the main thread. Raises
+    like `Worker.run`."""
     readiness = ReadySignal()
     allow_many()
     gc.freeze()  # modules and classes live as long as the process

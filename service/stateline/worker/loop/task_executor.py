@@ -123,7 +123,7 @@ class TaskExecutor:
         self.rest(consumer, rests_s)
 
     def rest(self, consumer: Consumer | None, rests_s: float = 0.0) -> None:
-        """Answer queries for so long, at least those that have arrived, and report figures once a second."""
+        """Answer queries for `rests_s` seconds, at least those that have arrived. Report figures once a second."""
         self._context.queries.let_in(rests_s, stay=True)
         self._reporter.report_if_due(self._tasks.all.values(), consumer, self._order.waiting)
 

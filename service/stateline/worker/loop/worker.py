@@ -66,7 +66,7 @@ from stateline_store.errors import LockedError, RetryLaterError, StatelineError,
 
 logger = logging.getLogger(__name__)
 
-# A worker without records answers queries for so long before it polls again.
+# How long a worker without records answers queries before it polls again.
 _IDLE_S = 0.005
 # Later it rests for this share of the time since its last record, and at most so long: a round costs 0.4 ms.
 _QUIET_SHARE, _QUIET_S = 0.01, 0.1
@@ -155,8 +155,8 @@ class Worker:
         self._executor.stopping = True
 
     def run(self) -> None:
-        """Work until `stop`. Raises errors that starting over does not mend: a record's error under the policy fail, a
-        missing topic, a log that stays away, a task that another process keeps."""
+        """Work until `stop`. Raises errors that a new start does not mend: a record's error under the policy fail, a
+        missing topic, an unavailable log, a task that another process keeps."""
         try:
             with says_how_to_begin_anew(self._topology):
                 self._work()
@@ -166,7 +166,7 @@ class Worker:
         except StoresRefusedError as error:
             self._manager.drop_all()
             self._files.refuse(error, self._topics.found, self._topics.counted)
-            self._leaves_for_good = self._executor.stopping = True  # nobody starts it again
+            self._leaves_for_good = self._executor.stopping = True  # the supervisor does not restart it
             self._files.starts.forget()
             raise
         except BaseException as error:

@@ -4,8 +4,8 @@ The worker calls `let_in` between slices of its work. So no query needs a lock o
 longer than a slice takes. One call answers at most `MAX_REQUESTS_PER_CALL` requests in `MAX_SECONDS_PER_CALL`. Further
 requests wait in their connections for the next call. `stateline.query.wire` has the frames.
 
-While some stores have made a commit and others have not (`mid_commit`), only requests are answered that see no
-difference: queries at READ_UNCOMMITTED, the rest of scans, and the status. Everything else waits on its connection.
+While only some stores have committed (`mid_commit`), only requests are answered that see no difference: queries at
+READ_UNCOMMITTED, the rest of scans, and the status. Other requests wait on their connections.
 
 An unreadable or too large frame ends the connection. An unknown request is answered with an error. While a client does
 not read its replies, none of its requests is read, and commit events become one. No client ever blocks the worker. A
@@ -52,11 +52,11 @@ _NOTHING_TO_TELL: Mapping[str, Callable[[], object]] = MappingProxyType(
 
 
 class QuerySocket:
-    """The worker's end. Every method is for the thread that owns the stores.
+    """The worker's end. Call every method on the thread that owns the stores.
 
-    Parts of the worker add themselves: `hosts` are asked in their order for a store's partition, `handlers` answers
-    other requests by type, `status` has the members of `query.wire`. `owned`: see `Tasks.owned`. `declared` has
-    `StoreDefinition.description` by store. A subscribing server compares it with its own. Raises as `listen`.
+    `hosts` are asked in order for a store's partition. `handlers` answer other requests by type. `status` has the
+    status' members (`query.wire`). `owned` is `Tasks.owned`. `declared` has `StoreDefinition.description` by store; a
+    subscribing server compares it with its own. Raises like `listen`.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class QuerySocket:
         except OSError:  # the client is gone
             self._drop(client)
             return
-        except InvalidArgumentError as error:  # nobody knows where the next frame begins
+        except InvalidArgumentError as error:  # the next frame's beginning is unknown
             self._refuse(client, error)
             return
         if events & selectors.EVENT_WRITE:

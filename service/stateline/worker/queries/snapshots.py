@@ -61,8 +61,10 @@ class SnapshotMaker:
         return {"snapshot": self.answer, "copy": self.answer}
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the reply to a server's request: ``{"parts": […], "epochs": [[topic, partition, number] …]}``, for a
-        copy ``{"parts": […], "topics": {topic: topic id}}``, or why there are none (`query.wire`)."""
+        """Return the reply to a server's request (`query.wire`), also for a failure.
+
+        It is ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or for a copy ``{"parts": […], "topics":
+        {topic: topic id}}``."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
@@ -84,10 +86,11 @@ class SnapshotMaker:
         return {"parts": [part.to_json() for part in parts], "epochs": numbers}
 
     def make(self, snapshot_id: str, places: Iterable[Place]) -> list[CheckpointPart]:
-        """Link these stores' files into the snapshot's directory, which its maker has created. A failed snapshot's
-        links are deleted with that directory. Raises `NotPresentError` for a partition that is not here, or a missing
-        directory; `NotActiveError` while a task restores; `InvalidArgumentError` for a store in memory;
-        `RetryLaterError` if the disk refuses."""
+        """Link these stores' files into the snapshot's existing directory. If the snapshot fails, its maker deletes
+        them with the directory.
+
+        Raises `NotPresentError` if a partition or the directory is not here, `NotActiveError` while a task restores,
+        `InvalidArgumentError` for a store in memory, and `RetryLaterError` if the disk refuses."""
         places = list(places)
         self._check_epochs(places)
         return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]

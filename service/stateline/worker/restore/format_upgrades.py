@@ -1,8 +1,8 @@
-"""Builds the timestamped files of stores beside the plain ones that serve (KIP-258, ``upgrade.mode = in_place``).
+"""Build the timestamped files of stores, while the plain ones serve (KIP-258, ``upgrade.mode = in_place``).
 
-They are built from the changelogs, between the worker's slices of work, and follow them afterwards. The log says when a
-store has caught up. When every worker has logged it for all its stores, unset `upgrade.from` and start the workers
-again: they open the timestamped files, restore the rest and delete the plain ones.
+They are built from the changelogs, between the worker's slices, and then follow them. The worker logs when a store has
+caught up. When every worker has logged it for all its stores, unset `upgrade.from` and start the workers again. They
+open the timestamped files, restore the rest and delete the plain ones.
 
 A crash loses nothing: the built files have their own offsets.
 """

@@ -1,15 +1,14 @@
 """Global tables: each worker has all partitions of their topics, beside its tasks.
 
-Before the first task runs, each table is read up to where its topic ended. Then the tables follow their topics, in no
+Before the first task runs, each table is read to the end of its topic. Then the tables follow their topics, without an
 order with the records of tasks.
 
 A table on disk commits its rows with the offset of each partition. After a stop, a failure or a crash it continues from
 there (Kafka Streams: the `.checkpoint` of its global stores). A table in memory is read from the beginning. The table
 of `global_table_store` says how a store begins.
 
-If a topic is deleted and created again while it is read, the worker starts over, as for a task's topic (`topic_watch`),
-and the table is emptied. The worker notices it by an offset that was passed already, or by the topic's id. A topic that
-is missing has a few seconds to come back.
+If a topic is deleted and created again, the worker starts over, as for a task's topic (`topic_watch`), and the table is
+emptied. The worker recognizes it by a repeated offset or another topic id. It waits a few seconds for a missing topic.
 """
 
 from __future__ import annotations
@@ -69,8 +68,10 @@ class GlobalTables:
         self._look_s = self._commit_due_s = self._ids_look_s = 0.0
 
     def open(self) -> None:
-        """Open the tables at their own offsets. Raises `LogUnavailableError`, `DoesNotExistError` for a topic that is
-        missing or does not come back in a few seconds, and as a task's stores for files on disk."""
+        """Open the tables at their own offsets.
+
+        Raises `LogUnavailableError`, `DoesNotExistError` if a topic is missing for a few seconds, and the errors of a
+        task's stores for files on disk."""
         self.close()
         if not self._definitions:
             return

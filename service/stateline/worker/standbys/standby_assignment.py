@@ -40,7 +40,7 @@ _LOOK_INTERVAL_S = 2.0
 _JOINING_INTERVAL_S = 0.5
 # How long one call may wait for Kafka. The worker's own tasks wait meanwhile.
 _PATIENCE_S = 1.0
-# A worker joins if nothing has caught up further for so long.
+# A worker joins if its standbys made no progress for this long.
 _STANDSTILL_S = 60.0
 
 
@@ -137,7 +137,7 @@ class StandbyAssignment:
         self._copied = 0  # `CopiedTasks.heard` at the last look
         self._moved_s = 0.0  # the last progress, while it waits to join
         self._least_lag: int | None = None  # of all standbys here, since then
-        # Whether the log says so. False while a store waits, or may wait, for its timestamps.
+        # Whether the log has reported the upgrade. False while a store may wait for its timestamps.
         self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
 

@@ -137,7 +137,7 @@ class StandbyTasks:
             self._by_id[task_id].is_upgraded = not task.stores.formats.has_plain
             if task.stores.formats.has_plain:
                 _log.info("Standby %s builds timestamped files: its plain ones stay until they are complete", task_id)
-            task.give_back()  # others own it: what was left of an earlier restore stays as it was said
+            task.give_back()  # others own it: the notice keeps what an earlier restore had left
         except StatelineError as error:
             self._pause(task_id, error)
             return False
@@ -155,7 +155,7 @@ class StandbyTasks:
                         store.let_go()
                 dropped.append(found.task)
         for _, error in close_together(dropped):
-            if not isinstance(error, StatelineError | None):  # such an error leaves the commits before it
+            if not isinstance(error, StatelineError | None):  # after such an error, earlier commits stay
                 raise error
 
     def take(self, task_id: TaskId) -> Task | None:
