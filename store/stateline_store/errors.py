@@ -6,12 +6,12 @@
     │   ├── ConfigurationError       a setting that is missing, unknown or out of range
     │   ├── TopologyError            an application that cannot run as it is declared
     │   ├── DoesNotExistError        no such store, partition or topic
-    │   ├── UnauthenticatedError     who asks is not known
-    │   ├── ForbiddenError           who asks is known and may not have this
+    │   ├── UnauthenticatedError     the caller is unknown
+    │   ├── ForbiddenError           the caller is known and may not have this
     │   ├── UnknownQueryTypeError    this kind of store cannot answer this query
     │   ├── StoreClosedError         the store was used before `init` or after `close`
     │   ├── NewerFormatError         a newer version of Stateline wrote it: run that one
-    │   └── RecordError              a record cannot be read or processed (names where it stands)
+    │   └── RecordError              a record cannot be read or processed (the message names its place)
     ├── RetryLaterError          nothing is wrong with the call: the same call can succeed later
     │   ├── NotUpToBoundError        the state is still behind the position bound
     │   ├── NotPresentError          the partition is not here or its owner cannot be reached
@@ -22,10 +22,10 @@
     │   ├── LogUnavailableError      the broker or the log file does not answer
     │   ├── SchemaRegistryUnavailableError   the Schema Registry does not answer
     │   ├── FencedError              another producer or member took over this identity
-    │   ├── InDoubtError             a transaction's outcome is unknown: settle it, then go on
+    │   ├── InDoubtError             a transaction's outcome is unknown: settle it first
     │   └── StorageError             the disk, or RocksDB, refuses to read or write
-    │       └── PoisonedError            a commit failed half way: reopen the store, then go on
-    └── DamagedDataError         what is on disk cannot be trusted; the message says how to rebuild it
+    │       └── PoisonedError            a commit failed half way: reopen the store
+    └── DamagedDataError         data on disk is damaged; the message says how to rebuild it
 
 `stateline.problem_kinds` maps this tree to reasons and HTTP statuses.
 """
@@ -42,26 +42,26 @@ class CallerError(StatelineError):
 
 
 class InvalidArgumentError(CallerError, ValueError):
-    """A value that cannot be used; the message shows it and says what is accepted."""
+    """A value that cannot be used. The message shows the value and the accepted ones."""
 
 
 class NotAcceptableError(InvalidArgumentError):
-    """An answer cannot be had in the format that was asked for; the message says in which it can."""
+    """This query does not have the requested format. The message lists its formats."""
 
 
 class ConfigurationError(CallerError):
-    """A setting that is missing, unknown or out of range; the message names it and its allowed values."""
+    """A setting that is missing, unknown or out of range. The message names it and its allowed values."""
 
 
 class TopologyError(CallerError):
-    """An application that cannot run as declared: a missing topic, two stores of one name, and so on. `of_store` is
-    the store that has other data than is declared, of an error that says so."""
+    """An application that cannot run as declared: a missing topic, two stores of one name, and so on. `of_store` is set
+    if a store's data differ from its declaration."""
 
     of_store: str | None = None
 
 
 class DoesNotExistError(CallerError):
-    """No such store, partition or topic."""
+    """There is no such store, partition or topic."""
 
 
 class UnauthenticatedError(CallerError):
@@ -95,11 +95,11 @@ class NewerFormatError(CallerError):
 
 
 class RecordError(CallerError):
-    """A record that cannot be read or processed; the message names topic, partition, offset and key."""
+    """A record that cannot be read or processed. The message has its topic, partition, offset and key."""
 
 
 class RetryLaterError(StatelineError):
-    """Nothing is wrong with the call; it can succeed later."""
+    """Nothing is wrong with the call. It can succeed later."""
 
 
 class NotUpToBoundError(RetryLaterError):
@@ -155,4 +155,4 @@ class PoisonedError(StorageError):
 
 
 class DamagedDataError(StatelineError):
-    """Data on disk that cannot be trusted; the message names it and says how to rebuild it."""
+    """Damaged data on disk. The message names it and says how to rebuild it."""

@@ -80,16 +80,19 @@ class App:
         timestamp: str | Extractor | None = None,
         on_invalid_timestamp: OnInvalid | None = None,
     ) -> Topic:
-        """Declare a topic that exists or will be created by its owner, with the types of its records.
+        """Declare a topic with the types of its records. Its owner creates it.
 
-        `timestamp` says where a record has its time from, if not from the log: a field of its JSON value, within
-        another by a dot (a number of milliseconds, or ISO 8601 text with a zone), or a function of the record
-        (`InputRecord`, with the log's timestamp) and its partition's time so far (milliseconds, -1 before the first
-        record) that returns milliseconds. A record without a valid one, which is missing, negative or no number, goes
-        by `on_invalid_timestamp`: `fail` (the default) as one that cannot be read, `skip` leaves it out,
-        `partition_time` gives it the largest time of its partition so far.
+        `timestamp` is the source of a record's time. By default, that is the log. Two others are possible:
 
-        Raises `TopologyError` for a field of other values than JSON, and for a function that cannot be called so.
+        - The name of a field of the JSON value (``"ride.ended_at"`` for a nested one). It has milliseconds, or ISO 8601
+          text with a zone.
+        - A function that returns milliseconds. It gets the record (`InputRecord`, with the log's timestamp), and its
+          partition's time so far (milliseconds, -1 before the first record).
+
+        `on_invalid_timestamp` applies if the time is missing, negative or no number. `fail` (the default) treats the
+        record as unreadable, `skip` drops it, `partition_time` takes the largest time of its partition so far.
+
+        Raises `TopologyError` for a field if values are not JSON, and for a function with other parameters.
         """
         event_time = declared_event_time(checked_name("topic", name), value, timestamp, on_invalid_timestamp)
         return self._declarations.declare(Topic(name, key, value, schema, event_time=event_time))
@@ -161,10 +164,10 @@ class App:
     ) -> StoreDefinition:
         """Serve a store of the Kafka Streams application whose ``application.id`` is `of`, read only.
 
-        `definition` (see `stateline.stores`) is the store as it is there: its name, its kind, the types of its keys and
-        values, the size and retention of its windows. It is kept here from its changelog, ``<of>-<name>-changelog``
-        unless `changelog` names another topic, under its own name unless `store` gives another. Writes that
-        the application has not committed, or has aborted, are never seen. No topic of it is written or created.
+        `definition` (see `stateline.stores`) has the store's name, kind and types in that application, and the size and
+        retention of its windows. The store is filled from its changelog: `changelog`, or ``<of>-<name>-changelog``.
+        `store` gives it another name here. Writes that the application has not committed are never seen. Stateline
+        neither writes nor creates topics of it.
         """
         if not isinstance(definition, StoreDefinition):
             raise wrong_kind("app.external_store", definition, "new store")
@@ -230,9 +233,9 @@ class App:
     ) -> Callable[[F], F]:
         """Call the decorated function for each record of a topic, in offset order, on the worker.
 
-        It gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
-        `Output` for each of `forwards`; and a `ProcessorContext`, if it has a keyword-only parameter `context`. An
-        exception is handled by ``processing.exception.handler``.
+        The function gets the record (`stateline.InputRecord`), then one `StoreView` for each of `stores`, then one
+        `Output` for each of `forwards`. A keyword-only parameter `context` gets a `ProcessorContext`.
+        ``processing.exception.handler`` handles its exceptions.
         """
         source = self._declarations.topic("app.process", topic, key, value)
 
@@ -256,8 +259,8 @@ class App:
 
         The function gets the time in milliseconds since the epoch, then one `StoreView` for each of `stores`, then one
         `Output` for each of `forwards`, and a `context` as with `process`. `stream_time` is the largest timestamp of
-        the task's records so far: the function is called at the first record, and then at each multiple of `every` that
-        stream time reaches. Without records time stops. By `wall_clock_time` it is called about every `every`.
+        the task's records so far. The function is called at the first record, and then when stream time reaches the
+        next multiple of `every`. Without records, stream time stops. `wall_clock_time` is the worker's clock.
 
         Its writes are committed like those of a record, even without input. ``processing.exception.handler`` handles an
         exception. Without a record there is no dead letter: `dead-letter` acts like `skip`."""
@@ -288,13 +291,13 @@ class App:
         trigger_ms: int | None = None,
         result: Literal["table", "stream"] = "table",
     ) -> Callable[[F], F]:
-        """Run the decorated function on Spark: streaming DataFrames in (`reads`), then `tables`, then static ones, one
-        DataFrame out. `stateline.model.pipeline.Pipeline` says what the rest means.
+        """Run the decorated function on Spark. It gets a streaming DataFrame for each of `reads`, then `tables`, then
+        `static` ones, and returns one. `stateline.model.pipeline.Pipeline` explains the other arguments.
 
-        Result rows become JSON records of the topic `writes`: the columns `key` make the record's key (several are
-        joined with "|", see `docs/formats/keys-and-values.md`), the column `timestamp` its timestamp (else the time of
-        the micro-batch); columns that begin with "_" are left out. With `windowing` the times of a window or session
-        are part of the key. A replayed micro-batch has no effect (see `stateline.spark.sink.epoch_sink`).
+        Result rows become JSON records of the topic `writes`. The columns `key` are the record's key. Several are
+        joined with "|" (`docs/formats/keys-and-values.md`). With `windowing`, the times of a window or session are part
+        of it. The column `timestamp` is the record's timestamp, else the time of the micro-batch. Columns that begin
+        with "_" are left out. A replayed micro-batch has no effect (`stateline.spark.sink.epoch_sink`).
         """
         if windowing is not None:
             check_windowing(windowing)
@@ -327,10 +330,10 @@ class App:
         return register
 
     def topology(self) -> Topology:
-        """Everything declared, grouped into subtopologies.
+        """Return all declarations, grouped into subtopologies.
 
         Raises `TopologyError` for a store that no processor uses, for writers to a store of another application, and
-        for `examples` of a store that there is not, or with a key of another type.
+        for `examples` of an unknown store or with a key of another type.
         """
         topology = self._declarations.topology()
         _check_examples(self.examples, topology.all_stores)

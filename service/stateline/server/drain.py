@@ -1,14 +1,14 @@
-"""How the server stops: first it leaves the load balancers, then it takes no more, then it ends.
+"""Stop the server without lost requests.
 
-1. At once /readyz answers 503. For `server.drain.ms` everything else goes on, new connections too: a load balancer
-   sends requests until its next look at /readyz has failed, and would take refused connections for errors.
-2. Connections that wait in the kernel's queue are taken, and the listener is closed. Arrived requests are answered.
-   Queries that wait end with `NOT_READY`, and so do later requests. Answers that have begun are finished.
-3. The process ends when they are, after `GRACE_S` at the latest. A second signal ends it at once.
+1. /readyz answers 503 at once. Everything else continues for `server.drain.ms`, also new connections. A load balancer
+   sends requests until its next look at /readyz fails, and counts refused connections as errors.
+2. The server accepts the connections in the kernel's queue, and closes the listener. It answers requests that have
+   arrived, and finishes started answers. Waiting queries and later requests get `NOT_READY`.
+3. The process ends when all answers are finished, after `GRACE_S` at the latest. A second signal ends it at once.
 
-Where another process has begun to answer at the same listener (`HAND_OVER`), it takes no more at once, and what waits
-has nearly all of the grace. Connections that clients keep get one more answer, which says that it is the last one, or
-end as any that is idle for too long: a client that found one closed could not tell whether it was heard.
+If another process already answers at the same listener (`HAND_OVER`), this one accepts no more connections at once.
+Waiting queries then have nearly all of the grace. A kept connection gets one more answer, announced as the last, or
+ends by its idle timeout. If it were just closed, a client could not tell whether its request was read.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
 from stateline.server.wire.bodies import PATIENCE_S
 from stateline.server.wire.bounded_protocol import BoundedProtocol
 
-# How long answers that have begun may take after the drain; those that wait are ended at once.
+# How long started answers may take after the drain. Waiting queries end at once.
 GRACE_S = 10
-# What has arrived over connections that are taken last is read within the first time, and TLS takes the second at most.
+# For the last accepted connections: how long reading of arrived requests may take, and how long TLS.
 _ARRIVES_S, _LAST_OPENED_S = 0.1, 1.0
-_WAITS_END_S = GRACE_S - 1.0  # in order, while there is time to say so
+_WAITS_END_S = GRACE_S - 1.0  # early enough to send the refusals
 
 _log = logging.getLogger(__name__)
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn with the stop described above. uvicorn itself would wait for queries that wait.
+    """uvicorn with the stop described above. uvicorn's own stop would wait for waiting queries.
 
-    With `counts` it is one of several processes that share the connections of its first socket. `ready` is called when
-    it accepts connections. With `hands_over`, that socket is its parent's, and HAND_OVER ends this process. SIGHUP
-    loads certificates; after the `terminal` has gone, it stops the server.
+    With `counts`, several processes share the connections of the first socket. `ready` is called when it accepts
+    connections. With `hands_over`, the socket belongs to the parent, and HAND_OVER ends this process. SIGHUP loads
+    certificates. After the `terminal` is gone, SIGHUP stops the server.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
-        self._is_replaced = False  # by a process that takes what waits in the queue
+        self._is_replaced = False  # by a process that accepts the queue's connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """A server that is told to stop before this ends as soon as it has started."""
+        """Start. After an earlier signal to stop, the server ends at once."""
         self._loop = asyncio.get_running_loop()
         # Before the first tick, which adds `date`.
         self.server_state.default_headers = list(self.config.encoded_headers)
@@ -152,7 +152,7 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop. uvicorn raises the signal again at the end; here a clean stop exits with 0."""
         if self._is_stopping:
-            # It would show every answer that is broken off now as a defect.
+            # Otherwise uvicorn logs each cut answer as a defect.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = self.should_exit = True
         elif self._loop is None:
@@ -190,7 +190,7 @@ class DrainingServer(uvicorn.Server):
             self._end()
 
     def _hand_over(self) -> None:
-        """Other processes accept what waits in the queue. Connections of this process get their answers."""
+        """Close the listener. Other processes accept the queue's connections, and this one answers its own."""
         if self._is_stopping:
             return
         self._is_stopping = self._is_replaced = True

@@ -1,9 +1,9 @@
-"""`CopyReceiver`: fetches the stores that workers of this node want from another one (`worker/copied_tasks`).
+"""Fetch stores from other nodes for the workers of this one (`worker/copied_tasks`).
 
-It fetches one task at a time, from the owner of the task, or else from a node that follows it. Workers that wait for
-another task hear meanwhile that their turn comes. Received bytes survive the death of a node or of this process
-(`stateline_store.snapshots.store_copies`). A complete copy is checked before the worker is told. If nothing arrives for
-`_PATIENCE_S`, the worker is told that, and reads the changelogs.
+One task is fetched at a time, from its owner or else from a node that follows it. The other waiting workers get signs
+that their turn comes. Received bytes are kept if a node or this process dies
+(`stateline_store.snapshots.store_copies`). The worker gets a message after a complete copy was checked, or if nothing
+arrives for `_PATIENCE_S`. In the second case it reads the changelogs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from stateline_store.snapshots.store_copies import CopyDirectory, Declared, Stor
 from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
-# How often it is looked what is wanted, and how often who wants it is told that it comes.
+# Between two looks at the wanted copies, and between two signs to a waiting worker.
 _LOOK_S, _SIGN_S = 0.25, 1.0
 _PATIENCE_S = 30.0
 _AGAIN_S = 1.0
-# What nobody wants any more, or yet: a worker that was killed comes back and wants it again.
+# How long unwanted bytes are kept, and between two sweeps. A killed worker returns and wants them again.
 _KEPT_S, _SWEEP_S = 600.0, 60.0
 
 _log = logging.getLogger(__name__)
 
 
 class _NotSentError(Exception):
-    """The other node is gone or refuses; str() says why. `for_good`: retrying is useless."""
+    """The other node is gone or refuses. str() has the reason. `for_good`: a retry cannot help."""
 
     def __init__(self, why: str, *, for_good: bool = False) -> None:
         super().__init__(why)
@@ -47,13 +47,13 @@ class _NotSentError(Exception):
 
 
 class CopyReceiver:
-    """For the one server process of a node that does this, and its event loop's thread."""
+    """Fetches copies. One server process of a node does this, on its event loop's thread."""
 
     def __init__(self, config: Config, topology: Topology, workers: Workers, nodes: Nodes) -> None:
         self._topology, self._workers, self._nodes = topology, workers, nodes
         self._application = config.state_dir / topology.application_id
         self._is_off = config.node_copy_max_bytes_per_second == 0
-        self._ended: dict[str, WorkerConnection] = {}  # by task who was told so, until it says that it has heard
+        self._ended: dict[str, WorkerConnection] = {}  # task → the informed worker, until it confirms
         self._received = 0
         self._sweeps_s = 0.0
 
@@ -61,7 +61,7 @@ class CopyReceiver:
         while True:
             try:
                 await self._look()
-            except Exception:  # noqa: BLE001 - a defect; a worker that waits goes on by itself
+            except Exception:  # noqa: BLE001 - a defect; a waiting worker soon reads its changelogs
                 _log.exception("Files of other nodes could not be fetched")
             await asyncio.sleep(_LOOK_S)
 
@@ -81,7 +81,7 @@ class CopyReceiver:
         return found is not None and found[0] is worker
 
     async def _serve(self, task_id: str, worker: WorkerConnection, stores: Sequence[str]) -> None:
-        """Fetch this task while this worker wants it, and tell all waiting workers now and then."""
+        """Fetch this task while this worker wants it. Send signs to all waiting workers meanwhile."""
         fetching = asyncio.create_task(self._fetched(task_id, stores))
         try:
             while not fetching.done() and self._wants(worker, task_id):
@@ -98,7 +98,7 @@ class CopyReceiver:
         self._ended[task_id] = worker
 
     def _say_it_goes_on(self) -> None:
-        """Tell the workers that still wait, too. Without a sign they read the changelogs."""
+        """Send a sign to all waiting workers. Without one, they read the changelogs."""
         for task_id, (worker, _) in self._workers.wanted_copies().items():
             if self._ended.get(task_id) is not worker:
                 worker.say_copying(task_id)
@@ -136,8 +136,8 @@ class CopyReceiver:
             await asyncio.sleep(_AGAIN_S)
 
     def _holders(self, task_id: str, stores: Sequence[str]) -> list[str]:
-        """Return the nodes with a whole copy of this task, its owner first, and with a worker in the group: a fetched
-        copy may become the owner's."""
+        """Return the nodes with a whole copy of this task and a worker in the group, the owner first. A fetched copy
+        may become the owner's."""
         links = self._nodes.holders(task_id, stores[0], TaskId.parse(task_id).partition)
         whole = [link.hello.node for link in links if link.map.tasks[task_id].role != "restoring"]
         return list(filter(self._nodes.has_worker, whole))

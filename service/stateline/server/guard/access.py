@@ -1,21 +1,20 @@
-"""The guard in front of every route, as pure ASGI: it decides who may ask what.
+"""Check the token of every request, as pure ASGI in front of all routes.
 
     route                                       needs
-    /healthz, /readyz                           nothing; the reasons are for holders of a token
+    /healthz, /readyz                           nothing; only holders of a token get the reasons
     the console's page and files                nothing: the page has no data, and asks for a token
     /v1/stores/{store}…                         a token that may read the store
-    /v1/snapshots/{id}/stores/{store}…          the same; the handler wants one for every store of the snapshot
-    /metrics                                    a token that may read every store: labels name them all
-    everything else, whatever is added          a token; `require_read` in the handler where a body or a snapshot names
-                                                the stores
+    /v1/snapshots/{id}/stores/{store}…          the same; the handler checks every store of the snapshot
+    /metrics                                    a token that may read every store, because labels name all
+    every other route                           a token; if a body or a snapshot names the stores, the handler calls
+                                                `require_read`
 
-A token comes in one header, `Authorization: Bearer …` (RFC 6750), and never in a URL, which ends up in logs and
-histories. Without one that is valid the answer is 401, with one that may not read the store 403, whether there is such
-a store or not. Requests are counted before that is answered, so guesses have a limit too.
+The token is in the header `Authorization: Bearer …` (RFC 6750), never in a URL, because URLs end up in logs. Without a
+valid token the answer is 401. If the token may not read the store, it is 403, whether or not the store exists. Requests
+count before this check, so guesses are limited, too.
 
-The token is looked at again where the answer begins, which may be a minute later: if it was taken out of the file, was
-changed there or has expired meanwhile, that is 401, too. A stream that has begun is cut off at its next piece, and ends
-without the mark that says that it is complete.
+The token is checked again when the answer begins, perhaps a minute later. If it was removed, changed or has expired
+meanwhile, the answer is 401. A started stream is cut at its next piece, without the mark of a complete one.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from stateline.server.guard.sites import Sites, SitesMiddleware
 from stateline.server.guard.tokens import Credential, Token, Tokens, bearer_token
 from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
 
-# What probes ask: no other client of the same address may turn it into failures.
+# Routes of probes. No other client of the same address can exhaust their limit.
 _PROBES = frozenset({"/healthz", "/readyz"})
 
 PROOF = "stateline.proof"
-"""In the scope, where no client can put anything: what another node has shown."""
+"""The key of another node's proof in the scope. Clients cannot write there."""
 
-# What speaks of every store.
+# Routes that show every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
 
 _POLICY_VIOLATION = 1008  # RFC 6455

@@ -1,14 +1,13 @@
-"""Bearer tokens: what the tokens file says, and who a token belongs to.
+"""Read the tokens file, and find the holder of a token.
 
     {"tokens": [{"name": "dashboard", "sha256": 64 hexadecimal digits, "role": "read" | "admin",
                  "stores": "*" | ["orders", …], "expires_at": "2027-01-31T00:00:00Z" | null}, …]}
 
-`sha256` is the hash of the token's text. A plain one: a token is 256 random bits, so there is no dictionary to try, and
-to guess one takes 2^255 hashes however fast they are. A slow hash, as for passwords, would only make every request
-slow. Names and hashes are each there once. On disk: never change.
+`sha256` is the plain hash of the token's text. A token is 256 random bits, so a guess takes 2^255 hashes. A slow hash,
+as for passwords, would only slow down requests. Names and hashes are unique. On disk: never change.
 
-`role` `admin` reads every store, those to come included, so its `stores` is `"*"`, and renews and releases the
-snapshots of all; `read` those alone that a token of its name has made.
+`admin` reads every store, also future ones, so its `stores` is `"*"`. It renews and releases all snapshots. `read` does
+so only for snapshots that a token of its name has made.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from stateline.server.guard.proofs import Proof, key_id
 from stateline.server.guard.token_errors import described_error
 from stateline_store import ConfigurationError, UnauthenticatedError
 
-# Known to programs that look for secrets in places where none should be.
+# Scanners for leaked secrets recognize this prefix.
 TOKEN_PREFIX = "stateline_"
 _TOKEN_BYTES = 32
-# Whoever may write the file makes tokens: as sshd demands it of authorized_keys. Its hashes are of use to
-# nodes alone (`proofs`).
+# A writer of the file can make tokens, so only its owner may write it, like sshd's authorized_keys. Others may read it,
+# because only nodes can use the hashes (`proofs`).
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 Credential: TypeAlias = str | Proof
-"""A token, or another node's proof that it was shown one."""
+"""A token, or another node's proof that a client sent one."""
 
 _BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]{1,1024}=*)", re.IGNORECASE)
 
@@ -106,15 +105,15 @@ class Tokens:
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         """Raises `ConfigurationError` if the file cannot be read now."""
         self._path, self._now_s = path, now_s
-        # Before the file is read: what is written meanwhile is read again.
+        # Taken before the read, so that a write meanwhile is noticed.
         self._seen = _signature(path)
         self._tokens = read_tokens(path)
         self._by_key_id: tuple[tuple[Token, ...], dict[str, Token]] = (), {}
 
     def holder(self, credential: Credential) -> Token:
-        """Return whose token this is, or is proven. Raises `UnauthenticatedError` for an unknown or expired one.
+        """Return the token of this credential. Raises `UnauthenticatedError` for an unknown or expired one.
 
-        Every known hash is compared, each in constant time, so the time taken tells nothing about a token.
+        All known hashes are compared in constant time, so the duration reveals nothing about a token.
         """
         found = self._proven(credential) if isinstance(credential, Proof) else self._shown(credential)
         if found is None:
@@ -180,15 +179,15 @@ def hash_of(token: str) -> bytes:
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Return the tokens of a file, expired ones included. Raises what `read_tokens_file` raises."""
+    """Return the tokens of a file, also expired ones. Raises like `read_tokens_file`."""
     return tuple(_token(entry) for entry in read_tokens_file(path).tokens)
 
 
 def read_tokens_file(path: Path) -> TokensFile:
     """Return the file's content.
 
-    Raises `ConfigurationError` naming the file if it is missing or unreadable, if its group or others may write to it,
-    and if it does not have the form in the module's docstring.
+    Raises `ConfigurationError` if it is missing or unreadable, if its group or others may write it, or if it does not
+    have the form in the module's docstring.
     """
     try:
         with path.open("rb") as file:

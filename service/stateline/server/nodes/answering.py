@@ -1,6 +1,6 @@
-"""`AskingNode`: a node that has dialed this process, and asks it. The other end of `link.Link`.
+"""Answer a node that has dialed this process. `link.Link` is the other end.
 
-Its requests are answered from copies of this node, or refused. They are never handed on, so nothing goes in circles.
+Requests are answered from copies of this node, or refused. They are never forwarded, so there are no circles.
 """
 
 from __future__ import annotations
@@ -38,39 +38,41 @@ from stateline.server.wire.streams import Arrivals
 from stateline.server.wire.turns import let_others_in
 from stateline_store import InvalidArgumentError, StatelineError
 
-# A node that takes nothing, because it is stopped or cut off, is told no more maps: they would pile up.
+# A stopped or disconnected node reads nothing. Beyond this, it gets no more maps.
 _MOST_UNSENT_BYTES = 1024 * 1024
 
 _log = seldom(__name__)
 
 
 class Answering(Protocol):
-    """Answers other nodes from copies of this one. `scans` has the scans that they have not read to the end."""
+    """Answers other nodes from copies of this one. `scans` has their open scans."""
 
     scans: OpenScans[Rest]
 
     async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
-        """Return a copy's answer, to the caller of this proof."""
+        """Return a copy's answer for the caller of this proof."""
 
     def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
-        """The body of the answer to a GET of one key by who has shown this; None where it cannot be given at once."""
+        """Return the body of the answer to a GET of one key for the caller of this proof, or None if there is none at
+        once."""
 
     def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
-        """Note that a message of this kind was answered, in so many seconds."""
+        """Report an answered message of this kind to the access log."""
 
     def check(self, shown: Proof | None, store: str) -> None:
-        """Raises `UnauthenticatedError` or `ForbiddenError` where who has shown this may not read this store."""
+        """Raise `UnauthenticatedError` or `ForbiddenError` if the caller of this proof may not read this store."""
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
-        """Return how far copies of a store on disk have committed, as offsets of its changelog or topic."""
+        """Return the next offset after the committed ones of the changelog or topic, by partition of a store on
+        disk."""
 
     def next_commit(self) -> asyncio.Event:
         """Return the event that the next commit here sets."""
 
 
 class AskingNode:
-    """One connection; `app` answers its HTTP, `traffic` counts what it has asked. `proven` is what its proofs of tokens
-    are made for. For the event loop's thread, and made in it."""
+    """One connection of an asking node. `app` answers its HTTP. `traffic` counts its requests. `proven` identifies the
+    connection in proofs of tokens. Create and use it on the event loop's thread."""
 
     def __init__(
         self,
@@ -89,21 +91,21 @@ class AskingNode:
         self._app = app
         self._scans = answers.scans
         self._told = NodeMap()
-        self._answering: dict[asyncio.Task[None], object] = {}  # with the number of what each answers
+        self._answering: dict[asyncio.Task[None], object] = {}  # with the request's number
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
 
     async def begin(self) -> None:
-        """Answer from now on."""
+        """Receive and answer requests from now on."""
         await self._exchange.begin()
 
     def say(self, own: NodeMap) -> None:
-        """Tell the node what this one has: what differs from what was said last, which may be nothing."""
+        """Send this node's map, as the differences to the last one."""
         if self._exchange.alive and self._exchange.unsent_bytes < _MOST_UNSENT_BYTES:
             self._exchange.send(HEARTBEAT if own is self._told else own.to_json(self._told))
             self._told = own
 
     async def ended(self) -> None:
-        """Comes back when the connection has ended; what the other node left open is closed."""
+        """Wait until the connection has ended. Then cancel the node's requests and close its scans."""
         try:
             await self._exchange.ended()
         finally:
@@ -112,7 +114,7 @@ class AskingNode:
             self._scans.drop_all(self)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._exchange.close()
 
     def _take(self, message: Message) -> None:
@@ -142,7 +144,7 @@ class AskingNode:
     def _answer_point(self, message: Message) -> None:
         try:
             self._exchange.send({"id": message.get("id"), "body": self._point(message)})
-        except InvalidArgumentError:  # larger than a frame may be: the query that follows says so
+        except InvalidArgumentError:  # too large for a frame: the following query reports it
             self._exchange.send({"id": message.get("id"), "body": None})
 
     def _point(self, message: Message) -> str | None:
@@ -153,7 +155,7 @@ class AskingNode:
             body = self._answers.point(path, query, proof_in(message, self._proven), asked_by(self.hello.node, message))
         except StatelineError:
             return None
-        except Exception:  # noqa: BLE001 - a defect: the query that follows meets it too, and says so
+        except Exception:  # noqa: BLE001 - a defect: the following query meets it, too, and reports it
             _log.exception("A request of node %r could not be answered at once", self.hello.node)
             return None
         if body is None:
@@ -179,18 +181,18 @@ class AskingNode:
             reply = {"error": without_paths(f"Not understood: {error!r:.500}")}
         except StatelineError as error:
             reply = {"outcome": encode_outcome(Failure(error))}
-        except Exception:  # noqa: BLE001 - a defect: whoever asked would wait for nothing
+        except Exception:  # noqa: BLE001 - a defect: without a reply, the caller would wait in vain
             _log.exception("A request of node %r could not be answered", self.hello.node)
             reply = {"error": "Something unexpected went wrong: see that node's log."}
         try:
             self._exchange.send({"id": message.get("id"), **reply})
-        except InvalidArgumentError as error:  # larger than a frame may be
-            self._scans.drop(self, scan_of(reply))  # who asked does not learn its number
+        except InvalidArgumentError as error:  # too large for a frame
+            self._scans.drop(self, scan_of(reply))  # the other end never gets its number
             self._exchange.send({"id": message.get("id"), "error": str(error)})
 
     @contextmanager
     def _answering_to(self, message: Message) -> Iterator[Counted]:
-        """Count what the block answers, and tell the access log."""
+        """Count the block's answer, and report it to the access log."""
         began_s, counted = time.perf_counter(), Counted()
         try:
             with self._traffic.answering(self.hello.node, counted):
@@ -228,7 +230,7 @@ class AskingNode:
                 self._answers.check(proof_in(message, self._proven), counted.store)
                 rows = await kept.scan.more(max(1, limit))
                 counted.outcome, counted.rows = "ok", len(rows.entries)
-        except BaseException:  # what was read meanwhile is lost: the next rows would be those behind it
+        except BaseException:  # rows are lost, and the next ones would skip them
             self._scans.drop(self, number)
             raise
         if rows.rest is None:

@@ -1,4 +1,4 @@
-"""How a server process becomes one of its application's nodes: who it is, where it is reached, and saying so."""
+"""Make a server process a node of its application: its identity, its addresses, and its announcement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.registry import Registry
 from stateline_store import RetryLaterError, StateDirectory
 
-# How often a process that cannot give the state directory an id looks whether there is one.
+# Between two looks for the state directory's id, in a process that cannot write one.
 _LOOK_INTERVAL_S = 1.0
 _NO_ID = "The state directory has no id yet, and this process cannot write there: a worker's start gives it one."
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def node_url(config: Config) -> str:
-    """Where clients reach it; empty where that is not known: who listens at every address has to be told."""
+    """Return this node's URL for clients. Empty if unknown: a server that listens at every address needs `node.url`."""
     if config.node_url is not None:
         return config.node_url.rstrip("/")
     with contextlib.suppress(ValueError):
@@ -40,12 +40,12 @@ def node_url(config: Config) -> str:
 
 
 def rack(config: Config) -> str:
-    """Return this node's rack, as its consumers tell Kafka; empty without one."""
+    """Return this node's rack from its consumers' settings; empty without one."""
     return str(config.consumer.get("client.rack", ""))
 
 
 def hello_of(config: Config, topology: Topology) -> Hello:
-    """Return this node's description of itself; its `directory` as `_directory_id`."""
+    """Return this node's hello. Its `directory` is empty if unknown."""
     return Hello(
         topology.application_id,
         config.node,
@@ -84,8 +84,8 @@ def peer_address(config: Config, listener: socket.socket | None) -> str:
 async def joined(
     nodes: Nodes, config: Config, listener: socket.socket | None, *, announces: bool
 ) -> AsyncIterator[None]:
-    """One of the nodes, within the block, from when its state directory has an id: a server that cannot write there
-    waits for who can. `announces`: this process says so to the others."""
+    """Be a node during the block, as soon as the state directory has an id. A server that cannot write the id waits for
+    another process. `announces`: this process writes the node's record."""
     registries: list[Registry] = []
 
     async def join() -> None:
@@ -110,7 +110,7 @@ async def joined(
 
 
 def _registered(nodes: Nodes, config: Config, listener: socket.socket | None, *, announces: bool) -> Registry:
-    """Listens, and says where."""
+    """Listen for other nodes, and start the registry. Returns the registry."""
     loop = asyncio.get_running_loop()
     own = nodes.own
     entry = NodeEntry(
@@ -129,7 +129,7 @@ def _registered(nodes: Nodes, config: Config, listener: socket.socket | None, *,
             loop.call_soon_threadsafe(nodes.told, node, other, directory)
 
     def failed(why: str) -> None:
-        nodes.registry_fault = why  # a text: whoever reads it sees the old one or the new one
+        nodes.registry_fault = why  # atomic, so other threads read the old text or the new one
 
     if listener is not None:
         nodes.listen(listener, entry.peer)

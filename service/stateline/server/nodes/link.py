@@ -1,18 +1,17 @@
-"""`Link`: the connection by which this process asks another node, after they have greeted.
+"""The connection by which this process asks another node, after the greeting.
 
-    request := as a server asks a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
-             | {"id", "type": "hold", "scans": numbers of those that are wanted still}     again and again; has no reply
-             | {"id", "type": "point", "path", "query"}     a GET of one key, as a client has sent it
-               "query", "more", "point" and HTTP say who asks (`credentials`), and the id of the client's request.
+    request := like a server's to a worker (`stateline.query.wire`): "query", "more", "drop"; HTTP (`http_over_link`)
+             | {"id", "type": "hold", "scans": numbers of open scans}     repeated; has no reply
+             | {"id", "type": "point", "path", "query"}     a client's GET of one key
+               "query", "more", "point" and HTTP have the caller (`credentials`) and the id of the client's request.
              | {"id", "type": "ends", "store", "partitions"} | {"id", "type": "wake"}
-    reply   := as a worker's, or an HTTP answer
-             | {"id", "body": the whole answer's, or null when it is not one that can be given at once}
-             | {"id", "ends": [[partition, next offset of its changelog]]} of those that this node can tell of
+    reply   := like a worker's, or an HTTP answer
+             | {"id", "body": the answer's body, or null if there is no answer at once}
+             | {"id", "ends": [[partition, next offset of its changelog]]}     without unknown partitions
     event   := the other node's map (`node_map`), a few times a second
-             | {"event": "commit"}          once after "wake", which has no reply: something has been committed since
+             | {"event": "commit"}          once after "wake" (which has no reply), at the next commit
 
-The other end is `answering`'s. Both speak for themselves: a node asks by the link that it has dialed, and answers by
-those that were dialed to it.
+`answering` is the other end. A node asks over the link that it has dialed, and answers over links dialed by others.
 """
 
 from __future__ import annotations
@@ -43,19 +42,20 @@ from stateline.server.wire.streams import Arrivals
 from stateline_store import InvalidArgumentError, NotPresentError, Query, StatelineError
 from stateline_store.clock import boot_ms
 
-# Beyond what a request may wait for its bound.
+# In addition to a request's wait for its bound.
 ANSWER_TIMEOUT_S = 5.0
-# A node that has said nothing for so long counts as away; it says its map four times a second.
+# After this long without a message, a node counts as away. Nodes send four maps a second.
 SILENT_AFTER_S = 1.0
 
 _log = seldom(__name__)
 
 
 class Link:
-    """To one node, as `own` has greeted it; `wire` is the version that both speak, `declares_the_same`: what it answers
-    a client is this node's answer, too. `on_map` is called when it has other tasks, `on_commit` when it has committed
-    (`wake`), `traffic` counts what it is asked. `bounded` leaves out of its map what the application does not have.
-    `place` is where it was dialed. For the event loop's thread, and made in it."""
+    """A link to one node. Create and use it on the event loop's thread.
+
+    - `wire` is the version that both speak. `declares_the_same`: its answers to clients are also right here.
+    - `on_map` is called when it has other tasks, `on_commit` when it has committed (after `wake`).
+    - `bounded` removes unknown stores and pipelines from its map. `traffic` counts requests. `place` is its address."""
 
     def __init__(
         self,
@@ -78,21 +78,21 @@ class Link:
         self._is_cut = False
         self._on_map, self._on_commit, self._bounded = on_map, on_commit, bounded
         self.claimed_at_ms = 0
-        """Since when its tasks are those of its map, by `clock.boot_ms`."""
-        self._has_too_much = False  # its map
+        """The last change of its tasks (`clock.boot_ms`)."""
+        self._has_too_much = False  # whether its map has unknown tasks
         self._is_waking = False
         self._exchange = Exchange(arrivals, writer, f"Node {hello.node!r}", self._take)
         self._proven = proven_link(hello, hello.challenge, place)
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S, self._with_shown)
-        self._exchange.heard_at_s = asyncio.get_running_loop().time()  # it has greeted just now
+        self._exchange.heard_at_s = asyncio.get_running_loop().time()  # the greeting was just now
 
     async def begin(self) -> None:
-        """Hear what the node says."""
+        """Receive messages from now on."""
         await self._exchange.begin()
 
     @property
     def alive(self) -> bool:
-        """Whether the node is connected and was heard lately."""
+        """Whether the node is connected, and sent a message within `SILENT_AFTER_S`."""
         return self._exchange.alive and self.silent_s < SILENT_AFTER_S
 
     @property
@@ -110,9 +110,10 @@ class Link:
         *,
         timestamped: bool | None = None,
     ) -> Outcome:
-        """Return that node's answer from a copy of its own, for the caller of this token. Values are as in a store that
-        is `timestamped` or not; None: as they are there. Raises `NotPresentError` when it does not
-        answer, and `StatelineError` when it does not understand."""
+        """Return the answer of that node's copy, for the caller of this token.
+
+        `timestamped` decides whether values have timestamps. None: as that node stores them. Raises `NotPresentError`
+        if the node does not answer, and `StatelineError` if it does not understand."""
         request = WireRequest(self._exchange.number(), terms, partition, query, wait_ms, timestamped)
         timeout_s = wait_ms / 1000 + (ANSWER_TIMEOUT_S if self.alive else SILENT_AFTER_S)
         hop = span(f"ask {self.hello.node}", {"store": terms.store, "partition": partition}, "CLIENT")
@@ -128,15 +129,14 @@ class Link:
     def point(
         self, path: str, query: str, shown: Shown | None, request_id: str, later: Callable[[bytes | None], None]
     ) -> None:
-        """Ask for one key by the URL, in ASCII, that a client has sent, in a request of this id. `later` is called
-        once, with the body of the answer, or None when there is none: ask by `query`, which says why. Raises
-        `NotPresentError` when the node is gone."""
+        """Ask for one key by a client's URL (ASCII). `later` is called once with the answer's body, or with None.
 
+        After None, call `query`, which returns the reason. Raises `NotPresentError` if the node is gone."""
         began_s = time.perf_counter()
 
         def on_reply(reply: Message | None) -> None:
             body = None if reply is None else reply.get("body")
-            if isinstance(body, str):  # what is declined is counted as the query that follows
+            if isinstance(body, str):  # without an answer, the following query counts
                 self.traffic.forwarded(self.hello.node, "ok", time.perf_counter() - began_s)
                 later(body.encode())
             else:
@@ -147,8 +147,9 @@ class Link:
         self._exchange.ask(with_proof(message, shown, self._proven), on_reply)
 
     async def ends(self, store: str, partitions: Collection[int]) -> dict[int, int]:
-        """Return, for partitions of a store on disk, the offset after the last committed one of the changelog or topic.
-        Partitions for which that node does not answer are left out. Raises `StatelineError` when it does not."""
+        """Return the offset after the last committed one in the changelog or topic, by partition of a store on disk.
+
+        Partitions that the node does not know are left out. Raises `StatelineError` if the node does not answer."""
         message = {"id": self._exchange.number(), "type": "ends", "store": store, "partitions": list(partitions)}
         reply = await self._reply(message, ANSWER_TIMEOUT_S)
         try:
@@ -157,7 +158,7 @@ class Link:
             raise StatelineError(f"Node {self.hello.node!r} does not say what is committed: {error!r}") from error
 
     def wake(self) -> None:
-        """Have `on_commit` called when that node has committed something from now on, once."""
+        """Call `on_commit` once, at that node's next commit."""
         if not self._is_waking and self._exchange.alive:
             self._is_waking = True
             self._exchange.send({"id": self._exchange.number(), "type": "wake"})
@@ -170,9 +171,10 @@ class Link:
         body: bytes = b"",
         timeout_s: float = http_over_link.TIMEOUT_S,
     ) -> HttpAnswer:
-        """Return that node's answer to this request of a client here. `path` has the query. When it takes too long,
-        or who waits is cancelled, it ends there too. Raises `NotPresentError` when it does not answer, `StatelineError`
-        when it cannot, or its answer is too large."""
+        """Return that node's answer to a client's request. `path` includes the query string.
+
+        After `timeout_s`, or if the caller is cancelled, the request also ends there. Raises `NotPresentError` if the
+        node does not answer, and `StatelineError` if it cannot, or the answer is too large."""
         with (
             span(f"ask {self.hello.node}", {"method": method}, "CLIENT"),
             self.traffic.forwarding(self.hello.node) as counted,
@@ -188,7 +190,7 @@ class Link:
         return with_proof(message | passed_on(current_request_id()), token_to_pass_on(), self._proven)
 
     async def _reply(self, message: Message, timeout_s: float) -> Message:
-        """Return the node's reply. When it takes too long, or who waits is cancelled, it ends there too."""
+        """Return the node's reply. After `timeout_s`, or if the caller is cancelled, end the request there, too."""
         try:
             return await self._exchange.request(message, timeout_s)
         except (NotPresentError, asyncio.CancelledError):
@@ -197,19 +199,19 @@ class Link:
             raise
 
     def hold(self) -> None:
-        """Keep the scans that were begun there and not read to the end. Repeat this call."""
+        """Keep the open scans at that node. Repeat this call."""
         self._scans.hold()
 
     def give_up(self) -> None:
-        """Stop waiting for the request. It fails like a lost connection."""
+        """Fail all pending requests, like a lost connection."""
         self._exchange.give_up()
 
     async def ended(self) -> None:
-        """Comes back when the connection has ended."""
+        """Wait until the connection has ended."""
         await self._exchange.ended()
 
     async def close(self) -> None:
-        """Hang up; pending requests fail."""
+        """Close the connection. Pending requests fail."""
         await self._exchange.close()
 
     def _take(self, message: Message) -> None:
@@ -232,7 +234,7 @@ class Link:
         if told is self._told and not self._is_cut:
             return
         self._told, self.map = told, self._bounded(told)
-        self._is_cut = self.map != told  # until more partitions are known here, perhaps
+        self._is_cut = self.map != told  # more partitions may become known here
         if (foreign := len(told.tasks) - len(self.map.tasks)) and not self._has_too_much:
             _log.warning("Node %r says that it has %d tasks that are not known here: ignored", self.hello.node, foreign)
         self._has_too_much = bool(foreign)

@@ -1,19 +1,19 @@
-"""A node's map, as it sends it to the others: its tasks, their roles, and how far its copies are. Pure.
+"""A node's map for the other nodes: its tasks, their roles, and the offsets of its copies. Pure.
 
     map  := {"event": "map", "number", "tasks": {task: [role, generation]}, "copies": {store: {partition: offset}},
              "pipelines": {pipeline: status}, "remaining": {task: offsets}, "plain": [task],
              "followed": [task], "faults": {worker: why it does not run its tasks}}
     role := "active" | "restoring" | "standby"
 
-A message has only the differences to the last one on the link; the first one has all. A member that is absent is as it
-was, and so is a key. A key with null is gone. `plain` and `followed` are sent whole.
+The first message on a link has everything. Later ones have only the differences: absent members and keys are unchanged,
+and a key with null is gone. `plain` and `followed` are always whole.
 
-`number` grows with each change of `tasks`. `generation` is that of the consumer group under which a worker was given
-the task, -1 where there is none. `copies` has those that are not active: the last offset of the changelog that each
-has, `remaining` those that are restored, with what is left of it. `followed` are those standbys that a worker keeps up
-to date; others are copies that were left behind. `plain` are tasks of which a store that is declared
-with timestamps still has its plain files. `pipelines` has those that a driver of this node has
-reported, each as in ``/v1/topology``.
+- `number` grows with each change of `tasks`. `generation` is the consumer group's when a worker got the task, or -1.
+- `copies` has the last changelog offset of each copy that is not active. `remaining` has the offsets that restores have
+  left.
+- `followed` has the standbys that a worker keeps up to date. Other standbys were left behind.
+- `plain` has tasks with plain files of a store that is declared with timestamps.
+- `pipelines` has the reports of this node's drivers, as in ``/v1/topology``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stateline_store import InvalidArgumentError
 _Value = TypeVar("_Value")
 _MOST_KEYS = 100_000  # of a member: differences could add to it without end
 HEARTBEAT = {"event": "map"}
-"""The map of a node that has what it had."""
+"""The message of an unchanged map."""
 
 
 class HeldTask(NamedTuple):
@@ -40,7 +40,7 @@ class HeldTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:
-    """All that one node has."""
+    """The tasks, copies and pipelines of one node."""
 
     number: int = 0
     tasks: Mapping[str, HeldTask] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class NodeMap:
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any], known: NodeMap | None = None) -> NodeMap:
-        """The map that `to_json` told to a node that knows `known`; `known` itself if nothing differs. Raises
-        `InvalidArgumentError` for anything else."""
+        """Return the map of a message of `to_json` to a node that knows `known`; `known` itself if nothing differs.
+        Raises `InvalidArgumentError` for any other message."""
         known = known or cls()
         if message == HEARTBEAT:
             return known

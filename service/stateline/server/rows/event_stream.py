@@ -3,9 +3,9 @@
     event  := ["event: " name "\\n"] ["id: " id "\\n"] ("data: " line "\\n")* "\\n"
     beat   := ":\\n\\n"
 
-Source: the HTML standard, section 9.2. Three tasks serve a client: one fills the outbox, one sends what is in it, one
-waits for the client to leave. The outbox is bounded, so whoever fills it waits for the client; the sender waits for it
-as long as it is allowed to, and then says goodbye.
+Source: the HTML standard, section 9.2. Three tasks serve a client: one fills the outbox, one sends its events, one
+waits for the client to leave. The outbox is bounded, so the filling task waits for a slow client. If the client is too
+slow, the sending task ends the stream with a goodbye.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import NotReadyError, StatelineError
 
 MEDIA_TYPE = "text/event-stream"
-# Proxies must neither keep nor collect events; a stream that has ended leaves no connection behind.
+# Proxies must neither cache nor buffer events. The connection ends with the stream.
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no", "connection": "close"}
 HEARTBEAT = b":\n\n"
-# Of the events that one write takes: large enough for speed, and soon through for a slow client.
+# The size of one write: large enough for speed, and soon sent to a slow client.
 CHUNK_BYTES = 32 * 1024
-# How long a goodbye may wait for a client that has stopped reading.
+# How long the goodbye may wait for a client that does not read.
 _GOODBYE_S = 5.0
 
 _log = seldom(__name__)
@@ -76,7 +76,7 @@ class Outbox:
             self._moved.notify_all()
 
     async def take(self, patience_s: float) -> bytes | None:
-        """Return the first events, a heartbeat if nothing comes for so long, None if everything was taken."""
+        """Return the first events. Returns a heartbeat after `patience_s` without any, and None at the end."""
         async with self._moved:
             try:
                 async with asyncio.timeout(patience_s):
@@ -95,10 +95,10 @@ class Outbox:
 
 
 class EventStream(Response):
-    """Sends the events of `source` until it ends, the client leaves, or takes nothing for `slow_s`.
+    """Sends the events of `source` until it ends, the client leaves, or the client reads nothing for `slow_s`.
 
-    A last event says what ended the source: a `StatelineError` by its reason. `release` is called once, as soon as the
-    source is not needed. `limits` ends a wait for the client when the server stops.
+    If a `StatelineError` ended the source, the last event has its reason. `release` is called once, when the source is
+    no longer needed. `limits` ends a wait for the client when the server stops.
     """
 
     media_type = MEDIA_TYPE
@@ -146,7 +146,7 @@ class EventStream(Response):
                     await self._outbox.put(events)
         except StatelineError as error:
             await self._outbox.finish(goodbye(problem_of(error).reason, str(error)))
-        except Exception:  # noqa: BLE001 - a defect; the client is told that there was one, as by any other answer
+        except Exception:  # noqa: BLE001 - a defect; the client gets STORE_EXCEPTION, as in any answer
             _log.exception("A change feed failed")
             await self._outbox.finish(goodbye("STORE_EXCEPTION", "Something unexpected went wrong: see the log."))
 

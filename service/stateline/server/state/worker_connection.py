@@ -1,7 +1,6 @@
-"""`WorkerConnection`: the server's end of one worker's query socket (`stateline.query.wire`).
+"""The server's end of one worker's query socket (`stateline.query.wire`). For the event loop's thread only.
 
-Each is asked for a sign of life (`status`) again and again: a worker that hangs keeps its socket. For the event loop's
-thread only.
+The server asks each worker repeatedly for a sign of life (`status`), because a worker that hangs keeps its socket.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from stateline_store import KeyQuery, NotReadyError, Query, StatelineError
 from stateline_store.clock import boot_ms
 from stateline_store.snapshots.checkpoints import CheckpointPart
 
-# A worker answers between slices of a few milliseconds; a commit or a rebalance may hold it up for seconds.
+# A worker answers between slices of a few milliseconds. A commit or a rebalance may delay it for seconds.
 ANSWER_TIMEOUT_S = 10.0
-# Who has waited so long for one key asks again, and waits in a task.
+# After this long, a request for one key is repeated in a task.
 POINT_TIMEOUT_S = 1.0
-# A worker that has given no sign of life for so long counts as unreachable until it does; queries still wait for it.
+# After this long without a sign of life, a worker counts as unreachable. Queries still wait for it.
 SILENT_AFTER_S = 3.0
 
 # Requests are counted from 1.
@@ -58,10 +57,9 @@ class LinkedForCopy(NamedTuple):
 
 
 class WorkerConnection:
-    """A connection to one worker, subscribed to its commits: each calls `on_commit`. Requests may overlap.
+    """A connection to one worker. Each of the worker's commits calls `on_commit`. Requests may overlap.
 
-    So does the worker's answer to the subscription: what it committed before it had read that was announced to
-    nobody.
+    The answer to the subscription also calls `on_commit`, because earlier commits were not announced here.
     """
 
     def __init__(
@@ -75,24 +73,24 @@ class WorkerConnection:
         self._scans = ScansElsewhere(self._exchange, ANSWER_TIMEOUT_S)
         self._on_commit = on_commit
         self._limits = limits
-        # When a sign of life was asked for last; the first is the answer to the subscription.
+        # The last request for a sign of life. The answer to the subscription is the first sign.
         self._asked_at_s = asyncio.get_running_loop().time()
-        self._declared: dict[str, str] = {}  # told with the answer to the subscription, which comes before all others
+        self._declared: dict[str, str] = {}  # from the first answer, to the subscription
         self.lease_until_ms: float = 0
-        """Until when nobody else can have its tasks (`clock.boot_ms`), as it said last."""
+        """The end of its lease (`clock.boot_ms`), by its last status."""
         self.fault = ""
-        """Why it does not run its tasks, as it said last; empty while it does."""
+        """Why it does not run its tasks, by its last status; empty while it does."""
         self.figures: bytes | None = None
-        """What it has counted, if it cannot write that to its file; None while it can."""
+        """Its figures, if it cannot write them to its file; None while it can."""
         self.wanted_copies: Mapping[str, Sequence[str]] = {}
-        """By task the stores that it wants to have from another node, as it said last."""
+        """The stores that it wants from another node, by task, by its last status."""
 
     @classmethod
     async def open(
         cls, path: Path, on_commit: Callable[[], None], limits: TimeLimits, trusted: Collection[int] | None = None
     ) -> WorkerConnection:
-        """Connect to the worker's socket and subscribe. Raises `OSError` when nobody listens there, `PermissionError`
-        when a process of none of the `trusted` users does: root and this user unless given."""
+        """Connect to the worker's socket and subscribe. Raises `OSError` if no process listens there, and
+        `PermissionError` if its user is not `trusted` (default: root and this user)."""
         loop = asyncio.get_running_loop()
         to_worker = connected(path, (0, os.geteuid()) if trusted is None else trusted)
         arrivals, writer = await streams(lambda made: loop.create_unix_connection(made, sock=to_worker))
@@ -103,7 +101,7 @@ class WorkerConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker is still there, as far as this end knows."""
+        """Whether the connection is open, as far as this end knows."""
         return self._exchange.alive
 
     @property
@@ -113,7 +111,7 @@ class WorkerConnection:
 
     @property
     def answers(self) -> bool:
-        """Whether the worker is there and has not been silent for `SILENT_AFTER_S`."""
+        """Whether the worker is connected, and owes no sign of life for `SILENT_AFTER_S`."""
         silent_s = asyncio.get_running_loop().time() - self._asked_at_s
         return self.alive and (not self._is_owed or silent_s < SILENT_AFTER_S)
 
@@ -129,9 +127,11 @@ class WorkerConnection:
         return self._exchange.heard_at_s < self._asked_at_s
 
     async def query(self, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str) -> Outcome:
-        """Return the worker's answer. Raises `NotPresentError` when it does not, `StatelineError` when it
-        cannot, and `NotReadyError` when it has the store as something else than `declared`
-        (`StoreDefinition.description`), or, for a query that may wait, when the server is shutting down.
+        """Return the worker's answer.
+
+        Raises `NotPresentError` if the worker does not answer, and `StatelineError` if it cannot. Raises
+        `NotReadyError` if its declaration of the store differs from `declared` (`StoreDefinition.description`), or if
+        the server stops while the query may wait.
         """
         message = encode_request(WireRequest(self._exchange.number(), terms, partition, query, wait_ms))
         within = self._limits.within if wait_ms else asyncio.timeout
@@ -155,7 +155,7 @@ class WorkerConnection:
             timer.cancel()
             outcome = None
             if reply is not None and self._declared.get(terms.store, declared) == declared:
-                with contextlib.suppress(StatelineError):  # who asks by `query` is told
+                with contextlib.suppress(StatelineError):  # `query` reports it
                     outcome = self._scans.outcome(reply)
             later(outcome)
 
@@ -168,7 +168,7 @@ class WorkerConnection:
 
     async def snapshot(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
         """Let the worker link these store partitions into a snapshot's directory, all at one commit. Raises
-        `NotPresentError` when it does not answer, and what keeps it from making them."""
+        `NotPresentError` if the worker does not answer, or the worker's error."""
         reply = await self._linked("snapshot", snapshot, places)
         if "parts" in reply:
             epochs = [(str(topic), int(partition), int(number)) for topic, partition, number in reply["epochs"]]
@@ -176,7 +176,8 @@ class WorkerConnection:
         raise self._scans.failure(reply, "made no snapshot")
 
     async def link_for_copy(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
-        """Let the worker link the stores of one task, for a copy on another node. Standbys count too."""
+        """Let the worker link the stores of one task, also of a standby, for a copy on another node. Raises like
+        `snapshot`."""
         reply = await self._linked("copy", snapshot, places)
         if "parts" in reply and "topics" in reply:
             return LinkedForCopy([CheckpointPart.from_json(part) for part in reply["parts"]], reply["topics"])
@@ -188,7 +189,7 @@ class WorkerConnection:
         return await self._exchange.request(message, ANSWER_TIMEOUT_S)
 
     def say_copying(self, task_id: str, *, ended: bool = False, why: str = "") -> None:
-        """That a copy which the worker waits for goes on, or has ended, perhaps without one: `why` there is none."""
+        """Tell the worker that its copy is coming, or has `ended`. `why` is the reason if there is none."""
         if self.alive:
             told = {"id": self._exchange.number(), "type": "copying", "task": task_id, "ended": ended, "why": why}
             self._exchange.send(told)
@@ -199,7 +200,7 @@ class WorkerConnection:
             self._exchange.send({"id": self._exchange.number(), "type": "unreached", "why": why})
 
     async def close(self) -> None:
-        """Hang up; pending queries fail."""
+        """Close the connection. Pending queries fail."""
         await self._exchange.close()
 
     def _take(self, message: Message) -> None:
@@ -214,4 +215,4 @@ class WorkerConnection:
             self._declared = message.get("stores", self._declared)
             self._on_commit()
         else:
-            self._scans.refuse(message)  # who asked was gone before the answer came
+            self._scans.refuse(message)  # the caller left before the answer

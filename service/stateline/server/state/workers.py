@@ -1,8 +1,7 @@
-"""`Workers`: the server's connections to the workers of its application, and which worker has a task.
+"""The server's connections to the workers of its application, and the tasks of each worker.
 
-Knows the instances of the application and holds one connection to each that lives. A worker that is
-gone, or does not answer in time, makes its partitions' queries fail with `NotPresentError`. For the event
-loop's thread only.
+There is one connection to each live instance. If a worker is gone or does not answer in time, queries of its partitions
+fail with `NotPresentError`. For the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stateline_store import (
 from stateline_store.clock import boot_ms
 from stateline_store.inspection.inspection import may_be_held
 
-# A worker that has ended is there again sooner, and one that works stays longer.
+# A restarted worker is back sooner, and a working one stays longer.
 _STARTS_WITHIN_S = 4.0
 
 _log = logging.getLogger(__name__)
@@ -37,19 +36,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Interruption:
-    """An instance with tasks that was not there to run them. `times` is how often since it began."""
+    """An instance with tasks that did not run. `times` is the number of interruptions since `began_ms`."""
 
     began_ms: int
     times: int = 0
     runs_ms: int | None = None
 
     def goes_on(self) -> None:
-        """It is not there now."""
+        """Note that the instance does not run now."""
         self.times += self.runs_ms is not None or not self.times
         self.runs_ms = None
 
     def has_run_for(self, seconds: float) -> bool:
-        """It runs its tasks now: whether it has for so long."""
+        """Note that the instance runs its tasks. Return whether it has for so many seconds."""
         self.runs_ms = self.runs_ms or boot_ms()
         return boot_ms() - self.runs_ms > seconds * 1000
 
@@ -62,7 +61,8 @@ class Interruption:
 class Workers:
     """Every instance of the application, by the files in `<application>/instances`.
 
-    `on_change` is called when a worker has committed, was connected, or has other tasks: whoever waits looks again.
+    `on_change` is called when a worker has committed, was connected, or has other tasks. Waiting queries then look
+    again.
     """
 
     def __init__(self, application: Path, on_change: Callable[[], None], limits: TimeLimits) -> None:
@@ -78,10 +78,10 @@ class Workers:
         self._interrupted: dict[str, Interruption] = {}  # by instance
         self.instances: dict[str, Instance] = {}
         self.assigned_at_ms = 0
-        """When it was seen last that a group had decided anew who has which tasks, by `boot_ms`; 0 before."""
+        """The last new assignment seen here, by `boot_ms`; 0 before any."""
 
     async def refresh(self) -> None:
-        """Read the instances again, connect to those that live, and hang up on those that left."""
+        """Read the instances again. Connect to live ones, and disconnect from those that left."""
         async with self._refreshing:
             known, self.instances = self.instances, read_instances(self._application)
             self._live_owners.clear()
@@ -101,22 +101,22 @@ class Workers:
                     await self._connect(name, instance)
 
     def look_after(self) -> None:
-        """Ask every worker for a sign of life. Returns at once: `answers` says later what came of it."""
+        """Ask every worker for a sign of life. Returns at once. `answers` has the result later."""
         for connection in self._connections.values():
             connection.look_after()
 
     def is_connected(self, instance: str) -> bool:
-        """Whether this instance is there: it may hang."""
+        """Whether this instance is connected. It may hang."""
         connection = self._connections.get(instance)
         return connection is not None and connection.alive
 
     def answers(self, instance: str) -> bool:
-        """Whether this instance is there and has lately given a sign of life."""
+        """Whether this instance is connected and has recently answered."""
         connection = self._connections.get(instance)
         return connection is not None and connection.answers
 
     def faults(self) -> dict[str, str]:
-        """By instance why it does not run its tasks: as it says, or because it has ended and its tasks wait for it."""
+        """Return by instance why it does not run its tasks: its own words, or that it has ended and its tasks wait."""
         found = {name: each.fault for name, each in self._connections.items() if each.alive and each.fault}
         for name, interruption in self._interrupted.items():
             for_s = (boot_ms() - interruption.began_ms) / 1000
@@ -127,7 +127,7 @@ class Workers:
         return found
 
     def failed_starts(self) -> dict[str, str]:
-        """By instance that is not there, how many of its starts have failed in a row."""
+        """Return a message by missing instance with the number of its failed starts in a row."""
         found: dict[str, str] = {}
         for path in instances_directory(self._application).glob("*.starts"):
             name, count = path.stem, FailedStarts(self._application, path.stem).count
@@ -137,7 +137,7 @@ class Workers:
         return found
 
     def unwritten_figures(self) -> dict[str, bytes]:
-        """By instance what it has counted and cannot write to its file. From any thread."""
+        """Return the figures by instance that it cannot write to its file. Thread-safe."""
         connected = dict(self._connections).items()
         return {name: each.figures for name, each in connected if each.alive and each.figures is not None}
 
@@ -147,14 +147,11 @@ class Workers:
             connection.say_unreached(why)
 
     def is_alive(self, instance: str) -> bool:
-        """Whether the process of this instance lives, as far as can be told here. One that was killed leaves its file,
-        and no lock."""
+        """Whether the process of this instance may live. A killed process leaves its file, but no lock."""
         return self.is_connected(instance) or may_be_held(lock_path(self._application, instance))
 
     def owner(self, task_id: str) -> str | None:
-        """The instance that has this task: one that answers, else one that is there, else one that said so last;
-        None when none did.
-        """
+        """Return the instance that has this task, or None: one that answers, else a connected one, else the last."""
         owners = [name for name, instance in self.instances.items() if instance.has(task_id)]
         if len(owners) > 1:  # of a global table, mostly
             owners.sort(key=lambda name: self.instances[name].state_of(task_id) != "running")
@@ -164,7 +161,7 @@ class Workers:
         return owners[0] if owners else None
 
     def live_owner(self, task_id: str) -> WorkerConnection | None:
-        """The worker that is there and has this task; None when none is."""
+        """Return the connected worker that has this task, or None."""
         known = self._live_owners.get(task_id)
         if known is not None and known.alive and known.holds_lease:  # every read asks
             return known
@@ -176,11 +173,11 @@ class Workers:
         return connection
 
     def has_live_owner(self, task_id: str) -> bool:
-        """Whether a worker that is there has this task."""
+        """Whether a connected worker has this task."""
         return self.live_owner(task_id) is not None
 
     def runs(self, task_id: str) -> bool:
-        """Whether a worker that is there runs this task, within its lease, as far as it has said."""
+        """Whether a connected worker runs this task within its lease, by its last message."""
         known = self._runs.get(task_id)
         if known is not None and known.alive and known.holds_lease:  # every read asks
             return True
@@ -194,8 +191,8 @@ class Workers:
         return False
 
     def lease_holds(self, task_id: str) -> bool:
-        """Whether an instance that ran this task, alive or not, has it for itself still, if it has not given it back
-        since the last refresh. One that restored it does not count: its copy is not whole."""
+        """Whether the lease of the instance that ran this task has not ended, even if the process has. A restoring
+        instance does not count, because its copy is not whole. Only the last refresh shows tasks given back."""
         self._note_leases()
         return task_id in self._leases and self._leases[task_id][1] > boot_ms()
 
@@ -210,23 +207,23 @@ class Workers:
         return {each.member_id for each in self.instances.values() if each.member_id is not None}
 
     def _note_leases(self) -> None:
-        """Until when each task is its owner's alone. An instance that has gone keeps what it had: a static member does
-        not leave its group, nor does one that was killed."""
+        """Note the end of each task's lease. Instances that are gone keep theirs, because neither a static member nor a
+        killed process leaves its group."""
         for name, instance in self.instances.items():
             if (connection := self._connections.get(name)) is None:
                 continue
             had = {task_id for task_id, (owner, _) in self._leases.items() if owner == name}
-            # Until its group has given it its tasks, one that was started anew has those of the process before.
+            # Before its first assignment, a restarted instance has the tasks of its former process.
             has = set(filter(instance.has, instance.tasks))
             told = had | has if instance.generation >= 0 else has
             for task_id in told:
                 if instance.tasks.get(task_id) == "running":
                     self._leases[task_id] = name, connection.lease_until_ms
-                else:  # given back, whether or not it is restored anew since
+                else:  # given back, even if it is restored again since
                     self._leases.pop(task_id, None)
 
     def _note_interruptions(self) -> None:
-        """Note for each instance with tasks whether it is there and runs them."""
+        """Note for each instance with tasks whether it is connected and runs them."""
         for name in {name for name, _ in self._leases.values()}:
             states = self.instances[name].tasks.values() if name in self.instances else ()
             if not (self.is_connected(name) and "running" in states):
@@ -244,8 +241,8 @@ class Workers:
     async def query(
         self, task_id: str, terms: Terms, partition: int, query: Query[Any], wait_ms: int, declared: str
     ) -> Outcome:
-        """Ask the task's owner, as of the last `refresh`, for what is committed else a worker that follows it as a
-        standby; `declared` is as in `WorkerConnection.query`."""
+        """Ask the task's owner, as of the last `refresh`. For committed reads without an owner, ask a worker with a
+        standby. `declared` is that of `WorkerConnection.query`."""
         owner = self.owner(task_id)
         connection = self._connections.get(owner) if owner is not None else None
         is_there = connection is not None and connection.alive
@@ -259,7 +256,7 @@ class Workers:
             return Failure(error)
 
     def follows(self, task_id: str) -> bool:
-        """Whether a worker that is there follows this task as a standby."""
+        """Whether a connected worker follows this task as a standby."""
         return self._follower(task_id) is not None
 
     def _follower(self, task_id: str) -> WorkerConnection | None:
@@ -270,7 +267,7 @@ class Workers:
         return None
 
     async def snapshot(self, owner: str | None, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedParts:
-        """Let this owner of all these places link them into a snapshot. Raises as `WorkerConnection.snapshot`."""
+        """Let this owner of all these places link them into a snapshot. Raises like `WorkerConnection.snapshot`."""
         connection = self._connections.get(owner) if owner is not None else None
         if connection is None or not connection.alive:
             store, partition = places[0]
@@ -284,7 +281,7 @@ class Workers:
         return await connection.snapshot(snapshot, places)
 
     def wanted_copies(self) -> dict[str, tuple[WorkerConnection, Sequence[str]]]:
-        """Return by task the worker that wants stores of it from another node, and these stores."""
+        """Return by task the worker that wants its stores from another node, and the stores."""
         connected = [each for each in self._connections.values() if each.alive]
         return {task: (each, stores) for each in connected for task, stores in each.wanted_copies.items()}
 
@@ -299,7 +296,7 @@ class Workers:
         return await connection.link_for_copy(snapshot, places)
 
     async def close(self) -> None:
-        """Hang up on every worker."""
+        """Close all connections."""
         for connection in self._connections.values():
             await connection.close()
 
