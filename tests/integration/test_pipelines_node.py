@@ -168,7 +168,7 @@ def test_a_driver_that_no_node_is_beside_says_in_the_log_how_far_it_is(
     kafka_broker: KafkaBroker, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs, is silent as one that was killed, is started anew on another machine, and is stopped in order."""
-    monkeypatch.setattr("stateline.server.state.pipeline_states.SILENT_S", 3.0)
+    monkeypatch.setattr("stateline.server.state.pipeline_states.SILENT_S", 2.0)
     monkeypatch.setattr("stateline.deployment.pipelines.reports.REPEAT_S", 0.5)
     app = App(name)
     departures = app.topic(f"departures-{name}", key=serdes.string, value=serdes.json)
@@ -190,7 +190,7 @@ def test_a_driver_that_no_node_is_beside_says_in_the_log_how_far_it_is(
         assert (status()["state"], status()["lag"], status()["node"]) == ("running", 7, "edge")
         assert client.get("/v1/console").json()["pipelines"]["delays"]["status"]["node"] == "edge"
         assert 'stateline_pipeline_state{pipeline="delays"} 2.0' in client.get("/metrics").text
-        time.sleep(4.0)
+        time.sleep(2.5)
         assert status()["state"] == "running", "it repeats what it says"
         first.close()  # as when it is killed: nothing more is said
         wait_until(lambda: status()["state"] == "not running", HANGING_S)

@@ -29,7 +29,7 @@ from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import running
 from support.processes.served_here import served_here
-from support.run.length import long_only
+from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 
 LISTENERS = ("ONE", "TWO")
@@ -356,7 +356,7 @@ def test_one_machine_alone_answers_when_its_worker_has_ended(scene: Scene) -> No
     scene.one.start_worker()
     asked = {"position_bound": scene.bound(), "wait_ms": 5_000}
     wait_until(lambda: scene.one.get("/v1/stores/counts/range", **asked).status_code == 200, HANGING_S)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in long_or_short((signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL,)):
         if scene.one.worker is None:
             scene.one.start_worker()
             wait_until(lambda: scene.one.active() == {"0", "1"}, HANGING_S)
