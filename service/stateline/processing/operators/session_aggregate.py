@@ -9,7 +9,8 @@ stored timestamp is the last record's, the change's timestamp is the session's e
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -23,9 +24,11 @@ from stateline.processing.operators.session_cache import CachedSession, SessionC
 from stateline.processing.operators.stored_rows import keep_rows
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import TimestampedSessionStore
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, session_key
 
 _END = attrgetter("end_ms")
+_session = partial(tuple.__new__, CachedSession)  # without a call of Python's
 
 # The changelog's key, the session's end, what was there, what is now, and the record that did it.
 _Changed: TypeAlias = tuple[bytes, int, CachedSession | None, CachedSession | None, Record]
@@ -46,6 +49,8 @@ class SessionAggregate:
         self._retention = opened.segments.retention_ms
         begin(opened, windows, context)
         self._known = SessionCache(opened)
+        # The aggregate of a session of one record, unless a user's function makes it.
+        self._one = None if folding.typed else folding.join(None, None, ())
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
@@ -54,10 +59,16 @@ class SessionAggregate:
         observed, store_time = self._context.times.observed(self._store.name), self._store.stream_time_ms
         before = self._read(keys, rows.timestamps)
         newest, last, late = dict(before), dict[bytes, int](), 0
+        gap, retention, closed_after = self._gap, self._retention, self._closed_after
+        one = self._one_for(keys)
 
         def joined(row: tuple[bytes, Any, Any, int]) -> Sessions | None:
             key, typed_key, value, at_ms = row
-            return self._joined(newest[key], store_time, observed, key, typed_key, value, at_ms)
+            sessions = newest[key]
+            is_behind = not sessions or sessions[-1][0] < at_ms - gap
+            if one and is_behind and at_ms > store_time - retention and at_ms + closed_after > observed:
+                return (*sessions, _session((at_ms, at_ms, at_ms, one)))  # as `_joined`, a third of its time
+            return self._joined(sessions, store_time, observed, key, typed_key, value, at_ms)
 
         given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
         calls_a_user = self._folding.typed
@@ -74,28 +85,29 @@ class SessionAggregate:
             self._context.failures.drop(late, "late")
         if not last:
             return None
-        changed = [
-            (*difference, rows.records[place])
-            for key, place in last.items()
-            for difference in _differences(key, before[key], newest[key])
-        ]
-        for key in last:
+        self._context.times.observe(self._store.name, observed)
+        changed: list[_Changed] = []
+        for key, place in last.items():
+            changed += _differences(key, before[key], newest[key], rows.records[place])
             self._known.put(key, newest[key])
         self._known.trim()
-        self._context.times.observe(self._store.name, observed)
         return self._put(changed, store_time)
 
+    def _one_for(self, keys: Sequence[bytes]) -> bytes | None:
+        """Return the aggregate of a session of one record; None if a function makes it, or a key is too large."""
+        one, most = self._one, self._context.max_record_bytes
+        return one if one and keys and len(max(keys, key=len)) + len(one) <= most else None
+
     def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes:
-        row_keys = [key for key, _, _, _, _ in changed]
-        new = [now for _, _, _, now, _ in changed]
-        records = [record for _, _, _, _, record in changed]
-        rows = [None if now is None else now.row for now in new]
+        row_keys, ends, old, new, records = zip(*changed, strict=True) if changed else ((),) * 5
+        pack = TIMESTAMP.pack
+        rows = [None if now is None else pack(now[2]) + now[3] for now in new]
         keep_rows(self._store, self._store.with_segments(row_keys), rows, records, store_time)
         return Changes(
             row_keys,
-            [None if was is None else was.aggregate for _, _, was, _, _ in changed],
-            [None if now is None else now.aggregate for now in new],
-            [end_ms for _, end_ms, _, _, _ in changed],
+            [None if was is None else was[3] for was in old],
+            [None if now is None else now[3] for now in new],
+            ends,
             records,
         )
 
@@ -132,23 +144,16 @@ class SessionAggregate:
         return tuple(sorted((*kept, *made)))
 
 
-def _differences(
-    key: bytes, before: Sessions, after: Sessions
-) -> Iterable[tuple[bytes, int, CachedSession | None, CachedSession | None]]:
-    """Return a key's changed sessions: the changelog's key, the end, the session before, and the session now."""
+def _differences(key: bytes, before: Sessions, after: Sessions, record: Record) -> Sequence[_Changed]:
+    """Return a key's changed sessions, which this record changed."""
     if after and before == after[:-1]:  # one more, behind all others
         (end_ms, start_ms, _, _) = now = after[-1]
-        return ((session_key(key, start_ms, end_ms), end_ms, None, now),)
+        return ((session_key(key, start_ms, end_ms), end_ms, None, now, record),)
     old = {(s.end_ms, s.start_ms): s for s in before}
     new = {(s.end_ms, s.start_ms): s for s in after}
-    gone = [
-        (session_key(key, start_ms, end_ms), end_ms, was, None)
-        for (end_ms, start_ms), was in old.items()
-        if (end_ms, start_ms) not in new
+    gone = [(place, was, None) for place, was in old.items() if place not in new]
+    other = [(place, old.get(place), now) for place, now in new.items() if now != old.get(place)]
+    return [
+        (session_key(key, start_ms, end_ms), end_ms, was, now, record)
+        for (end_ms, start_ms), was, now in (*gone, *other)
     ]
-    other = [
-        (session_key(key, start_ms, end_ms), end_ms, old.get((end_ms, start_ms)), now)
-        for (end_ms, start_ms), now in new.items()
-        if now != old.get((end_ms, start_ms))
-    ]
-    return gone + other
