@@ -24,6 +24,7 @@ from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _Window = tuple[bytes, int]  # key and start
+_WINDOWS = 32_000  # that are remembered of one store and partition, in at most 4 MB
 
 
 class _WindowOperator:
@@ -35,10 +36,38 @@ class _WindowOperator:
         self._size, self._advance = windows.size_ms, windows.advance_ms
         self._closed_after = windows.closed_after_ms
         begin(opened, windows, context)
+        # Only the operator writes the store, and after a rollback there is a new operator. So a window that starts at
+        # `_new_from` or later has a row only if its stored key is in `_put`.
+        self._put: set[bytes] = set()
+        self._new_from = 0 if opened.is_empty() else opened.stream_time_ms + 1
 
     def _starts(self, at_ms: int) -> range:
         first = max(0, at_ms - self._size + self._advance) // self._advance * self._advance
         return range(first, at_ms + 1, self._advance)
+
+    def _rows_of(self, windows: Iterable[_Window], keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows of these windows, whose stored keys are `keys`. New windows are not looked up: that would
+        take a third of the operator's time."""
+        put, new_from = self._put, self._new_from
+        known = [key for (_, start), key in zip(windows, keys, strict=True) if key in put or start < new_from]
+        if len(known) == len(keys):
+            return rows_of(self._store, known)
+        rows = dict(zip(known, rows_of(self._store, known), strict=True)) if known else {}
+        return list(map(rows.get, keys))
+
+    def _remember(self, keys: Sequence[bytes]) -> None:
+        """Remember that rows of these stored keys were put. If they are too many, the newest segment's stay; if it has
+        too many itself, windows that start later are remembered."""
+        self._put.update(keys)
+        if len(self._put) <= _WINDOWS:
+            return
+        segments, newest_ms = self._store.segments, self._store.stream_time_ms
+        segment = segments.id_of(newest_ms)
+        first = PREFIX.pack(segment)
+        kept = {key for key in self._put if key >= first}
+        fits = len(kept) <= _WINDOWS // 2
+        self._put = kept if fits else set()
+        self._new_from = max(self._new_from, segment * segments.interval_ms if fits else newest_ms + 1)
 
     def _keep(
         self,
@@ -52,6 +81,7 @@ class _WindowOperator:
     ) -> Changes:
         """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
         keep_rows(self._store, keys, new, records, max(start for _, start in windows))
+        self._remember(keys)
         self._context.times.observe(self._store.name, observed_ms)
         return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
 
@@ -69,7 +99,7 @@ class WindowCount(_WindowOperator):
             return None  # all were late, so that none was the newest
         counts, newest = counted(windows, timestamps)
         keys = self._store.stored_keys(counts)
-        old = rows_of(self._store, keys)
+        old = self._rows_of(counts, keys)
         new, stamps = added(counts, newest, old)
         last = dict(zip(windows, records, strict=True))
         return self._keep(counts, keys, old, new, stamps, list(last.values()), observed)
@@ -149,4 +179,4 @@ class WindowFold(_WindowOperator):
             for start in self._starts(at_ms)
             if start + self._closed_after > observed
         )
-        return dict(zip(wanted, rows_of(self._store, self._store.stored_keys(wanted)), strict=True))
+        return dict(zip(wanted, self._rows_of(wanted, self._store.stored_keys(wanted)), strict=True))

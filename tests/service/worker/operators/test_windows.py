@@ -84,6 +84,21 @@ def test_each_window_holds_what_its_records_make_of_it_over_restarts(
     check(scene, "kept", made, write)
 
 
+@pytest.mark.parametrize("windows", [TUMBLING, HOPPING], ids=["tumbling", "hopping"])
+@pytest.mark.parametrize("remembered", [1, 8, 60])
+def test_windows_that_are_not_remembered_are_read_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: Windows, remembered: int
+) -> None:
+    monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", 5)
+    monkeypatch.setattr("stateline.processing.operators.window_aggregate._WINDOWS", remembered)
+    scene = Scene(built(windows, lambda w: w.count("kept", retention=timedelta(minutes=5))), tmp_path, 1)
+    for part in (events(300, keys=10), events(300, 1, first=300, keys=10)):
+        scene.send("events", part)
+        scene.work_off()
+    made = oracles(scene, lambda: TimeWindows(windows.size_ms, windows.advance_ms, windows.grace_ms, count, 300_000))
+    check(scene, "kept", made, int64)
+
+
 def test_what_was_too_late_before_a_restart_is_too_late_after_it(tmp_path: Path) -> None:
     app = built(TUMBLING, lambda w: w.count("kept"))
     scene = Scene(app, tmp_path, 1)
