@@ -26,16 +26,18 @@ Counted = TypeVar("Counted", bound=Hashable)
 
 class Count:
     def __init__(self, store: str, context: OperatorContext) -> None:
-        self._store = context.stores[store]
-        self._failures = context.failures
+        self._store, self._context = context.stores[store], context
 
-    def process(self, rows: Rows) -> Changes:
-        rows = with_key_and_value(rows, self._failures)
+    def process(self, rows: Rows) -> Changes | None:
+        rows = with_key_and_value(rows, self._context.failures)
         keys = rows.known_keys
         counts, newest = counted(keys, rows.timestamps)
         distinct = list(counts)
         old = rows_of(self._store, distinct)
         new, stamps = added(counts, newest, old)
+        if not (self._store.headers or self._context.has_readers):
+            keep_rows(self._store, distinct, new)
+            return None
         records = list(dict(zip(keys, rows.records, strict=True)).values())  # the last of each key
         keep_rows(self._store, distinct, new, records)
         return Changes(distinct, plain(old), plain(new), stamps, records)

@@ -68,6 +68,7 @@ class OperatorGraph:
             return
         for node in children:
             self._context.failures.give(_step(node), len(batch.records))
+            self._context.has_readers = bool(node.children)
             self._hand_on(self._operator(node).process(batch), node.children)
 
     def _operator(self, node: OperatorNode) -> Operator:

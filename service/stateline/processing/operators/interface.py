@@ -39,7 +39,7 @@ class RecordSource(Protocol):
 class OperatorContext:
     """Shared by the operators of one task. `outputs` collects what they write to topics. `every_store` adds the
     application's own stores to `stores`. `exactly_once`: a store's changelog was committed with all output of the same
-    input."""
+    input. `has_readers`: other operators take what the present one returns, so that it must return it."""
 
     stores: Mapping[str, TransactionalStore]
     every_store: Mapping[str, StateStore]
@@ -48,6 +48,7 @@ class OperatorContext:
     max_record_bytes: int
     times: StreamTimes
     exactly_once: bool = False
+    has_readers: bool = True
     outputs: list[OutputRecord] = field(default_factory=list)
 
     def each(

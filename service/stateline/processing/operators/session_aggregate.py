@@ -98,11 +98,13 @@ class SessionAggregate:
         one, most = self._one, self._context.max_record_bytes
         return one if one and keys and len(max(keys, key=len)) + len(one) <= most else None
 
-    def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes:
+    def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes | None:
         row_keys, ends, old, new, records = zip(*changed, strict=True) if changed else ((),) * 5
         pack = TIMESTAMP.pack
         rows = [None if now is None else pack(now[2]) + now[3] for now in new]
         keep_rows(self._store, self._store.with_segments(row_keys), rows, records, store_time)
+        if not self._context.has_readers:
+            return None
         return Changes(
             row_keys,
             [None if was is None else was[3] for was in old],

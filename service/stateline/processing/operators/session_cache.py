@@ -44,6 +44,7 @@ class SessionCache:
         self._younger: dict[bytes, _Known] = {}
         self._older: dict[bytes, _Known] = {}
         self._younger_bytes = 0
+        self._younger_end = self._older_end = 0  # all sessions of their keys end before
         self._complete_from = 0 if store.is_empty() else store.stream_time_ms + 1
 
     def get(self, key: bytes, earliest_end: int) -> Sessions:
@@ -75,6 +76,7 @@ class SessionCache:
             size += len(aggregate)
         before = self._younger.get(key)
         self._younger_bytes += size if before is None else size - before[2]
+        self._younger_end = max(self._younger_end, sessions[-1][0] + 1 if sessions else earliest_end)
         self._younger[key] = earliest_end, sessions, size
 
     def trim(self) -> None:
@@ -82,8 +84,6 @@ class SessionCache:
         stay."""
         if len(self._younger) * 2 <= _KEYS and self._younger_bytes * 2 <= _BYTES:
             return
-        for key, (earliest_end, sessions, _) in self._older.items():
-            if key not in self._younger:
-                end = sessions[-1].end_ms + 1 if sessions else earliest_end
-                self._complete_from = max(self._complete_from, end)
-        self._older, self._younger, self._younger_bytes = self._younger, {}, 0
+        self._complete_from = max(self._complete_from, self._older_end)
+        self._older, self._younger = self._younger, {}
+        self._older_end, self._younger_end, self._younger_bytes = self._younger_end, 0, 0

@@ -25,10 +25,10 @@ def keep_rows(
     store: TransactionalStore,
     keys: Iterable[bytes],
     rows: Sequence[bytes | None],
-    records: Sequence[Record],
+    records: Sequence[Record] = (),
     stream_time_ms: int = -1,
 ) -> None:
-    """Stage these rows, None deletes, with the headers of their records."""
+    """Stage these rows, None deletes. A store with headers keeps those of their `records`."""
     if store.headers:
         pairs = zip(rows, records, strict=True)
         rows = [None if row is None else _with_headers(row, record) for row, record in pairs]

@@ -78,11 +78,13 @@ class _WindowOperator:
         stamps: Sequence[int],
         records: Sequence[Record],
         observed_ms: int,
-    ) -> Changes:
+    ) -> Changes | None:
         """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
         keep_rows(self._store, keys, new, records, max(start for _, start in windows))
         self._remember(keys)
         self._context.times.observe(self._store.name, observed_ms)
+        if not self._context.has_readers:
+            return None
         return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
 
 
