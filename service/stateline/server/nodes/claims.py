@@ -1,8 +1,8 @@
-"""`Claims`: which nodes may say that they own a task: those whose worker Kafka's group has given it.
+"""Check claims of nodes that own a task: Kafka's group must have given the task to a worker of the node.
 
-A node's word over its link is not enough: any linked node could claim that it owns everything. A member of the
-group is a node's worker if its static id is ``<node>-<instance>``, or its client id has the id of the node's directory.
-Where both fit more nodes than one, it is nobody's.
+A node's word over its link is not enough, because any linked node could claim everything. A member of the group is a
+node's worker if its static id is ``<node>-<instance>``, or its client id has the id of the node's directory. A member
+that fits several nodes counts for none.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from stateline.log.interface import GroupMember
 from stateline.server.state.group_watch import GroupState, GroupWatch
 from stateline_store import TopicPartition
 
-# So long after a claim Kafka may show the group as it was before (measured: 20 ms).
+# For this long after a claim, Kafka may still show the former assignment (measured: 20 ms).
 _SHOWN_LATE_MS = 250
 
 
 class Claims:
-    """One per server process, for the event loop's thread. `sources` are the partitions that a task reads by the group,
-    `directories` those of all nodes that are known, by name."""
+    """One per server process, for the event loop's thread. `sources` returns the partitions that a task reads,
+    `directories` the directory ids of all known nodes, by name."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Claims:
         self._sources = sources
         self._directories = directories
         self._look: GroupState | None = None
-        self._given: dict[TopicPartition, set[str | None]] = {}  # by that look; None: a member that is no node's
+        self._given: dict[TopicPartition, set[str | None]] = {}  # of that look; None: a member of no known node
 
     def forget(self) -> None:
-        """Other nodes are known now."""
+        """Read the look again at the next call, because other nodes are known now."""
         self._look = None
 
     def counts(self, task_id: str, node: str, since_ms: int) -> bool:
@@ -50,8 +50,8 @@ class Claims:
         return is_undecided and self._group.is_unanswered
 
     def may_answer(self, task_id: str, node: str) -> bool:
-        """Whether no worker of another node has the task, as far as Kafka says: a copy of this node may be the newest
-        that there is."""
+        """Whether no worker of another node has the task, by Kafka's last answer. Then this node's copy may be the
+        newest."""
         look = self._group.assigned
         if look is None or self._group.is_unanswered:
             return self._group.is_unanswered

@@ -1,12 +1,11 @@
-"""HTTP over a link: a request of one node that the other answers by its own application, as it would a client's.
+"""HTTP over a link: the other node's application answers a request like a client's.
 
     request := {"id", "type": "http", "method", "path": with its query, "headers": {name: value}, "body": base64}
     reply   := {"id", "status", "headers": {name: value}, "body": base64} | {"id", "error": text}
-    cancel  := {"id", "type": "cancel"}             nobody waits for that reply any more; it has none itself
+    cancel  := {"id", "type": "cancel"}             ends that request; has no reply
 
-The other node checks the client like any other (`credentials`). A request is counted against limits where it enters, so
-not again there; and it is never handed on to a third node (`came_over_link`). Streams without an end are none of it:
-bodies are whole.
+The other node checks the client (`credentials`). It does not count the request against limits, because the first node
+has. It never forwards it to a third node (`came_over_link`). Bodies are whole, so streams without an end are excluded.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stateline.server.guard.proofs import Proof
 from stateline.server.wire.exchange import Message
 from stateline_store import InvalidArgumentError, StatelineError
 
-# Of a request or an answer. A larger frame would hold up what else the link carries, heartbeats too.
+# The limit for requests and answers. A larger frame would delay the link's other messages, also heartbeats.
 MAX_BODY_BYTES = 32 * 1024 * 1024
 # Longer than a snapshot takes to be made, or a page to be read.
 TIMEOUT_S = 60.0
@@ -84,7 +83,7 @@ async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | Non
     answer = _Answer(_body(message))
     try:
         await app(scope, answer.receive, answer.send)
-    except Exception:  # noqa: BLE001 - a defect, or what it met when it was told to stop: the node is answered
+    except Exception:  # noqa: BLE001 - a defect, or a cut answer: the node gets an error
         if not answer.is_too_large:
             _log.exception("%s %s of node %r failed", scope["method"], scope["path"], node)
     if answer.is_too_large:
@@ -96,7 +95,7 @@ async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | Non
 
 
 class _Answer:
-    """The other end of an application: gives it a body, and takes what it answers."""
+    """The other end of an application: passes a body in, and collects the answer."""
 
     def __init__(self, body: bytes) -> None:
         self._asked: bytes | None = body
@@ -108,7 +107,7 @@ class _Answer:
 
     async def receive(self) -> Event:
         if self._asked is None:
-            await asyncio.Event().wait()  # who asks is there as long as this task is
+            await asyncio.Event().wait()  # the other node cancels this task when it leaves
         body, self._asked = self._asked, None
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -144,7 +143,7 @@ def _scope(message: Message, node: str) -> Scope:
         "raw_path": raw_path.encode("ascii"),
         "query_string": query.encode("ascii"),
         "headers": [(b"host", b"node"), *sent],
-        "client": None,  # who asks was counted where it came in (`guard.access`)
+        "client": None,  # the first node has counted the client (`guard.access`)
         "server": None,
         FROM_NODE: node,
     }

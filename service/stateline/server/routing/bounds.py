@@ -18,17 +18,19 @@ class PositionBounds:
         self._topology = topology
 
     def most_named(self, store: ServedStore) -> int:
-        """How many topics and partitions a bound may name: what positions of all the application's topics would, and
-        some that there are no more."""
+        """Return how many topics and partitions a bound may name: as many as the application has, and some deleted
+        ones."""
         topics = {topic.name for each in self._topology.subtopologies for topic in each.sources}
         return max(_LEAST_NAMED, len(topics) * (1 + store.placement.partitions))
 
     def check(self, store: ServedStore, bound: PositionBound) -> None:
-        """Refuse a bound that names what cannot exist: `InvalidArgumentError` for a partition that an input of the
-        store cannot have, `NotUpToBoundError` for one of another topic, `NotReadyError` where no worker runs the store.
+        """Refuse a bound on a partition that cannot exist.
+
+        Raises `InvalidArgumentError` if it is of an input of the store, `NotUpToBoundError` if it is of another topic,
+        and `NotReadyError` if no worker runs the store.
         """
         if store.is_global:
-            return  # which names partitions of its topic, however many that has
+            return  # its bounds name partitions of its topic
         count = store.placement.partitions
         for topic, offsets in bound.position.offsets.items():
             beyond = next((p for p in offsets if p >= count), None)
@@ -36,7 +38,7 @@ class PositionBounds:
                 continue
             if topic not in self._inputs(store):
                 raise self._never_met(store, topic)
-            if store.stopped is not None:  # the partition was added, which is why
+            if store.stopped is not None:  # because the partition was added
                 raise NotReadyError(store.stopped)
             raise InvalidArgumentError(
                 f"position_bound names partition {beyond} of {topic!r}, which is read in {count} partitions by "

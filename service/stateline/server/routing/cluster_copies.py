@@ -1,8 +1,8 @@
-"""`ClusterCopies`: which node's copy of a partition is asked.
+"""Choose the node whose copy of a partition is asked.
 
-A partition is answered here when a copy here may (`copies`); else by the node that owns its task, as far as the nodes'
-maps say; else by another one that has a copy, the one that is furthest first, if the request takes such an answer.
-The asked node checks itself whether it may answer, so a map that is out of date costs a question and nothing else.
+First comes a copy here that may answer (`copies`). Then comes the owner's node, by the nodes' maps. If the request
+accepts standbys, other nodes with copies follow, the furthest copy first. The asked node checks whether it may answer,
+so an outdated map costs only a request.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from stateline_store import (
 
 # Failures of one copy that another one may not have.
 _OF_A_COPY = (NotActiveError, NotPresentError, NotReadyError, NotUpToBoundError)
-# Of these the first says most about why nobody answered.
+# The first of these explains best why no node answered.
 _TELLING = (NotUpToBoundError, NotActiveError, NotReadyError, NotPresentError)
 _MOST_ASKED = 3  # of nodes, for one partition of one request
 
 
 @dataclass(eq=False, repr=False)
 class ClusterCopies:
-    """One per server process, for the event loop's thread. `why_ownerless` says of a task why no node owns it."""
+    """One per server process, for the event loop's thread. `why_ownerless` returns why no node owns a task."""
 
     _copies: Copies
     _ownership: Ownership
@@ -103,8 +103,8 @@ class ClusterCopies:
         return {p: link for p, link in found.items() if link is not None}
 
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
-        """Return a failure with the owner's URL, also if this node cannot reach the owner: the client may reach it.
-        Without an owner, the failure says why there is none."""
+        """Return the outcome. A failure gets the owner's URL, because the client may reach the owner, or the reason why
+        there is no owner."""
         found = self._copies.explained(store, partition, terms, outcome)
         if not isinstance(found, Failure):
             return found
@@ -120,7 +120,7 @@ class ClusterCopies:
         )
 
     def owner_elsewhere(self, store: ServedStore, partition: int) -> Link | None:
-        """The link to the node that owns this partition; None when this one does, or none that is known."""
+        """Return the link to the node that owns this partition. None if this node owns it, or the owner is unknown."""
         if not self._nodes.others:
             return None
         task_id = store.placement.task_id(partition)
@@ -128,7 +128,7 @@ class ClusterCopies:
         return None if owner is None or self._ownership.is_owned(task_id) else owner
 
     def _is_away(self, store: ServedStore, terms: Terms, partition: int) -> bool:
-        """Whether there is no use in asking the copy here first."""
+        """Whether the copy here need not be asked first."""
         return self.owner_elsewhere(store, partition) is not None and not takes_standbys(terms, partition)
 
     async def _elsewhere(
@@ -160,7 +160,7 @@ class ClusterCopies:
     def _unless_foreign(
         self, task_id: str, link: Link, answer: PartitionAnswer, store: str, partition: int
     ) -> PartitionAnswer | Failure:
-        """The answer, where this node may be the one that has the newest."""
+        """Return the answer if this node may have the newest copy; else a failure."""
         if link is self._nodes.owner(task_id) or self._nodes.may_answer(task_id, link, answer.copy.served_by):
             return answer
         close_rests({partition: answer})
@@ -181,7 +181,7 @@ class ClusterCopies:
         deadline_s: float | None,
     ) -> Outcome:
         left_s = 0.0 if deadline_s is None else max(0.0, deadline_s - asyncio.get_running_loop().time())
-        # What waits there ends when this server stops; how long a node may take the link knows.
+        # A stop of this server ends a wait there. The link limits the time of an answer.
         within = self._limits.within(math.inf) if left_s else contextlib.nullcontext()
         try:
             async with within:
@@ -200,11 +200,11 @@ async def _ends_of(link: Link, store: str, partitions: Collection[int]) -> dict[
     try:
         return await link.ends(store, partitions)
     except StatelineError:
-        return {}  # it is not known now; the feed looks again
+        return {}  # unknown now; the feed looks again
 
 
 def takes_standbys(terms: Terms, partition: int) -> bool:
-    """Whether a copy that is not the owner's may be what this request wants."""
+    """Whether this request may accept a copy that is not the owner's."""
     if terms.require_active or terms.isolation_level is IsolationLevel.READ_UNCOMMITTED:
         return False
     bounded = any(partition in offsets for offsets in terms.bound.position.offsets.values())

@@ -1,13 +1,12 @@
-"""`Copies`: which copy of a partition is asked, and the asking of it, once.
+"""Choose the copy of a partition on this node, and ask it once.
 
-| asked for                                    | copy                                                            |
-|----------------------------------------------|-----------------------------------------------------------------|
-| what is committed, of a store on disk        | this process's secondary (`state.partitions`)                   |
-| what is uncommitted, and of stores in memory | that of the worker which has the task (`state.workers`);        |
-|                                              | of stores in memory also one that follows it as a standby       |
+| query                                   | copy                                                                 |
+|-----------------------------------------|----------------------------------------------------------------------|
+| committed data of a store on disk       | this process's secondary (`state.partitions`)                        |
+| uncommitted data, and stores in memory  | the worker that has the task (`state.workers`); for stores in memory |
+|                                         | also a worker that follows it as a standby                           |
 
-Which partitions are asked is decided before (`query_routing`), and what runs on a copy is the same wherever it is
-(`stateline.query.execution`).
+`query_routing` has chosen the partitions. Every copy runs the same code (`stateline.query.execution`).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from stateline_store import (
 )
 from stateline_store.reads.queries import too_large
 
-# For `Ownership.with_lag`: a copy in memory has no commit notice. One that begins anew is not asked before it has all
-# that the one before had.
+# The generation for `Ownership.with_lag`: a copy in memory has no commit notice. A new copy is asked only after it has
+# everything that the former one had.
 _IN_MEMORY = 0
 
 
@@ -55,14 +54,14 @@ class CopyRouter(Protocol):
         deadline."""
 
     async def look_for_owners(self, store: ServedStore, terms: Terms, partitions: Iterable[int]) -> None:
-        """Where workers are to answer, find them."""
+        """Find the workers that must answer, if any."""
 
     async def ends(self, store: ServedStore, partitions: Collection[int]) -> dict[int, int]:
         """Return, for partitions of a store on disk, the offset after the last committed one of the changelog or
         topic: 0 without a commit. Partitions whose end is not known now are left out."""
 
     def announce_commits(self, store: ServedStore, partitions: Iterable[int]) -> None:
-        """The next commit of these partitions is announced here (`CommitSignal`), wherever their owners are."""
+        """Have the next commit of these partitions announced here (`CommitSignal`), also by owners on other nodes."""
 
     def explained(self, store: ServedStore, partition: int, terms: Terms, outcome: Outcome) -> Outcome:
         """Add the owner's URL, and facts that only the server knows, to a failure."""
@@ -84,8 +83,8 @@ class Copies:
     async def ask(
         self, store: ServedStore, terms: Terms, queries: Mapping[int, Query[Any]], deadline_s: float | None
     ) -> dict[int, Outcome]:
-        """Return the partitions' answers as they are now. A worker may wait until the deadline. A copy is not refused
-        before Kafka was asked whether somebody else may have its task."""
+        """Return the partitions' answers as they are now. A worker may wait until the deadline. Before a copy is
+        refused, Kafka is asked whether another machine may have its task."""
         outcomes = await self._ask_once(store, terms, queries, deadline_s)
         refused = {p: queries[p] for p, outcome in outcomes.items() if _is_not_active(outcome)}
         if refused and await self._ownership.settle():

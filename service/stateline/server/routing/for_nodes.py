@@ -1,4 +1,4 @@
-"""`AnswersForNodes`: what this node answers to others, from its own copies alone."""
+"""Answer other nodes from copies of this node only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stateline.server.wire.time_limits import shutting_down
 from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
 from stateline_store.rows.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
-# By path, query string, what says who asks, and the node that asks for it.
+# Arguments: path, query string, the caller's proof, and the asking node.
 PointAnswers = Callable[[str, str, Proof | None, AskedBy], bytes | None]
 Tell = Callable[[AskedBy, str, Counted, float], None]
 
@@ -50,11 +50,11 @@ class AnswersForNodes:
         which is made behind this."""
 
     def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
-        """The body of the answer to a GET of one key; None where it cannot be given at once."""
+        """Return the body of the answer to a GET of one key, or None if there is none at once."""
         return self.points(path, query, shown, asked_by)
 
     def check(self, shown: Proof | None, store: str) -> None:
-        """Whether who asks the other node may read this store here. Raises as `check_passed_on`."""
+        """Check that the other node's caller may read this store here. Raises like `check_passed_on`."""
         try:
             check_passed_on(self._tokens, shown, store)
         except (UnauthenticatedError, ForbiddenError) as error:
@@ -70,12 +70,11 @@ class AnswersForNodes:
         return self._commits.next_commit()
 
     async def answer(self, request: WireRequest, shown: Proof | None) -> Outcome:
-        """Return the answer of a copy here, or why there is none. It waits for a bound alone: the asker may find
-        another copy. Raises as `check` and as reading the request does, and `NotReadyError` when the server is shutting
-        down."""
+        """Return the answer of a copy here, or a failure. It waits only for a bound, because the asking node may find
+        another copy. Raises like `check`, for an invalid request, and `NotReadyError` during a stop."""
         if self._commits.closed:
             raise shutting_down()
-        self.check(shown, request.terms.store)  # first: it is not said whether there is such a store
+        self.check(shown, request.terms.store)  # first, so that the answer does not reveal whether the store exists
         terms, partition = request.terms, request.partition
         store = self._stores.get(terms.store, of_any_kind=isinstance(request.query, CustomQuery))
         check_answered(type(request.query), store.name, store.definition.kind)
@@ -96,11 +95,11 @@ class AnswersForNodes:
 
 
 def _none_at_once(path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> None:
-    """Before there are any: all are asked as queries."""
+    """The default of `points`: no point read is answered at once."""
 
 
 def _untold(asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
-    """Before there is an access log."""
+    """The default without an access log."""
 
 
 def as_asked(outcome: Outcome, *, has_timestamps: bool, wants_timestamps: bool | None) -> Outcome:
@@ -117,7 +116,7 @@ def as_asked(outcome: Outcome, *, has_timestamps: bool, wants_timestamps: bool |
 
 @dataclass
 class _ChangedRest:
-    """The rest of such rows: a `Rest`."""
+    """A `Rest` whose values are changed in the same way."""
 
     rest: Rest
     change: Callable[[bytes], bytes]

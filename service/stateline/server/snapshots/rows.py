@@ -7,11 +7,11 @@
 | session   | segment by segment of ends, by key and end within one   | ends from `from`, starts up to `to`   |
 | versioned | what was, segment by segment, by key; then the latest   | versions valid at some time in between |
 
-Seen is what a read of the store saw at the snapshot's commit: nothing that its retention hides. `as_of`, of versioned
-stores alone, leaves the one version of each key that was valid then. Rows are decoded by the column, and of these only
-those that are asked for or filtered by; only what was, of versioned stores, takes a Python step per version.
+The rows are those of a read at the snapshot's commit, without rows that the retention hides. `as_of` (versioned stores)
+selects each key's version at this time. Only requested and filtered columns are decoded, a whole column at a time. Only
+earlier versions take a Python step per row.
 
-The order is the same each time, so a stream that broke off is gone on with: `skip` leaves out what it had.
+The order is always the same, so a new stream can continue a broken one: `skip` leaves out the first rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX,
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.checkpoints import Checkpoint
 
-# A batch has at most so many rows, and not many more bytes: that much memory has each reader.
+# Limits of a batch, and so of a reader's memory. The bytes may be slightly exceeded.
 BATCH_ROWS = 4096
 BATCH_BYTES = STEP_BYTES
 
@@ -65,7 +65,7 @@ def batch_schema(checkpoint: Checkpoint, definition: StoreDefinition, wanted: Ro
     """Return the schema of the batches.
 
     Its metadata has `stateline.partition`, `stateline.commit`, `stateline.position` (JSON), and
-    `stateline.retention_ms` of stores with a retention: another one means other rows.
+    `stateline.retention_ms` of stores with a retention, because another retention hides other rows.
     """
     schema, part = arrow_schema(definition, wanted.columns), checkpoint.part
     more = {

@@ -1,4 +1,4 @@
-"""How far the application's pipelines are, as their drivers say (`stateline.deployment.pipelines.status`)."""
+"""The progress of the application's pipelines, from reports of their drivers (`deployment.pipelines.status`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stateline_store.inspection.inspection import lock_holder
 
 _log = logging.getLogger(__name__)
 
-# Of a status; what is not here says nothing to who asks over HTTP (the process's id, the query's).
+# Members of a status that HTTP shows. Ids of processes and queries are not among them.
 _SHOWN = (
     "state", "batch_id", "rows_in", "rows_out", "tombstones", "skipped", "dead_lettered", "duration_ms", "steps_ms",
     "batch_at_ms", "lag", "lag_by_topic", "watermark_ms", "totals", "restarts", "last_error", "last_error_at_ms",
@@ -76,8 +76,9 @@ def shown_status(written: Written, *, is_gone: bool) -> dict[str, Any]:
 def of_all_nodes(
     own: Mapping[str, PipelineStatus | None], told: Iterable[tuple[str, Mapping[str, PipelineStatus]]], node: str | None
 ) -> dict[str, PipelineStatus | None]:
-    """Each pipeline's status, be it from here (`own`) or `told` by another node, with the `node` that it is from; of
-    several the one that runs, or else the newest. Without a name for this node, `own` as it is."""
+    """Return each pipeline's status with its `node`, from this node (`own`) or other nodes (`told`).
+
+    If there are several, a running one counts, else the newest. If this node has no name, return `own` unchanged."""
     if node is None:
         return dict(own)
     here = {name: status for name, status in own.items() if status is not None}
@@ -102,20 +103,20 @@ _RETRY_S = 5.0
 
 
 class ReportedPipelines:
-    """One per server process. Thread-safe. It reads from when it is first asked, so that a server that nobody asks for
-    pipelines costs nothing."""
+    """Reads the drivers' reports. One per server process. Thread-safe. It starts at the first call of `told`."""
 
     def __init__(self, topology: Topology, config: Config) -> None:
         self._application_id, self._names, self._config = topology.application_id, set(topology.pipelines), config
-        self._found: dict[str, tuple[PipelineReport, float]] = {}  # and when it was heard
+        self._found: dict[str, tuple[PipelineReport, float]] = {}  # with the time of the report
         self._unread: dict[str, PipelineReport | None] = {}
-        self._was_read = False  # the topic, to where it ended when this reading began
+        self._was_read = False  # whether the topic was read to its end
         self._lock = threading.Lock()
         self._started, self._stopping = False, threading.Event()
 
     def told(self, linked: Collection[str]) -> list[tuple[str, Mapping[str, Mapping[str, Any]]]]:
-        """The node of each driver and its pipeline's status, but for those whose state directory is this server's, or
-        one of a `linked` node's, which knows better. The first call finds nothing read yet."""
+        """Return the node of each driver with its pipeline's status. The first call returns nothing yet.
+
+        Left out are drivers with the state directory of this server or of a `linked` node, which have newer reports."""
         if not self._names:
             return []
         with self._lock:

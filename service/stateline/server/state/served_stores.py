@@ -1,4 +1,4 @@
-"""`ServedStores`: the stores that a server can be asked for, and where the workers have put their partitions."""
+"""The stores that a server answers for, and the places of their partitions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from stateline.server.contract.arguments import numbers_shown
 from stateline_store import DoesNotExistError, IsolationLevel, NotReadyError, UnknownQueryTypeError
 from stateline_store.task_id import TaskId
 
-# Of a subtopology whose partitions no worker here has counted yet.
+# Assumed partitions of a subtopology before a worker here has counted them.
 _MOST_UNCOUNTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """A store that this server answers for: what it is, and where its partitions are."""
+    """A store that this server answers for: its declaration, and the places of its partitions."""
 
     definition: StoreDefinition
     placement: Placement
 
     @property
     def is_global(self) -> bool:
-        """Whether it is a global table: one partition, at each worker, of all partitions of its topic."""
+        """Whether it is a global table. Each worker has it as one partition, with all partitions of its topic."""
         return self.placement.subtopology == GLOBAL
 
     @property
     def stopped(self) -> str | None:
-        """Why no worker runs it any more; None while workers may. Its last committed state is answered."""
+        """Why no worker runs it any more. Queries then get its last committed state. None while workers may run it."""
         return self.placement.stopped
 
     @property
@@ -43,7 +43,7 @@ class ServedStore:
 
     @property
     def partitions(self) -> range:
-        """The partition numbers that there are."""
+        """The store's partition numbers."""
         return range(self.placement.partitions)
 
     def chosen(self, partitions: tuple[int, ...] | None) -> tuple[int, ...] | range:
@@ -56,7 +56,7 @@ class ServedStore:
         return self.partitions if partitions is None else partitions
 
     def is_read_here(self, level: IsolationLevel) -> bool:
-        """Whether this process reads it at this level: what is committed to disk. All else its workers answer."""
+        """Whether this process reads it at this level: committed data on disk. Its workers answer everything else."""
         on_disk = self.definition.persistent and self.definition.kind != "custom"
         return on_disk and level is IsolationLevel.READ_COMMITTED
 
@@ -76,22 +76,22 @@ class ServedStores:
         self._tasks = frozenset(map(str, uncounted))
 
     def __iter__(self) -> Iterator[ServedStore]:
-        """Those of tasks that workers have placed, as of the last `read`."""
+        """Return the stores that workers have placed in tasks, as of the last `read`."""
         return iter(list(self._served.values()))
 
     @property
     def global_tables(self) -> Collection[ServedStore]:
-        """Those that each worker has whole."""
+        """The global tables."""
         return self._global.values()
 
     @property
     def names(self) -> list[str]:
-        """The stores that can be asked: all but those of the user's own kinds."""
+        """The stores that answer queries: all but those of the user's own kinds."""
         return [name for name, each in self._declared.items() if each.kind != "custom"] + list(self._global)
 
     @property
     def stopped(self) -> str:
-        """Why no worker of this directory runs the application any more, as of the last `read`; empty while one may."""
+        """Why no worker of this directory runs the application any more, by the last `read`. Empty while one may."""
         return "" if self._read is None else self._read.stopped
 
     def has_task(self, task_id: str) -> bool:
@@ -99,19 +99,20 @@ class ServedStores:
         return task_id in self._tasks
 
     def partitions(self, name: str) -> range:
-        """The partition numbers of this store of tasks; none of a store that is not known, or not placed yet."""
+        """Return the partition numbers of this store; none if it is unknown, or not placed yet."""
         served = self._served.get(name) or self._own.get(name)
         return range(0) if served is None else served.partitions
 
     def declared(self, name: str) -> StoreDefinition | None:
-        """The store of tasks of this name, wherever it is, as it is asked: it registers no schema of a key; None where
-        the application has none."""
+        """Return the declaration of this store for queries, or None. Queries register no schemas of keys. Leaves out
+        global tables."""
         return self._declared.get(name)
 
     def get(self, name: str, *, of_any_kind: bool = False) -> ServedStore:
-        """The store of this name. Raises `DoesNotExistError`, `NotReadyError` when no worker runs it yet, or its rows
-        must not be answered, and `UnknownQueryTypeError` for one of a kind of the user's own, unless it may be
-        `of_any_kind`.
+        """Return the store of this name.
+
+        Raises `DoesNotExistError`. Raises `NotReadyError` if no worker has placed it yet, or it is refused. Raises
+        `UnknownQueryTypeError` for a kind of the user's own, unless it may be `of_any_kind`.
         """
         served = self._served.get(name) or self._global.get(name) or (self._own.get(name) if of_any_kind else None)
         if served is not None:

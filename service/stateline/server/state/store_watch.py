@@ -1,4 +1,4 @@
-"""`StoreWatch`: follows the workers of the application, and says which stores cannot be queried now."""
+"""Follow the workers of the application, and find stores that cannot be queried."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 class StoreWatch:
     """One per server process, for the event loop's thread.
 
-    `default_level` is the isolation level of queries that name none. `is_reachable` says whether another node runs a
-    task and can be reached. `is_held_elsewhere` says whether another node has copies of it. `why_ownerless` says why no
-    worker runs it. `why_unreached` is `Nodes.unreached`.
+    `default_level` is the isolation level of queries that name none. `is_reachable` returns whether another node runs a
+    task and can be reached, `is_held_elsewhere` whether another node has a copy of it, `why_ownerless` why no worker
+    runs it. `why_unreached` is `Nodes.unreached`.
     """
 
     _stores: ServedStores
@@ -49,7 +49,7 @@ class StoreWatch:
     _why_unreached: Callable[[], str]
 
     def __post_init__(self) -> None:
-        self._fault = ""  # what is met at the moment, in words
+        self._fault = ""  # the present failure, as a sentence
 
     async def follow(self) -> None:
         """Follow the workers until cancelled: their files, their sockets and the stores that they opened."""
@@ -60,7 +60,7 @@ class StoreWatch:
                 self._fault = ""
             except (StatelineError, OSError) as error:
                 self._note_fault(f"Following the workers fails: {error}")
-            except Exception as error:  # noqa: BLE001 - a defect; without this nothing new would ever be found
+            except Exception as error:  # noqa: BLE001 - a defect; without this task the server would find no new stores
                 self._note_fault(f"Following the workers fails: {type(error).__name__}.", error)
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
@@ -89,7 +89,7 @@ class StoreWatch:
         self._fault = fault
 
     async def _follow_workers(self) -> None:
-        with contextlib.suppress(NotReadyError):  # no worker yet: whoever asks for a store is told so
+        with contextlib.suppress(NotReadyError):  # no worker yet: queries report it
             self._stores.read()
         await self._workers.refresh()
         self._workers.look_after()
@@ -105,16 +105,16 @@ class StoreWatch:
     def _open_quietly(self, store: ServedStore, partition: int) -> None:
         try:
             self._partitions.open(store, partition)
-        except StatelineError as error:  # whoever asks for it is told why
+        except StatelineError as error:  # queries report it
             _log.debug("Partition %d of %r: %s", partition, store.name, error)
 
     def _why_unreadable(self, store: ServedStore, partition: int) -> str | None:
-        """Why neither a copy here answers nor another node's that can be reached."""
+        """Return why neither a copy here nor a reachable node answers for this partition; None if one does."""
         task_id, which = store.placement.task_id(partition), f"Partition {partition} of {store.name!r}"
         if self._is_reachable(task_id):
             return None
         if store.stopped is not None and store.is_read_here(self._default_level) and self._is_held_elsewhere(task_id):
-            return None  # of the two copies the one that is whole answers
+            return None  # the complete one of the two copies answers
         ownerless = "" if self._ownership.is_owned(task_id) else self._why_ownerless(task_id)
         if store.definition.persistent:
             try:
