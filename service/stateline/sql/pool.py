@@ -1,0 +1,131 @@
+"""The query processes of a server. Asyncio, one event loop.
+
+A process answers one statement at a time. It starts before it is needed, and is killed at the deadline, when its caller
+leaves early, and when a statement took all its memory. Another one starts in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stateline.sql.session import QuerySession, ServedProcess
+from stateline_store import NotReadyError, TooManyRequestsError
+
+_MOST_STATEMENTS = 1_000
+
+logger = logging.getLogger(__name__)
+
+
+class QueryProcesses:
+    """At most `most` processes, each of `memory_bytes` beyond its memory at rest.
+
+    `running` are the statements that run now. `killed` are the processes that were killed so far. `held` is what the
+    platform takes from a process (`sandbox.confine`).
+    """
+
+    def __init__(self, most: int, memory_bytes: int) -> None:
+        self._most = most
+        self._memory_bytes = memory_bytes
+        self._free = asyncio.Semaphore(most)
+        self._idle: list[ServedProcess] = []
+        self._spares: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+        self.running = 0
+        self.killed = 0
+        self.held: tuple[str, ...] = ()
+
+    async def start(self) -> None:
+        """Start a process before it is needed. Raises `NotReadyError`."""
+        process = await ServedProcess.start(self._memory_bytes)
+        self.held = process.held
+        self._idle.append(process)
+
+    async def stop(self) -> None:
+        """Kill all idle processes, and those in use when their sessions end."""
+        self._is_stopped = True
+        for spare in self._spares:
+            spare.cancel()
+        if self._spares:
+            await asyncio.wait(self._spares)
+        while self._idle:
+            await self._end(self._idle.pop())
+
+    @asynccontextmanager
+    async def session(self, deadline_s: float) -> AsyncIterator[QuerySession]:
+        """Give a process to one statement, for `deadline_s` seconds at most. Waiting for a free one counts.
+
+        Raises `TooManyRequestsError` if none is free by then, `NotReadyError` if none starts.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline_s
+        try:
+            async with asyncio.timeout_at(end):
+                await self._free.acquire()
+        except TimeoutError:
+            raise TooManyRequestsError(
+                f"{self._most} statements run already, the most at a time. Try again later."
+            ) from None
+        try:
+            self.running += 1
+            process = await self._take()
+            session = QuerySession(process, deadline_s, end)
+            try:
+                yield session
+            finally:
+                await session.close()
+                await self._give_back(process, session)
+        finally:
+            self.running -= 1
+            self._free.release()
+            self._start_spare()
+
+    async def _take(self) -> ServedProcess:
+        if self._is_stopped:
+            raise NotReadyError("The server stops. Try again later.")
+        while self._idle or self._spares:
+            if not self._idle:
+                await asyncio.wait(self._spares)
+            elif (process := self._idle.pop()).is_alive:
+                break
+            else:
+                await self._end(process)
+        else:
+            process = await ServedProcess.start(self._memory_bytes)
+        self._start_spare()
+        return process
+
+    async def _give_back(self, process: ServedProcess, session: QuerySession) -> None:
+        process.statements += 1
+        if session.is_clean and not session.is_expired and not self._is_stopped and process.is_alive:
+            if process.statements < _MOST_STATEMENTS:
+                self._idle.append(process)
+                return
+        else:
+            self.killed += 1
+        await self._end(process)
+
+    async def _end(self, process: ServedProcess) -> None:
+        process.kill()
+        await process.process.wait()
+
+    def _start_spare(self) -> None:
+        """Start a process in the background unless one is idle, or as many run as may."""
+        if self._idle or self._spares or self._is_stopped or self.running >= self._most:
+            return
+        spare = asyncio.create_task(self._spare())
+        self._spares.add(spare)
+        spare.add_done_callback(self._spares.discard)
+
+    async def _spare(self) -> None:
+        try:
+            process = await ServedProcess.start(self._memory_bytes)
+        except NotReadyError as error:
+            logger.warning("%s", error)
+            return
+        if self._is_stopped:
+            await self._end(process)
+        else:
+            self._idle.append(process)

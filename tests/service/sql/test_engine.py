@@ -1,0 +1,169 @@
+"""The engine answers one SELECT over rows that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.sql import rows
+from service.sql.rows import BY_NAME, TABLES, answer, key_value
+from stateline import serdes
+from stateline.sql.engine import SqlEngine
+from stateline.sql.statement import QueryTooLargeError
+from stateline.sql.tables import tables_of
+from stateline_store import DamagedDataError, InvalidArgumentError
+
+TEXTS = {"texts": [{"key": key, "value": f'{{"n": {n}}}', "timestamp": n} for n, key in enumerate("abcde")]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> SqlEngine:
+    made = SqlEngine(1 << 28)
+    made.use_tables(TABLES)
+    return made
+
+
+def test_select_values_with_and_from_are_answered(engine: SqlEngine) -> None:
+    for sql in ("SELECT 1 AS a", "VALUES (1)", "WITH x AS (SELECT 1 AS a) FROM x", "(SELECT 1)", "TABLE texts LIMIT 1"):
+        assert len(answer(engine, sql, TEXTS)) == 1
+
+
+def test_json_numbers_are_exact_and_times_have_a_zone(engine: SqlEngine) -> None:
+    given = {"texts": [{"key": "a", "value": '{"n": 123456789012345678901234567890}', "timestamp": 1}]}
+    (row,) = answer(
+        engine, "SELECT value->>'n' n, (value->>'n')::HUGEINT h, timestamp, typeof(value) t FROM texts", given
+    )
+    assert row == {
+        "n": "123456789012345678901234567890",
+        "h": Decimal("123456789012345678901234567890"),
+        "timestamp": datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC),
+        "t": "JSON",
+    }
+
+
+def test_uuids_are_uuids_in_either_case(engine: SqlEngine) -> None:
+    text = "0198C0DE-0000-7000-8000-0000000000AB"
+    given = {"ids": [{"key": text, "value": "{}", "timestamp": 1}]}
+    sql = "SELECT typeof(key) t FROM ids WHERE key = $1"
+    assert answer(engine, sql, given, [str(UUID(text))]) == [{"t": "UUID"}]
+
+
+def test_members_of_a_struct_are_typed_and_absent_ones_are_null(engine: SqlEngine) -> None:
+    @dataclass
+    class Reading:
+        celsius: float
+        count: int
+        note: str | None = None
+
+    table = tables_of([key_value("readings", serdes.string, serdes.model(Reading))])
+    BY_NAME["readings"] = table[0]
+    own = SqlEngine(1 << 28)
+    own.use_tables(table)
+    given = {"readings": [{"key": "a", "value": '{"celsius": 1.5, "count": 18446744073709551616}', "timestamp": None}]}
+    (row,) = answer(own, "SELECT value.celsius, value.count + 1 AS c, value.note FROM readings", given)
+    assert row == {"celsius": 1.5, "c": Decimal(18446744073709551617), "note": None}
+
+
+@pytest.mark.parametrize("sql", ["SHOW TABLES", "DESCRIBE texts", "FROM information_schema.columns"])
+def test_the_catalog_is_answered_and_reads_nothing(engine: SqlEngine, sql: str) -> None:
+    assert answer(engine, sql, {})
+    assert engine.prepare(sql, None).reads == ()
+    engine.end()
+
+
+def test_a_table_is_scanned_several_times_by_one_read(engine: SqlEngine) -> None:
+    sql = "SELECT count(*) n FROM texts a, texts b WHERE a.key < b.key"
+    assert answer(engine, sql, TEXTS) == [{"n": 10}]
+    sql = (
+        "WITH RECURSIVE r AS (SELECT 'a' k UNION SELECT t.key FROM r, texts t WHERE t.key > k) SELECT count(*) n FROM r"
+    )
+    assert answer(engine, sql, TEXTS) == [{"n": 5}]
+
+
+def test_a_limit_ends_the_read(engine: SqlEngine) -> None:
+    given = 0
+
+    def endless(number: int) -> Any:
+        nonlocal given
+        while True:
+            given += 1
+            yield rows.batch(BY_NAME["texts"], TEXTS["texts"] * 1000, ["key", "value", "timestamp"])
+
+    engine.prepare("FROM texts LIMIT 3", None)
+    assert sum(batch.num_rows for batch in list(engine.run(endless))[1:]) == 3
+    assert given < 10
+    engine.end()
+
+
+def test_explain_is_the_plan_of_the_reads(engine: SqlEngine) -> None:
+    assert answer(engine, "EXPLAIN SELECT key FROM texts WHERE key IN ('b', 'a')", TEXTS) == [
+        {"table": "texts", "reads": "2 keys: a, b", "columns": ["key"]}
+    ]
+    assert answer(engine, "EXPLAIN FROM texts", TEXTS)[0]["reads"] == "full scan"
+
+
+def test_now_is_the_same_in_the_plan_and_the_result(engine: SqlEngine) -> None:
+    (read,) = engine.prepare("SELECT now() AS at FROM windows WHERE start <= now()", None).reads
+    batch = rows.batch(
+        BY_NAME["windows"], [{"key": 1, "start": 0, "end": 1, "value": "{}", "timestamp": 0}], read.columns
+    )
+    (row,) = list(engine.run(lambda number: [batch]))[1].to_pylist()
+    assert read.start_to is not None
+    assert 0 <= read.start_to - row["at"].timestamp() * 1000 <= 1
+    engine.end()
+
+
+def test_an_error_of_a_reader_is_raised_as_it_is(engine: SqlEngine) -> None:
+    def damaged(number: int) -> Any:
+        raise DamagedDataError("row 7")
+        yield
+
+    engine.prepare("FROM texts", None)
+    with pytest.raises(DamagedDataError, match="row 7"):
+        list(engine.run(damaged))
+    engine.end()
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT kez\nFROM texts", 'Referenced column "kez" not found in FROM clause!\nCandidate bindings: "key"'),
+        ("SELECT kez\nFROM texts", "\n\nLINE 1: SELECT kez\n               ^^^"),
+        ("FROM text", 'Did you mean "texts"?'),
+        ("SELEC", 'syntax error at or near "SELEC"'),
+        ("SELECT 'x'::INT", "Could not convert string 'x' to INT32"),
+        ("FROM texts WHERE key = $1", "Values were not provided for the following parameters: 1"),
+    ],
+)  # fmt: skip
+def test_errors_have_duckdbs_message_place_and_candidates(engine: SqlEngine, sql: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        answer(engine, sql, TEXTS)
+    assert message in str(raised.value)
+    assert "EXPLAIN" not in str(raised.value)
+    assert "Error:" not in str(raised.value)
+
+
+def test_a_statement_that_needs_too_much_memory_is_refused(engine: SqlEngine) -> None:
+    with pytest.raises(QueryTooLargeError, match="more memory"):
+        answer(engine, "SELECT list(range) FROM range(100000000)", {})
+    assert answer(engine, "SELECT 1 AS a", {}) == [{"a": 1}]
+
+
+def test_a_python_variable_is_no_table(engine: SqlEngine) -> None:
+    secret = rows.batch(BY_NAME["texts"], TEXTS["texts"], ["key"])
+    assert secret.num_rows
+    for name in ("secret", "name", "rows", "engine"):
+        with pytest.raises(InvalidArgumentError, match="does not exist"):
+            answer(engine, f"FROM {name}", {})
+
+
+def test_the_settings_of_a_statements_connection_are_locked(engine: SqlEngine) -> None:
+    names = ("python_enable_replacements", "enable_external_access", "lock_configuration", "temp_directory", "TimeZone")
+    columns = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
+    values = dict(zip(names, (False, False, True, "", "UTC"), strict=True))
+    assert answer(engine, f"SELECT {columns}", {}) == [values]
