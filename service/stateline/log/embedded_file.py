@@ -125,7 +125,7 @@ class LogFile:
         uri = self.path.absolute().as_uri()
         if not self._read_only:
             return uri
-        # Without a WAL nobody has the file open. SQLite would create one, unless the file is said to be immutable.
+        # Without a WAL no process has the file open. SQLite would create one, unless the URI says that it is immutable.
         has_wal = self.path.with_name(f"{self.path.name}-wal").exists()
         return f"{uri}?mode=ro" if has_wal else f"{uri}?mode=ro&immutable=1"
 

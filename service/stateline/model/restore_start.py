@@ -1,8 +1,7 @@
-"""Where a store goes on in what it is restored from. Pure: `stateline.worker.restore.restore_plan` acts by it, and
-`stateline.cli.check` tells it beforehand.
+"""Find the offset at which the restore of a store begins. Pure.
 
-Offsets of stores are those of the last applied record, None of one that has applied nothing; a log holds `first` to
-`end`, not included.
+`stateline.worker.restore.restore_plan` uses it, and `stateline check` shows it before a start. A store's offset is that
+of its last applied record, or None without any. A log has the offsets from `first` up to `end`, exclusive.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from stateline_store import Position, TopicPartition
 
 
 class RestoreStart(NamedTuple):
-    """The next offset to read. `anew`: the store is emptied first. `missed` are the offsets that the log deleted before
-    a store that keeps its rows had read them."""
+    """The next offset to read. `anew`: the store is emptied first. `missed` has the offsets that the log deleted before
+    the store read them, if the store keeps its rows."""
 
     at: int
     anew: bool = False
@@ -50,20 +49,20 @@ def start_of_logged(
 
 
 def is_behind_store(offset: int | None, end: int) -> bool:
-    """Whether a changelog that ends there has lost what the store still has."""
+    """Whether the store has records that the changelog, which ends at `end`, has lost."""
     return offset is not None and offset + 1 > end
 
 
 def has_seen(position: Position, committed: Mapping[TopicPartition, int]) -> bool:
-    """Whether a store with this Position has seen all input before these next offsets of its group. False where no
-    offset is given: nothing proves it then."""
+    """Whether a store with this Position has seen all input before the group's next offsets. False without offsets,
+    because nothing proves it."""
     return bool(committed) and all(
         (seen := position.get(*source)) is not None and seen + 1 >= at for source, at in committed.items()
     )
 
 
 def may_be_markers(missed: range) -> bool:
-    """Whether these offsets can have held no record: each transaction ends with one such offset."""
+    """Whether all these offsets may be markers. Each transaction ends with one, an offset without a record."""
     return len(missed) <= 1
 
 

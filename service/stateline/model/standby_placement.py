@@ -1,9 +1,9 @@
-"""Which workers of a group keep standbys of its tasks. Pure: every worker computes the same from the same members.
+"""Place the standbys of tasks on the workers of a group. Pure: every worker computes the same from the same members.
 
-Kafka's range assignor gives a topic's partitions to the members in the order of their names, so who inherits what is
-known before a node is lost (`RangeAssignor` of Kafka's clients). The first standby of a task stands there: with the
-member that range would give the task if the node of its owner had no members. Each further one is placed by rendezvous
-hashing (Thaler and Ravishankar, 1998), in another rack if there is one.
+Kafka's range assignor (`RangeAssignor`) gives a topic's partitions to the members in the order of their names. So the
+next owner is known before a node is lost. The first standby of a task is placed on this member: the one that range
+would choose without the owner's node. Rendezvous hashing (Thaler and Ravishankar, 1998) places the others, in another
+rack if there is one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Placeable:
-    """A member of the group. `name` is its static id, or else its member id: the order of range. `node` is the id of
-    its state directory, in which a task is once; `tags` are its ``client.tag.*``."""
+    """A member of the group. `name` is its static id, or else its member id; range sorts by it. `node` is the id of its
+    state directory, which has at most one copy of a task. `tags` are its ``client.tag.*``."""
 
     name: str
     node: str
@@ -24,8 +24,8 @@ class Placeable:
 
 
 def range_owner(members: Sequence[Placeable], partitions: int, partition: int) -> Placeable | None:
-    """Return the member that the range assignor gives this partition of so many; None without members. `members`
-    subscribe to the same topics, in any order."""
+    """Return the range assignor's member for this partition, or None without members. `members` subscribe to the same
+    topics, in any order."""
     if not members:
         return None
     ordered = sorted(members, key=lambda member: member.name)
@@ -48,9 +48,8 @@ def standbys(
 ) -> list[Placeable]:
     """Return the members that keep standbys of this task, at most one per node: `replicas`, or one per other node.
 
-    `task` is the name that is hashed, `partition` its own of so many `partitions`. `rack_tags` are the tags by which
-    nodes are to differ (``rack.aware.assignment.tags``), the more of them the better; the first standby is where range
-    has it, whatever its tags.
+    `task` is hashed. `partition` is the task's, of `partitions`. Nodes should differ in as many `rack_tags` as possible
+    (``rack.aware.assignment.tags``). The first standby ignores them.
     """
     elsewhere = [member for member in members if member.node != owner.node]
     found: list[Placeable] = []
@@ -65,14 +64,14 @@ def standbys(
 
 
 def _shared(member: Placeable, used: Sequence[Placeable], rack_tags: Sequence[str]) -> int:
-    """In how many of these tags it is like one that is used already; not to have a tag is to be like nobody."""
+    """Return how many of these tags the member shares with a used one. A missing tag is never shared."""
     return sum(
         any(tag in member.tags and member.tags[tag] == other.tags.get(tag) for other in used) for tag in rack_tags
     )
 
 
 def _rank(task: str, member: Placeable) -> bytes:
-    """By node first: that the workers of a node are others changes nothing for the other nodes."""
+    """Return the rank, by node first. So other workers of a node do not change the order of nodes."""
     return b"".join(hashlib.blake2b(f"{part}\0{task}".encode(), digest_size=8).digest() for part in _parts(member))
 
 

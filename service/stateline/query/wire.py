@@ -25,11 +25,10 @@
     event   := {"event": "commit"}                     to subscribers, at most one unread
              | {"event": "commit", "status"}           to subscribers, when lease or fault have changed
 
-A scan with more to give stays open at the worker until its end was read ("more"), it is dropped, or the connection
-ends; "more" of one that is gone is answered with a `CursorExpiredError`. "drop" has no reply.
-Bytes travel as base64 text, absent ones as null; a position as `Position.to_json` writes it. Replies come in
-any order. Both ends run the same version of Stateline, on one machine and under one user: there is no version
-field. Every `decode_…` raises `InvalidArgumentError` for what it cannot read.
+An unfinished scan stays open at the worker until its end was read ("more"), it is dropped, or the connection ends.
+"more" of a scan that is gone gets a `CursorExpiredError`. "drop" has no reply. Bytes are base64 text, absent ones null.
+A Position is that of `Position.to_json`. Replies come in any order. There is no version field, because both ends run
+the same version of Stateline. Every `decode_…` raises `InvalidArgumentError` for an unreadable message.
 """
 
 from __future__ import annotations
@@ -68,9 +67,10 @@ COMMIT_EVENT = {"event": "commit"}
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """One query of one partition, and how long the worker may wait for the bound. `id` comes back in the reply.
-    `timestamped`: whether who asks takes values with timestamps before them; None: as the store is declared where it is
-    asked."""
+    """One query of one partition, and how long the worker may wait for the bound. The reply has the same `id`.
+
+    `timestamped`: whether the asking end wants values with timestamps. None: as the answering end declares the
+    store."""
 
     id: int
     terms: Terms

@@ -1,14 +1,13 @@
-"""Scans of one column family: rows in key order, pinned when they are asked for, read in chunks.
+"""Scan rows of one column family in key order, in chunks, all of the moment of the call.
 
-An iterator of RocksDB steps over every deleted row on its way to the next one that is there, also beyond the end that
-the reader wants: a scan of one row beside 300,000 deleted ones took 0.2 s. So none goes further than it has to. A scan
-forwards has RocksDB's upper bound. One backwards looks for its last row first, and ends with it: rocksdict 0.3.29
-cannot set a lower bound (`set_iterate_lower_bound` sets the upper one).
+RocksDB's iterator steps over every deleted row until the next existing one, also beyond the wanted end. A scan of one
+row beside 300,000 deleted ones took 0.2 s. So every scan has an end. A scan forwards has RocksDB's upper bound. A scan
+backwards first finds its last row, because rocksdict 0.3.29 cannot set a lower bound (`set_iterate_lower_bound` sets
+the upper one).
 
-Danger: RocksDB does not copy an upper bound. Its iterator reads it with each step, out of the very `bytes` object that
-was given to `set_iterate_upper_bound` (in raw mode rocksdict passes on a pointer into it, and keeps no reference; the
-iterator itself keeps the ReadOptions that hold the pointer). So whoever holds an iterator holds the bound, and drops
-the iterator first: `_translated`, because the frame of a generator drops its arguments in their order.
+Danger: RocksDB does not copy an upper bound. At each step its iterator reads the `bytes` object given to
+`set_iterate_upper_bound`. In raw mode, rocksdict passes a pointer into it and keeps no reference. So the bound must
+outlive the iterator. `_translated` holds both, and a generator's frame drops its arguments in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from stateline_store.rows.segments import SegmentRange, segment_of
 from stateline_store.rows.suffixed_rows import SuffixedRange, by_key, by_key_down
 from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
 
-# Of a scan of all of a store, which so takes an eighth less; without it RocksDB begins with 8 KiB in each table.
+# The readahead for scans of a whole store. They take an eighth less time than with RocksDB's first 8 KiB per table.
 _READAHEAD_BYTES = 256 * 1024
 _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 
@@ -34,8 +33,8 @@ _Chunks = Generator[list[tuple[bytes, bytes]], None, None]
 def scan_rows(
     db: Rdict, keys: KeyRange | SegmentRange, directory: Path, *, reverse: bool, cached: bool = True
 ) -> StoreIterator:
-    """Scan the rows of this range, as they are now. Raises, now or later, RocksDB's errors as Stateline's. `cached`:
-    keep the blocks that are read. A reader of a whole store leaves that room to others."""
+    """Scan the rows of this range as of now. The call or the scan raises RocksDB's errors as Stateline's. `cached`
+    keeps the blocks in the cache. A reader of a whole store should leave this room to others."""
     if keys.is_empty:
         return Scan.of_chunks(_no_rows())
     try:
@@ -53,7 +52,7 @@ def scan_rows(
             if isinstance(keys, SuffixedRange):
                 chunks = by_key_down(chunks, keys)
         else:
-            # Of the same moment as `iterator`: nothing is written between the two.
+            # `items` is of the same moment as `iterator`, because nothing is written in between.
             chunks = _forwards(db.items(from_key=keys.start or None, read_opt=options), iterator, keys, directory)
             if isinstance(keys, SuffixedRange):
                 chunks = by_key(chunks, partial(_looked_up, iterator), keys)
@@ -63,7 +62,7 @@ def scan_rows(
 
 
 def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunks:
-    """Yield these chunks, and hold `bound`, which their iterators read, until they are gone."""
+    """Yield these chunks. Hold `bound` until the chunks' iterators are gone."""
     try:
         yield from chunks
     except Exception as error:
@@ -71,7 +70,7 @@ def _translated(chunks: _Chunks, bound: bytes | None, directory: Path) -> _Chunk
 
 
 def _forwards(rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRange, directory: Path) -> _Chunks:
-    """Yield rows by `items`, cheaper than stepping here. It ends at an error as at the end: `witness` tells which."""
+    """Yield rows of `items`, which is cheaper than steps in Python. It also ends at an error. `witness` shows which."""
     size, behind = FIRST_CHUNK, keys.start
     while chunk := _taken(rows, size):
         behind = chunk[-1][0] + b"\0"  # before the chunk is given away: it is the taker's to change

@@ -231,7 +231,7 @@ class _StagedVersions:
         self.changes: list[Change] = []
         self.size_bytes = 0
         self.keys: set[bytes] = set()
-        # At the savepoint: how many changes there were, and their size; since then: keys that changed first after it.
+        # Number and size of the changes at the savepoint, and keys that changed only after it.
         self._undo: tuple[int, int, set[bytes]] | None = None
 
     def add(self, key: bytes, value: bytes | None, timestamp: int) -> None:

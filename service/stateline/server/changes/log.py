@@ -121,5 +121,5 @@ class ChangeLog:
         try:
             if self._reader is not None:
                 self._reader.close()
-        except StatelineError as error:  # what the consumer met last: nobody reads from it any more
+        except StatelineError as error:  # of the consumer, which is no longer needed
             _log.debug("The reader of %s closed with: %s", self._topic, error)

@@ -60,13 +60,13 @@ OPERATIONS = (
     ),
     *ROWS,
 )
-# How long a client should wait before it comes back; browsers do so by themselves.
+# How long a client should wait before it reconnects. Browsers do so by themselves.
 _RETRY_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFigures:
-    """How many change feeds are being read, and how far the slowest one lags."""
+    """The number of open change feeds, and the lag of the slowest one."""
 
     open: int
     lag_s: float

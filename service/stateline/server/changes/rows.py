@@ -89,9 +89,9 @@ OPERATIONS = (
 _LARGEST_OFFSET = 2**63 - 1
 # Records of one look at the log: a batch of Arrow has no more.
 _POLL_RECORDS = 4096
-# How long the id of a topic is believed; what is read with it is compared with the log's own.
+# How long a topic's id counts. Reads with it compare it with the log's.
 _TOPIC_ID_S = 5.0
-# How long records that are committed may take to come: markers of a transaction are on their way, or a broker is slow.
+# How long committed records may take to arrive: a transaction's markers may be missing, or a broker is slow.
 _PATIENCE_S = 15.0
 _ALL: frozenset[int] = frozenset()
 

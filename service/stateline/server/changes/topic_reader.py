@@ -28,7 +28,7 @@ from stateline_store import (
 T = TypeVar("T")
 
 POLL_RECORDS = 500
-# How long a poll waits for records that are known to be there; closing waits for it at most so long.
+# How long a poll waits for existing records, and so how long closing may wait for it.
 _POLL_S = 0.05
 # Commits are looked for by halves until so few offsets are left: reading them costs less than another seek.
 _FEW_OFFSETS = 2_000
@@ -93,7 +93,7 @@ class CommittedRecords:
         self._admin = log.admin()
         self.topic_id = self._current_id()
         """The id of the topic that is read."""
-        self._consumer: Consumer | None = None  # who asks where something is needs none
+        self._consumer: Consumer | None = None  # not needed to find offsets
 
     def begin(self, begin: Begin) -> dict[int, int]:
         """Begin to read. Return the next offset of each partition."""

@@ -71,7 +71,7 @@ class ConsoleFailures:
             ) from error
 
     def _forget(self, _: asyncio.Task[list[KeptRecord]]) -> None:
-        self._reading = None  # it would keep what was read until somebody asks again
+        self._reading = None  # it would keep the read records until the next request
 
 
 def _shown(topology: Topology, records: Sequence[KeptRecord]) -> list[dict[str, Any]]:

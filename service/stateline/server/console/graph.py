@@ -1,10 +1,10 @@
-"""`GET /v1/console/graph`: the topology as `stateline check` draws it, and how fast records come.
+"""`GET /v1/console/graph`: the topology as in `stateline check`, with rates of records.
 
     {"nodes": [{"id", "kind", "name", "label", "subtopology": number | null, "internal"}], "edges": [[id, id], …],
      "rates": {topic: records per second | null}}
 
-The label has a second line where there is more to say. The subtopology of a topic is the one that reads it. Rates are
-of what is committed (`history`); null: not known. Parts without a store that the caller may read are left out.
+A label may have a second line. A topic's subtopology is the one that reads it. Rates are those of committed records
+(`history`), or null if unknown. Parts are left out if the caller may read none of their stores.
 """
 
 from __future__ import annotations

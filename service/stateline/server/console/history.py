@@ -1,11 +1,10 @@
-"""`GET /v1/console/history`: how the service has been, of the last hour, so that a page that was just opened has it.
+"""`GET /v1/console/history`: figures of the last hour, for a page that was just opened.
 
-    {"interval_ms", "names": of what is in a point behind its time, "points": [[at_ms, value, …], …]}    oldest first
+    {"interval_ms", "names": of a point's values, "points": [[at_ms, value, …], …]}    oldest first
 
-Each server process looks every five seconds, whether a page is open or not: into the files of this node's workers, at
-the notices and Positions of the copies here, and at its counts of queries. Unknown values are null. A token that may
-not read every store sees the topics, tasks and stores that it may know of. It sees no commits and queries, which are
-everybody's.
+Every five seconds, also without an open page, each server process reads the files of this node's workers, the notices
+and Positions of the copies here, and its counts of queries. Unknown values are null. A token that may not read every
+store sees only its topics, tasks and stores. It does not see commits and queries, because those are of all stores.
 """
 
 from __future__ import annotations
@@ -77,7 +76,8 @@ class _Told(NamedTuple):
 
 
 class TimedCounts(NamedTuple):
-    """Counts at a time: how many took no longer than so many seconds. The last edge is None."""
+    """Counts of queries at a time: pairs of a duration in seconds, and how many took at most that. The last duration is
+    None."""
 
     at_s: float
     buckets: Sequence[tuple[float | None, float]]
@@ -195,7 +195,7 @@ class History:
                     begun.add(source)
             await asyncio.sleep(0)
         for source, offset in offsets.items():
-            # A task that was there and had nothing of it has begun with it; of others nobody knows since when.
+            # A known task without an offset began at 0. The beginning of other tasks is unknown.
             before = self._offsets.get(source, -1 if source in begun else offset)
             self._grown[source.topic] += max(0, offset - before)
         self._offsets, self._tasks = offsets, tasks

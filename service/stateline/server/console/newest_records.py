@@ -26,7 +26,7 @@ _MOST_BYTES = 64 * 1024  # of a key, of a value, of all headers
 _KEPT_BYTES = 16 * 1024 * 1024
 _WITHIN_S = 3.0
 _POLL_RECORDS = 32  # of any size
-# Of the log the last so many offsets of each partition, and then more.
+# Offsets of each partition to read first, and the factor for each further try.
 _OFFSETS, _MORE = 2 * MOST, 16
 
 

@@ -34,8 +34,8 @@ _MEDIA_TYPES = {
     "md": "text/markdown; charset=utf-8",  # licences
     "txt": "text/plain; charset=utf-8",
 }
-# The page is asked about each time, and leads to the files of its own version. A server that has other files, as while
-# nodes are upgraded, gives its own, and nobody keeps them; a tab that was open says so, and loads anew at a link.
+# Browsers check the page each time. It links to the files of its own version. During an upgrade a server may have other
+# files. It then sends its own, uncached. An open tab reports this, and reloads at a link.
 _CHECKED, _KEPT = "no-cache", "public, max-age=31536000, immutable"
 
 

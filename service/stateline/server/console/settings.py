@@ -17,7 +17,7 @@ from stateline.config.settings import Config
 from stateline.server.contract.arguments import refuse_parameters
 from stateline.server.guard.caller import require_everything
 
-# What a login is made of, down to its mechanism: nothing that a page has to show.
+# Settings of logins, also the mechanism. The page does not show them.
 _LOGIN = ".sasl."
 
 

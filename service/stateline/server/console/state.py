@@ -1,11 +1,10 @@
-"""`GET /v1/console?store=`: what the console shows at a look, and no more of it. For that page alone: what is in it
-follows the page, and is in no OpenAPI document.
+"""`GET /v1/console?store=`: the figures of the console's pages. Only for the console, so it is in no OpenAPI document.
 
     {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions}, "lag",
                  "input_lag", "staged_records", "committed_at_ms", "not_ready": also why no worker runs
-                 it}],    sums and the newest; null: not
-                 known. The lag is what a copy lacks, be it restored or a standby's, the input lag what no task has read
+                 it}],    sums and the newest; null: unknown. `lag` has records that restores and standbys lack,
+                 `input_lag` records that no task has read
      "selected": store, "partitions": its own, as in /v1/stores/{store}, and
                  "input_lag": {topic: records} | null: no worker of this node has it
      "commits": {task: [number, ms]},    the newest of one store of each task
@@ -171,7 +170,7 @@ Lag = Mapping[str, int]
 
 
 class InputLag:
-    """How many input records stores lack, from the last figures of this node's workers."""
+    """Counts the input records that stores lack, from the last figures of this node's workers."""
 
     def __init__(self, topology: Topology) -> None:
         self._topics = _topics_by_store(topology)

@@ -1,1 +1,1 @@
-"""Where a query is answered: which partitions are asked (`query_routing`), and which copy of each (`copies`)."""
+"""Choose the partitions that a query asks (`query_routing`), and a copy of each (`copies`)."""

@@ -126,7 +126,7 @@ class QueryRouting:
         if self._commits.closed:
             raise shutting_down()
         if store.stopped or any(self._bounds.why_never_met(store, terms.bound, p) for p in queries):
-            deadline_s = None  # whoever waits would wait for nothing
+            deadline_s = None  # a wait would be in vain
         await self._copies.look_for_owners(store, terms, queries)
         outcomes: dict[int, Outcome] = {}
         while True:
@@ -184,8 +184,8 @@ class QueryRouting:
 
 
 def _of_stopped(store: ServedStore, terms: Terms, why: str, outcome: Outcome) -> Outcome:
-    """Return the answer of a store that no worker runs, marked as its last state. A failure that would wait for a
-    worker says why there is none."""
+    """Return the answer of a store that no worker runs, marked as its last state. A failure gets the reason why there
+    is no worker."""
     if isinstance(outcome, PartitionAnswer):
         if outcome.copy.served_by != "active":  # another node may run it still
             outcome.stopped = why

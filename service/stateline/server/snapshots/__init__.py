@@ -1,1 +1,1 @@
-"""Snapshots: stores of one moment, kept for whoever reads them."""
+"""Snapshots: stores of one moment, kept for readers until their lease ends."""

@@ -22,7 +22,7 @@ from stateline_store.snapshots.snapshot import PartsElsewhere, Snapshot
 # Workers commit an epoch when each of them has come to its end.
 _PATIENCE_S = 5.0
 _PAUSE_S = 0.1
-# What nodes have of a snapshot, and its keeper has not after so long, was left by whoever made it.
+# After this long, parts of a snapshot that its keeper does not know are remains of a failed one.
 _MADE_WITHIN_MS = int(3 * TIMEOUT_S * 1000)
 
 

@@ -35,7 +35,7 @@ class Making:
         self._own, self._nodes, self._wanted = own, nodes, wanted
         self.keeper = min(places)
         self.id = nodes.new_id(self.keeper)
-        # A pin is remembered by all that can be reached: whoever is asked for it later must not make another one.
+        # All reachable nodes remember a pin, so that none of them makes another snapshot for it.
         remembering = () if wanted.pin is None else (nodes.own, *nodes.linked)
         self._places: dict[str, Places] = {**{node: {} for node in remembering}, **places}
         self._may_be_kept = False

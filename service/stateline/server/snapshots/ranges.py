@@ -33,8 +33,8 @@ def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelecti
 
 
 def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection, size: int) -> list[Split]:
-    """Return the parts of about so many bytes on disk that may have wanted rows. Without one, return the first part, so
-    that a reader of all parts reads something."""
+    """Return the splits of about `size` bytes on disk that may have wanted rows. If there is none, return the first
+    split, so that a reader of all splits has one."""
     every = checkpoint.splits(size)
     if wanted.is_nothing:
         return every[:1]

@@ -21,7 +21,7 @@ from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 # copy of the worker's newest memtables.
 MAX_OPEN = 64
 _SWEEP_INTERVAL_S = 1.0
-# How often the bytes that snapshots keep are counted anew: that looks at every file of theirs.
+# Between two counts of the bytes that snapshots keep. A count looks at every file of theirs.
 _COUNT_INTERVAL_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """How many complete snapshots the application has, and the bytes on disk that only they need."""
+    """The number of complete snapshots of the application, and the bytes on disk that only they need."""
 
     count: int = 0
     kept_bytes: int = 0

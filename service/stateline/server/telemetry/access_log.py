@@ -88,7 +88,7 @@ class AccessLog:
         return True
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write the lines that wait. Those that a hanging reader does not take in this time are lost."""
+        """Write the waiting lines. If the reader hangs for `timeout_s`, the rest is lost."""
         self._lines.put(None)
         self._thread.join(timeout_s)
 

@@ -25,7 +25,7 @@ from stateline.server.telemetry.request_counts import Answered
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-# Of requests that no route took: their paths are the client's invention.
+# The route of requests without one, because clients can invent any path.
 UNMATCHED = "unmatched"
 
 
@@ -73,7 +73,7 @@ class MeasuringMiddleware:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], measuring: Measuring) -> None:
         self._app = app
-        # FastAPI's router tells the endpoint that it has chosen, not the route.
+        # FastAPI's router notes the chosen endpoint in the scope, not the route.
         self._templates: dict[object, str] = {
             route.endpoint: route.path_format for route in routes if isinstance(route, Route)
         }

@@ -1,13 +1,12 @@
-"""Prometheus metrics: requests by route and by store, and what the server knows of itself.
+"""Prometheus metrics: requests by route and by store, and figures of the server.
 
-Labels come from closed sets: routes by their template, stores that the application declares, two levels, the reasons
-of `problems`. So clients cannot make series; and no metric of requests has both, route and store, so there are not as
-many series as their product.
+Labels come from closed sets: templates of routes, declared stores, two levels, the reasons of `problems`. So clients
+cannot make series. No metric of requests has both route and store, so the series do not multiply.
 
-One process keeps its counts in memory. With several processes (`processes`), each answers for all. They
-keep their counts in files of one directory, prometheus_client's multiprocess mode. There each process has a number
-rather than its pid, and one that was started again counts on where the dead one ended: what is answered never goes
-back, and no files are left behind. Gauges of stores are the answering process's view of what all of them read.
+One process keeps its counts in memory. With several processes (`processes`), each answers for all. They keep their
+counts in files of one directory (prometheus_client's multiprocess mode), under a number instead of the pid. A restarted
+process continues its predecessor's counts, so counts never go back, and no files are left. Gauges of stores are the
+answering process's.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ from stateline.server.telemetry.store_metrics import StoreCollector, noticed
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline_store.inspection.inspection import lock_holder
 
-# Where prometheus_client keeps what several processes share; its own name.
+# prometheus_client's environment variable for the directory that several processes share.
 SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 _log = logging.getLogger(__name__)
 
-# How old may be what another process tells; one that is killed takes as much of its counts with it.
+# Between two writes of a process's counts. A killed process loses this much of them.
 _SHARE_INTERVAL_S = 0.5
 
-# They are a series more for each counter; Prometheus sees resets without them.
+# `_created` would double the series of counters. Prometheus recognizes resets without it.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it has types for a part of itself only
 
 
@@ -154,7 +153,8 @@ class Metrics:
             return self._text
 
     async def queries(self) -> list[tuple[float | None, float]]:
-        """Return how many queries of all processes took no longer than so many seconds. The last edge is None."""
+        """Return pairs of a duration in seconds, and the number of all processes' queries that took at most that. The
+        last duration is None."""
         self._take()
         return await asyncio.to_thread(self._query_buckets)
 
@@ -172,7 +172,7 @@ class Metrics:
             while True:
                 try:
                     self._take()
-                except Exception:  # noqa: BLE001 - a defect; without this task the others would miss all counts
+                except Exception:  # noqa: BLE001 - a defect; without this task other processes would miss the counts
                     _log.exception("Metrics could not be shared")
                 await asyncio.sleep(_SHARE_INTERVAL_S)
         finally:
@@ -192,7 +192,7 @@ class Metrics:
             "change_feeds_open": self._changes.figures.open,
             "change_feeds_lag_seconds": self._changes.figures.lag_s,
         }
-        with contextlib.suppress(OSError):  # /readyz says what is wrong with the directory; the last figures stay
+        with contextlib.suppress(OSError):  # /readyz reports the directory's fault; the last figures stay
             disk = shutil.disk_usage(self._application.parent)
             gauges |= {"state_disk_free_bytes": disk.free, "state_disk_size_bytes": disk.total}
         counts = {

@@ -101,7 +101,7 @@ _TASKS = "Tasks of this node in a role. Role left: no worker keeps the copy up t
 
 
 class LinkCollector(Collector):
-    """Shows what was `seen` last. Thread-safe while nobody sets that."""
+    """Shows the links of `seen`. Thread-safe, except while `seen` is set."""
 
     def __init__(self) -> None:
         self.seen = Links()

@@ -50,7 +50,7 @@ class RequestCounts:
         self._series: dict[Answered, _Series] = {}
 
     def observe(self, answered: Answered, seconds: float, size: int, rows: int) -> None:
-        """Count one answered request, with so many bytes of body and so many entries."""
+        """Count one answered request: its duration, bytes of the body, and number of entries."""
         series = self._series.get(answered)
         if series is None:
             series = self._series[answered] = self._new_series(answered)

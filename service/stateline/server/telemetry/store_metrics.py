@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from stateline.server.state.partitions import Partitions
 from stateline_store.files.commit_notice import NoticeStatus, StoreState
 
-# Of more than these each store is shown as one: eight series of each of 5,000 partitions would be 3 MB.
+# With more partitions, each store has one sum: eight series for each of 5,000 partitions would be 3 MB.
 MAX_PARTITIONS = 500
 
 _PARTITION = ("task", "store")
@@ -61,7 +61,7 @@ def _as_one(store: str, partitions: Sequence[Noticed]) -> Noticed:
 
 
 class StoreCollector(Collector):
-    """Shows the notices `seen` last, and whether the server is ready. Thread-safe while nobody sets these."""
+    """Shows the notices of `seen`, and whether the server is ready. Thread-safe, except while these are set."""
 
     def __init__(self) -> None:
         self.seen: Sequence[Noticed] = ()

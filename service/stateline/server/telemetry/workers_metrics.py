@@ -1,6 +1,6 @@
 """Collect the figures that workers of this state directory write once a second (`deployment.workers.figures`).
 
-A worker that cannot write its file says it over its socket.
+A worker that cannot write its file sends them over its socket.
 
 Names are Kafka Streams' in Prometheus' style: `commit-latency-avg` is ``stateline_commit_latency_avg_seconds``.
 """
