@@ -19,6 +19,7 @@ from stateline_store import (
     SecondaryReader,
     StoreContext,
     TimestampedKeyValueStore,
+    TimestampedWindowStore,
     TopologyError,
 )
 from stateline_store.errors import InvalidArgumentError
@@ -37,6 +38,9 @@ from stateline_store.rocksdb import added_headers
 added_headers.BATCH_BYTES = 50
 TimestampedKeyValueStore("s", headers=True).init(StoreContext("0_0", pathlib.Path(sys.argv[1])))
 """
+OF_WINDOWS = WRITER.replace("KeyValueStore", "WindowStore").replace(
+    '("s"', '("s", retention_ms=120_000, window_size_ms=1000'
+)
 
 
 @given(st.binary(max_size=20), HEADERS)
@@ -113,12 +117,16 @@ def test_a_timestamped_store_gets_headers_in_place_and_does_not_lose_them_silent
         ]
 
 
+def killed_while_headers_are_added(directory: Path, writer: str, batch: int) -> None:
+    environment = {"STATELINE_CRASH_AT": f"headers:batch-written#{batch}"}
+    died = subprocess.run([sys.executable, "-c", writer, str(directory)], env=environment, check=False, timeout=60)
+    assert died.returncode == -9
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_headers_that_were_added_in_part_are_added_to_the_end_after_kill_9(tmp_path: Path, batch: int) -> None:
     expected = filled(tmp_path)
-    environment = {"STATELINE_CRASH_AT": f"headers:batch-written#{batch}"}
-    died = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], env=environment, check=False, timeout=60)
-    assert died.returncode == -9
+    killed_while_headers_are_added(tmp_path, WRITER, batch)
     path = store_path(tmp_path, "s", timestamped=True)
     with OfflineStore(path) as offline, pytest.raises(RetryLaterError, match="start its worker"):
         list(entries(offline, None, None, timestamped=True))
@@ -128,3 +136,25 @@ def test_headers_that_were_added_in_part_are_added_to_the_end_after_kill_9(tmp_p
     with OfflineStore(path) as offline:
         assert offline.layout is not None
         assert offline.layout.headers_up_to is None
+
+
+def windows(retention_ms: int, *, headers: bool) -> TimestampedWindowStore:
+    return TimestampedWindowStore("s", retention_ms=retention_ms, window_size_ms=1000, headers=headers)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_longer_retention_after_kill_9_leaves_no_row_without_headers(tmp_path: Path, batch: int) -> None:
+    with closing(windows(120_000, headers=False)) as short:
+        short.init(StoreContext("0_0", tmp_path))
+        for start in (0, 60_000):
+            for key in (b"a", b"b"):
+                short.put_with_timestamp(key, b"a value of some length: %d" % start, start, start)
+        short.commit({})
+    killed_while_headers_are_added(tmp_path, OF_WINDOWS, batch)
+    with closing(windows(7_200_000, headers=True)) as longer:
+        longer.init(StoreContext("0_0", tmp_path))
+        assert longer.segments.interval_ms == 3_600_000
+        with longer.reader(IsolationLevel.READ_COMMITTED).scan(EVERY_KEY) as scan:
+            assert [split_headers(row[8:]) for _, row in scan] == [
+                (b"a value of some length: %d" % start, ()) for _ in (b"a", b"b") for start in (0, 60_000)
+            ]

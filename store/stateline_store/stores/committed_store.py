@@ -221,8 +221,8 @@ class CommittedStore(StateStore):
         layout = replace(self.layout, timestamped=files.timestamped, headers=self.headers and files.timestamped)
         database = RocksDBEngine(files.database, self._tuning, layout, self._context.types, self._context.changelog)
         try:
+            add_headers(database, layout, files.notice)  # first: a crash leaves it halfway in the order of segments
             lengthen_segments(database, layout, files.notice)
-            add_headers(database, layout, files.notice)
             self._take_layout(database.layout)
             committed = database.last_commit()
             notice = CommitNotice(files.notice)
