@@ -502,12 +502,22 @@ def test_saying_more_shows_the_settings_in_children_too(project: Path) -> None:
     assert {line.split(" | ")[0].strip() for line in shown} >= {"worker-0"}
 
 
+# The command, which waits four seconds for a broker instead of fifteen.
+IMPATIENT = """
+from stateline.log import kafka_errors
+kafka_errors.CALL_TIMEOUT_S = 4.0
+import sys
+from stateline.cli import main
+sys.exit(main())
+"""
+
+
 def test_waiting_for_kafka_is_said_while_it_waits_and_the_same_failure_once(project: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # never listens: connections are refused
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
-            [SCRIPT, "produce", TARGET, "aircraft", "--set", f"bootstrap.servers={at}"],
+            [sys.executable, "-c", IMPATIENT, "produce", TARGET, "aircraft", "--set", f"bootstrap.servers={at}"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -90,6 +90,18 @@ class Scene:
         return sum(text in line for line in self.lines)
 
 
+@pytest.fixture(autouse=True)
+def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each child has to run for two seconds before the next one is replaced: these tests would wait for little else."""
+    monkeypatch.setattr("stateline.processes.renewal._SETTLES_WITHIN_S", 0.2)
+
+
+@pytest.fixture
+def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ends soon after it is ready ends before it counts as settled, on a slow machine, too."""
+    monkeypatch.setattr("stateline.processes.renewal._SETTLES_WITHIN_S", 2.0)
+
+
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     made = Scene([worker("worker-0"), worker("worker-1"), server()])
@@ -141,6 +153,7 @@ def test_a_mistake_that_a_worker_finds_leaves_the_others_and_the_server_as_they_
     assert set(scene.supervisor.processes) == {"worker-0", "server"}
 
 
+@pytest.mark.usefixtures("settles_later")
 @pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
 def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_with_the_new_code(
     scene: Scene, script: str
@@ -155,6 +168,7 @@ def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_wit
     assert (after["worker-1"], after["server"]) == (before["worker-1"], before["server"])
 
 
+@pytest.mark.usefixtures("settles_later")
 @pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
 def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_server_with_the_old_code(
     scene: Scene, script: str
@@ -167,11 +181,13 @@ def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_s
     assert scene.supervisor.processes["server"] == before["server"]
 
 
+@pytest.mark.usefixtures("settles_later")
 def test_the_only_worker_that_ends_soon_after_it_is_ready_is_not_said_to_run_the_new_code(scene: Scene) -> None:
     said = scene.renew([worker("worker-0", CRASHES_AT_WORK)])
     assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column.")
 
 
+@pytest.mark.usefixtures("settles_later")
 def test_a_worker_that_ends_while_the_server_is_started_anew_is_not_said_to_run_the_new_code(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -214,6 +230,7 @@ def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene
     assert not scene.said("hands over")
 
 
+@pytest.mark.usefixtures("settles_later")
 def test_a_server_that_ends_soon_after_it_is_ready_leaves_the_one_that_answers(scene: Scene) -> None:
     before = scene.supervisor.processes["server"]
     said = scene.renew([worker("worker-0"), worker("worker-1"), server(CRASHES_AT_WORK)])

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from stateline.server.snapshots import sweeper
 from stateline.server.telemetry.store_metrics import Noticed, shown_partitions
 from stateline.testing import Record, TestDriver
 from stateline_store.files.commit_notice import NoticeStatus
@@ -144,7 +145,10 @@ def test_each_page_counts_under_the_path_of_its_query_whichever_path_has_the_cur
         assert value(client, "stateline_http_requests_total", route=f"{STORE}/range", level="", outcome="ok") == 0
 
 
-def test_cursors_and_snapshots_are_seen_while_they_are_kept(client: httpx.Client, worker: OwningWorker) -> None:
+def test_cursors_and_snapshots_are_seen_while_they_are_kept(
+    client: httpx.Client, worker: OwningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_COUNT_INTERVAL_S", 0.1)
     for number in range(9):
         worker.put(f"kept-{number}", number)
     worker.commit()
