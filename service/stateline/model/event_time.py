@@ -1,7 +1,7 @@
-"""Where a topic's records have their time from, when it is not the log's: as `App.topic` declares it. Pure.
+"""The declared source of a topic's event times, if it is not the log (`App.topic`). Pure.
 
-Kafka Streams' `TimestampExtractor`, and its three ways with a time that is none (`FailOnInvalidTimestamp`,
-`LogAndSkipOnInvalidTimestamp`, `UsePartitionTimeOnInvalidTimestamp`).
+It corresponds to Kafka Streams' `TimestampExtractor`, with its three policies for invalid times
+(`FailOnInvalidTimestamp`, `LogAndSkipOnInvalidTimestamp`, `UsePartitionTimeOnInvalidTimestamp`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from stateline.serde.shown_as_json import SHOWN_AS_JSON
 from stateline_store import InvalidArgumentError, TopologyError
 
 OnInvalid: TypeAlias = Literal["fail", "skip", "partition_time"]
-"""What becomes of a record without a valid time: the way of records that cannot be read; it is left out; it gets the
-largest time of its partition so far."""
+"""The policy for a record without a valid time: it is unreadable, it is dropped, or it gets the largest time of its
+partition so far."""
 
 Extractor: TypeAlias = Callable[[Any, int], Any]
-"""Of a record (`InputRecord`) and its partition's time so far (-1: none yet) the milliseconds since the epoch."""
+"""Returns milliseconds since the epoch, from a record (`InputRecord`) and its partition's time so far (-1: none)."""
 
-# Of which a value is a mapping, or has attributes, of these names.
+# Their values are mappings, or have attributes, with the fields' names.
 _WITH_FIELDS = (AvroSerde, JsonSchemaSerde, MsgpackSerde, ModelSerde)
 POLICIES: tuple[OnInvalid, ...] = get_args(OnInvalid)
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """`source`: a field of the value, a dot goes one level deeper; or a function."""
+    """`source` is a field of the value, with a dot for each level, or a function."""
 
     source: str | Extractor
     on_invalid: OnInvalid = "fail"
 
     @property
     def path(self) -> tuple[str, ...] | None:
-        """The field's name, level by level; None of a function."""
+        """The field's names by level; None for a function."""
         return tuple(self.source.split(".")) if isinstance(self.source, str) else None
 
     @property
@@ -52,10 +52,10 @@ class EventTime:
 
 
 def declared_event_time(topic: str, value: Serde, source: object, on_invalid: object) -> EventTime | None:
-    """Return the event time that `App.topic` was given, None without `timestamp`.
+    """Return the event time of `App.topic`'s arguments, or None without `timestamp`.
 
-    Raises `InvalidArgumentError` for another policy, a policy without `timestamp`, or a name that is no field's;
-    `TopologyError` for a field of a value that is not JSON, and for a function that cannot be called so.
+    Raises `InvalidArgumentError` for an unknown policy, a policy without `timestamp`, or an invalid name of a field.
+    Raises `TopologyError` for a field if values are not JSON, and for a function with other parameters.
     """
     policy = next((each for each in POLICIES if each == on_invalid), None)
     if on_invalid is not None and policy is None:
@@ -87,8 +87,8 @@ def declared_event_time(topic: str, value: Serde, source: object, on_invalid: ob
 
 
 def refuse_in_pipeline(pipeline: str, topic: str, event_time: EventTime | None, value: Serde) -> None:
-    """Raise `TopologyError` for what Spark cannot tell of a topic: it calls no Python function for each record, knows
-    no order between the records of a partition, and looks into no bytes but JSON."""
+    """Raise `TopologyError` for an event time that Spark cannot compute. Spark calls no Python function per record,
+    knows no order of a partition's records, and reads only JSON."""
     if event_time is None:
         return
     way_out = (

@@ -60,7 +60,7 @@ def reading_of(topic: str) -> str:
     return f"read {topic}"
 
 
-# What a user's code raises: `raise SystemExit` is meant to end the code's own process, and a processor has none.
+# Failures of a user's function. It has no process of its own that `SystemExit` could end.
 Raised = Exception | SystemExit
 
 

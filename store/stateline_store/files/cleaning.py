@@ -1,14 +1,14 @@
-"""The cleaner: deletes tasks, and workers' global stores, that this machine has not had for a long time; nothing else.
+"""Delete tasks, and workers' global stores, that this machine has not used for a long time.
 
-A task goes when all of this holds, looked at again under the task's own lock, which the cleaner must get first:
+The cleaner deletes a task if all of these hold. It checks them again under the task's lock:
 
-- it is not `live` here, and no process holds its lock;
-- nothing of it was touched for `older_than_ms` (``state.cleanup.delay.ms``): the newest modification time of the lock
-  file, which its owners stamp when they take and when they release it, and of everything else in it;
-- `keep` does not protect it: the store that nothing can rebuild is the caller's to know;
-- no relocation is under way that has still to move a store of it.
+- The task is not `live` here, and no process holds its lock.
+- No file of it was modified for `older_than_ms` (``state.cleanup.delay.ms``). Owners touch the lock file when they take
+  and release it.
+- `keep` does not protect it. The caller knows which stores cannot be rebuilt.
+- No interrupted relocation still has to move a store of it.
 
-The lock file stays: it is the one thing that decides who owns the task (removed, it could be locked twice).
+The lock file stays, because it decides who owns the task. If it were removed, two processes could lock the task.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 def clean(
     directory: StateDirectory, live: Collection[str], older_than_ms: int, now_ms: int, keep: Callable[[str], bool]
 ) -> list[str]:
-    """Delete the tasks that are to go (rules above); their ids, in order of their numbers.
+    """Delete unused tasks (rules above). Returns their ids, in the order of their numbers.
 
-    `live` are the tasks that this process has or is about to open, `now_ms` is the time since the epoch. A task that
-    is found in use is stamped as used now, so that an owner that is killed later leaves it protected from the last
-    pass on: let a delay pass between a start and the first call. A task that cannot be deleted is logged and left for
-    the next call. Several processes may clean the same directory at once; any thread may call.
+    `live` has the tasks that this process has or will open. `now_ms` is the time since the epoch. A task in use is
+    stamped as used now, so a later kill of its owner leaves it protected. So wait for the delay between a start and the
+    first call. A task that cannot be deleted is logged, and tried again at the next call. Several processes and threads
+    may clean one directory at once.
     """
     return [task for task in directory.all_tasks() if _clean_task(directory, task, live, older_than_ms, now_ms, keep)]
 
@@ -66,7 +66,7 @@ def _clean_task(
 def _delete(directory: StateDirectory, lock: TaskLock, before_ms: int) -> bool:
     """Return whether the task was deleted. Otherwise it was opened meanwhile, or is being relocated."""
     folder = lock.path.parent
-    # The lock's own time is from before we took it: an owner may have come and gone since the first look.
+    # The lock's time is from before this process took it. An owner may have used the task since the first look.
     if max(lock.last_used_ms, _touched_ms(folder, but=LOCK_FILE)) >= before_ms:
         return False
     if journal_path(directory).exists():

@@ -1,4 +1,4 @@
-"""The state directory: where a task's stores live, and who owns a task.
+"""The state directory: the places of tasks' stores, and the locks of their owners.
 
     <state.dir>/<application.id>/                  0o750
         kafka-streams-process-metadata             JSON (`process_metadata.py`)

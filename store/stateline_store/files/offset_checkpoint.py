@@ -3,14 +3,13 @@
     file := "0\\n" count "\\n" line*          UTF-8 text; 0 is the version, count the number of lines
     line := topic " " partition " " offset "\\n"
 
-A ``.checkpoint`` lies in a task's directory and holds the offset last applied of each changelog partition; a
-``<store>.position`` lies beside it and holds a store's Position. Offset -4 says that the offset is not known; other
-negative offsets are never written, and skipped when another program wrote them. Kafka Streams writes the lines in hash
-order, Stateline in ascending order. Source: `OffsetCheckpoint` and `StoreQueryUtils` of Kafka Streams. On disk: never
-change.
+A task's ``.checkpoint`` has the last applied offset of each changelog partition. ``<store>.position`` beside it has a
+store's Position. Offset -4 means unknown. Other negative offsets are never written, and skipped when read. Kafka
+Streams writes the lines in hash order, Stateline in ascending order. Source: `OffsetCheckpoint` and `StoreQueryUtils`
+of Kafka Streams. On disk: never change.
 
-A file is replaced as a whole: after a crash at any step it is the old one or the new one. One writer at a time (the
-owner of the task's lock); readers may come at any time, from any process.
+A file is replaced as a whole, so a crash leaves the old one or the new one. Only the owner of the task's lock writes
+it. Any process may read it at any time.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from stateline_store.errors import DamagedDataError, InvalidArgumentError, Newer
 from stateline_store.files.durable_files import refused, remove_file, replace_file
 from stateline_store.position import Position, TopicPartition
 
-OFFSET_CHECKPOINT = ".checkpoint"  # on disk: never change; the file of a task's changelog offsets, in its directory
-OFFSET_UNKNOWN = -4  # on disk: never change; Kafka Streams uses -1 to -3 for other things
+OFFSET_CHECKPOINT = ".checkpoint"  # on disk: never change; a task's file of changelog offsets
+OFFSET_UNKNOWN = -4  # on disk: never change; -1 to -3 have other meanings in Kafka Streams
 _VERSION = 0  # on disk: never change
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,19}")
 _WORD = re.compile(r"\S+", re.ASCII)
@@ -36,8 +35,8 @@ _LOG = logging.getLogger(__name__)
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """Return the offsets in this file, also `OFFSET_UNKNOWN`, none without a file.
 
-    Raises `DamagedDataError`, naming the line, for any other text than the one described above, `NewerFormatError` for
-    a newer version of it, and `RetryLaterError` when the file system refuses.
+    Raises `DamagedDataError` with the line for any other text than described above, `NewerFormatError` for a newer
+    version, and `RetryLaterError` if the file system refuses.
     """
     advice = (
         "Delete the file: a store that keeps its own offset goes on from that, any other is restored from its changelog"

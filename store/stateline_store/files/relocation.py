@@ -1,12 +1,11 @@
-"""Relocation (KIP-816): a store's place follows from its name, not from the ordinal that its subtopology once had.
+"""Move stores to the directories of their subtopologies' new numbers (relocation, KIP-816).
 
-A task's directory is ``<subtopology>_<partition>``, and ordinals change when a topology does. At a start, before any
-task is opened, every store on disk is compared with the subtopology that has a store of its name now, and moved there:
-``0_3/rocksdb/s`` → ``1_3/rocksdb/s``. `relocation_journal.py` has the moved files, and the behaviour in a crash.
+A task's directory is ``<subtopology>_<partition>``, and a changed topology changes the numbers. At a start, before any
+task is opened, each store on disk is moved to the subtopology that now has a store of its name: ``0_3/rocksdb/s`` →
+``1_3/rocksdb/s``. `relocation_journal.py` has the moved files, and the behaviour in a crash.
 
-Two cases are refused, with nothing touched: a store in two tasks of one partition, and a store whose target holds some
-of its files already, because only the user knows which one is right. A store that no subtopology names stays where it
-is.
+Two cases are refused without a change, because only the user knows which store is right: a store in two tasks of one
+partition, and a target that already has files of the store. A store that no subtopology names stays.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 
 _LOCK = ".relocation.lock"  # on disk: never change
-_WAIT_MS = 60_000  # moves take milliseconds each: one that lasts longer hangs on its disk
+_WAIT_MS = 60_000  # a move takes milliseconds; a longer one hangs on its disk
 _LOOK_AGAIN_S = 0.02
 
 Listing = Mapping[str, frozenset[str]]
-"""Task id → names of what it holds: ``rocksdb/s/``, ``s.position``. Directories end in a slash; none without rows."""
+"""Task id → names of its files: ``rocksdb/s/``, ``s.position``. Directories end in a slash. Empty ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,13 @@ def settle_places(
 ) -> Settled:
     """Move every store to its place, before any task is opened. `wanted`: store → ordinal of its subtopology now.
 
-    An interrupted relocation is finished first, whatever the topology says now. `automatic` is
-    ``automatic.state.relocation``: without it, stores at other places raise `TopologyError`. Several processes may
-    start at once: one moves, and the others wait up to `wait_ms` and find nothing left to do.
+    An interrupted relocation is finished first, for any topology. `automatic` is ``automatic.state.relocation``:
+    without it, stores at other places raise `TopologyError`. If several processes start at once, one moves the stores,
+    and the others wait for up to `wait_ms`.
 
-    Raises `TopologyError` for refused cases (rules above), `LockedError` naming a task that a live process holds, or a
-    relocation that lasts too long, `RetryLaterError` when the file system refuses. Nothing is moved then, unless a
-    journal was written: the next start continues from there.
+    Raises `TopologyError` for refused cases (rules above), `LockedError` if a live process holds a task or a relocation
+    lasts too long, and `RetryLaterError` if the file system refuses. Then nothing is moved, unless a journal was
+    written. The next start continues it.
     """
     with _alone(directory, wait_ms):
         finished = _finish(directory)

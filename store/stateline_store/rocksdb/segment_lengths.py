@@ -1,8 +1,7 @@
-"""Longer segments for a store whose retention was raised: at an opening, all its rows move to them.
+"""Rewrite a store with longer segments at its opening, after its retention was raised.
 
-Rows stay in segments of the length that they were written with, because reads would not find them otherwise. With a
-retention that is a thousand times as long, there would be a thousand times as many segments, and a read of a key's
-history looks at each.
+Without this, all rows stay in segments of their first length. With a retention a thousand times as long, there would be
+a thousand times as many segments, and a read of a key's history looks at each.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from stateline_store.rows.segments import EVERY_SEGMENT, PREFIX
 from stateline_store.rows.versioned_rows import Version, join, versions
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 
-# As many times shorter: below that, reads are quick enough, and a rewritten store is not worth its while.
+# Rewrite only segments that are this many times too short. Otherwise reads are fast enough.
 MANY = 8
-# They are rewritten in one batch, which is in memory, and in one memtable.
+# The limit for a rewrite, which is one batch in memory, and one memtable.
 MOST_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
     """Rewrite a store whose segments are much shorter than the declared ones. A store that is too large stays as it is,
     with a warning. A crash leaves the old or the new rows. Readers in other processes find no database meanwhile.
 
-    Raises `DamagedDataError` for rows that make no sense, and as `RocksDBEngine.rewrite`.
+    Raises `DamagedDataError` for invalid rows, and like `RocksDBEngine.rewrite`.
     """
     stored_ms, wanted_ms = database.layout.segment_interval_ms, declared.segment_interval_ms
     if stored_ms is None or wanted_ms is None or wanted_ms < stored_ms * MANY:
@@ -49,7 +48,7 @@ def lengthen_segments(database: RocksDBEngine, declared: Layout, notice: Path) -
                 )
                 return
     moved = _of_versions(rows, wanted_ms) if declared.kind == "versioned" else _of_times(rows, wanted_ms, declared)
-    if notice.exists():  # who follows the files would look for the new rows in the old segments
+    if notice.exists():  # other readers would look for the new rows in the old segments
         CommitNotice(notice).withdraw()
     database.rewrite(moved, replace(database.layout, segment_interval_ms=wanted_ms), every_segment=True)
     _log.info(

@@ -1,10 +1,8 @@
-"""TransactionBuffer: a store's staged changes since its last commit, by key.
+"""Keep a store's staged changes since its last commit, by key.
 
-A staged None is a tombstone: it hides the base's row until the commit deletes it. Reads of the owner merge
-the buffer over the base in key order (`merge_over`). Rollback drops everything.
-
-Bytes are counted exactly as ``len(key) + len(value) + ENTRY_OVERHEAD`` per staged key; an overwrite counts
-the new entry in place of the old one, so the count shrinks with it.
+A staged None is a tombstone. It hides the base's row until the commit deletes it. The owner's reads merge the buffer
+over the base in key order (`merge_over`). A rollback drops everything. Each staged key counts ``len(key) + len(value) +
+ENTRY_OVERHEAD`` bytes. An overwrite counts only the new entry.
 """
 
 from __future__ import annotations
@@ -27,10 +25,10 @@ ENTRY_OVERHEAD = 130
 
 
 class TransactionBuffer(SortedMap):
-    """Staged puts and deletes: a SortedMap that knows its size. Not thread-safe: the store's owner uses it.
+    """Staged puts and deletes, with their size in bytes. Not thread-safe: only the store's owner uses it.
 
-    `rows` may be read directly (`key in buffer.rows` tells a staged delete, whose value is None, from a key
-    that is not staged); it is replaced by writes, so read the attribute again each time.
+    `rows` may be read directly. A staged delete is a key with the value None. Writes replace `rows`, so read the
+    attribute each time.
     """
 
     __slots__ = ("_undo", "bytes_staged")
@@ -38,7 +36,7 @@ class TransactionBuffer(SortedMap):
     def __init__(self) -> None:
         super().__init__()
         self.bytes_staged = 0
-        # By key put since the savepoint, the staged value before, None for nothing. None without a savepoint.
+        # Keys put since the savepoint, with their earlier staged value (None: not staged). None without a savepoint.
         self._undo: list[tuple[bytes, tuple[bytes | None] | None]] | None = None
 
     def __len__(self) -> int:
@@ -75,7 +73,7 @@ class TransactionBuffer(SortedMap):
         self.take(rows)
 
     def take(self, rows: dict[bytes, bytes | None]) -> None:
-        """Stage these rows, on `InvalidArgumentError` none of them. The dict is the buffer's from then on."""
+        """Stage these rows. `InvalidArgumentError` stages none. The buffer owns the dict afterwards."""
         added = _checked_size(rows)
         staged = self._version.rows
         if self._undo is not None:
@@ -99,7 +97,7 @@ class TransactionBuffer(SortedMap):
     def rollback_to_savepoint(self) -> None:
         """Drop the changes since `savepoint`, and forget it. Nothing happens without one."""
         undo, self._undo = self._undo or [], None
-        first = dict(reversed(undo))  # of several puts of a key, what was there before the first
+        first = dict(reversed(undo))  # the value before the first of several puts of a key
         self.bytes_staged -= sum(row_bytes(key, self._version.rows[key]) for key in first)
         self.remove([key for key, before in first.items() if before is None])
         kept = {key: before[0] for key, before in first.items() if before is not None}

@@ -1,4 +1,4 @@
-"""The directory of one snapshot: unfinished, whole, ended, or rubbish; and the disk space that it keeps.
+"""The directory of one snapshot: its state (unfinished, whole, ended or rubbish), and the disk space that it keeps.
 
 `snapshot_directory` describes its files.
 """
@@ -57,12 +57,14 @@ def caller_of(path: Path) -> str | None:
 
 
 def is_rubbish(path: Path) -> bool:
-    """Return whether this will never be a snapshot: it has no manifest, and nobody makes it any more."""
+    """Return whether this will never be a snapshot: it has no manifest, and no process makes it."""
     if (path / MANIFEST).exists():
         return False
     try:
         fd = os.open(path / MAKING, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # killed before it was locked; `begin` makes both under the lock that a sweep has
+    except (
+        FileNotFoundError
+    ):  # its maker was killed before the lock; `begin` makes directory and lock under the sweep's lock
         return not (path / MANIFEST).exists()
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,13 +77,13 @@ def is_rubbish(path: Path) -> bool:
 
 def read_manifest(path: Path) -> Snapshot:
     """Read the snapshot in this directory. Raises `FileNotFoundError` without a manifest, another `OSError` if it
-    cannot be read, and as `Snapshot.decode`."""
+    cannot be read, and like `Snapshot.decode`."""
     return Snapshot.decode((path / MANIFEST).read_bytes(), path / MANIFEST)
 
 
 def has_ended(path: Path, now_ms: int) -> bool:
-    """Return whether its lease has ended. A damaged manifest counts as ended: nobody can read such a snapshot, and it
-    would keep its files for ever. A manifest of a newer version does not."""
+    """Return whether its lease has ended. A damaged manifest counts as ended, because such a snapshot is unreadable,
+    and would keep its files for ever. A manifest of a newer version does not."""
     try:
         return read_manifest(path).expires_at_ms <= now_ms
     except FileNotFoundError:

@@ -48,8 +48,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A driver's knowledge at a moment. `alone`: nobody else is in the group. `given` is None until the group has
-    decided. `late`: the driver has been in the group for a while."""
+    """A driver's knowledge at a moment. `alone`: no other member is in the group. `given` is None before the
+    assignment. `late`: the driver has been in the group for a while."""
 
     alone: bool = False
     given: bool | None = None
@@ -76,8 +76,8 @@ def lease_group(application_id: str, pipeline: str) -> str:
 class PipelineLease:
     """A driver's lease of one pipeline, on its own thread from the start until `close`. Thread-safe.
 
-    That thread calls `lost(why)` if the lease ends without `close`; another driver may begin a moment later. It calls
-    `give_up` when `is_drained` is true: the driver has to stop and close this.
+    That thread calls `lost(why)` if the lease ends without `close`. Another driver may start a moment later. It calls
+    `give_up` when `is_drained` is true. The driver must then stop and close this.
     """
 
     def __init__(

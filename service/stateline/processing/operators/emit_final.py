@@ -34,7 +34,7 @@ class EmitFinal:
             raise AssertionError(f"Store {store!r} keeps no windows.")
         self._store, self._times = opened, context.times
         self._sessions = isinstance(windows, SessionWindows)
-        # The first of the two numbers behind a key, the start of a window, the end of a session, says when it closes.
+        # The first of the two numbers behind a key (a window's start, a session's end) decides when it closes.
         self._suffix = SESSION_SUFFIX if self._sessions else WINDOW_SUFFIX
         self._closed_after = windows.closed_after_ms
         # `_next` has the windows that close up to this time and were not emitted yet.

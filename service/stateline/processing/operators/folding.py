@@ -20,8 +20,8 @@ _COUNT = struct.Struct(">q")  # what `serdes.int64` writes. On disk: never chang
 
 
 class Folding(Protocol):
-    """How an aggregate grows. None as bytes is no aggregate; a result of None deletes it. `typed`: whether the
-    functions take keys and values as their serdes read them, and not bytes in their place."""
+    """Adds values to an aggregate. None means no aggregate, and a result of None deletes it. `typed`: the functions
+    take keys and values as their serdes read them, not bytes."""
 
     typed: ClassVar[bool]
 

@@ -1,8 +1,8 @@
-"""`Siblings`: the server processes of one application on this machine hand each other what only one of them can answer:
-the next page of a state that it has pinned.
+"""Forward requests between the server processes of one application on this machine.
 
-Each listens at a unix socket of its own, ``servers/<process, hex>.sock`` in the application's directory, which its user
-alone can use, and answers there as everywhere, tokens included.
+Only the process that has pinned a state can answer its next page. Each process listens at its own unix socket,
+``servers/<process, hex>.sock`` in the application's directory. Only its user can connect. It answers there as at its
+port, and checks tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Siblings:
-    """Those of one process. For the event loop's thread, but for `listener`."""
+    """The siblings of one process. For the event loop's thread, except for `listener`."""
 
     def __init__(self, application: Path, process: bytes, of_node: ProvenConnection, *, tls: bool) -> None:
         self._folder = application / "servers"
@@ -39,7 +39,8 @@ class Siblings:
         self._scheme = "https" if tls else "http"
 
     def listener(self) -> socket.socket | None:
-        """The socket to answer the others at; None where none can be made, and cursors work in their process alone."""
+        """Return the socket for requests of siblings. None if it cannot be made. Then only a cursor's own process can
+        continue it."""
         listener = None
         try:
             self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -58,12 +59,12 @@ class Siblings:
 
     @staticmethod
     def was_handed_on(request: Request) -> bool:
-        """Whether another process of this node, or a caller that claims so, sends this request. It is not handed on
+        """Whether another process of this node forwarded this request, or the caller claims so. It is not forwarded
         again."""
         return _HANDED_ON in request.headers
 
     async def hand_on(self, request: Request, process: bytes, url: str) -> Response:
-        """Return that process's answer to a GET or HEAD of `url`. Raises `CursorExpiredError` when it is gone."""
+        """Return that process's answer to a GET or HEAD of `url`. Raises `CursorExpiredError` if it is gone."""
         path = self._folder / f"{process.hex()}.sock"
         gone = CursorExpiredError("The server process that had this cursor has ended. Start over without it.")
         if self.was_handed_on(request) or not path.exists():
@@ -97,7 +98,7 @@ def passed_back(status: int, headers: Mapping[str, str], body: bytes) -> Respons
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether its process is gone without having removed it."""
+    """Whether its process ended without removing it."""
     try:
         return not is_served(path)
     except OSError:
