@@ -24,7 +24,7 @@ from support.processes.served_here import Here, served_here
 from support.run.patience import HANGING_S
 
 PARTITIONS = 2
-SESSION_MS = 6_000
+SESSION_MS, POLL_MS = 3_000, 6_000
 KEYS = [f"k{n}" for n in range(40)]
 
 
@@ -120,7 +120,7 @@ class Machines:
             f"node.name={name}",
             "commit.interval.ms=50",
             f"session.timeout.ms={SESSION_MS}",
-            f"max.poll.interval.ms={SESSION_MS}",
+            f"max.poll.interval.ms={POLL_MS}",
             "consumer.heartbeat.interval.ms=300",  # how soon a member hears that the group rebalances
             "processing.guarantee=exactly_once_v2",
             "transaction.timeout.ms=8000",  # or else a stopped worker's holds up its successor for a minute
