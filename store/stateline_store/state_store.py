@@ -1,11 +1,11 @@
-"""The StateStore contract (KIP-892): the methods of every store, the user's own included.
+"""The StateStore contract (KIP-892): the methods of every store, also of a user's own.
 
 Lifecycle (illegal moves raise `StoreClosedError`):
 
     created ──init──► open ──close──► closed ──init──► open …
 
-One thread, the owner, writes: it stages records with the store's own `put …`, then calls `commit`. A store
-declares what it can do, and the runtime treats it by what it declares:
+Only one thread, the owner, writes. It stages records with the store's `put …`, then calls `commit`. The runtime depends
+on a store's declarations:
 
 | declares                            | the runtime                                                        |
 |-------------------------------------|--------------------------------------------------------------------|
@@ -14,8 +14,8 @@ declares what it can do, and the runtime treats it by what it declares:
 | not `persistent`                    | restores it from the start of its changelog                        |
 | not `transactional`                 | rebuilds it after a crash under exactly-once: it may hold too much |
 
-A persistent store of a user's own keeps its files in ``context.directory / name`` and nowhere else: the runtime
-deletes that folder when the store must be rebuilt.
+A user's own persistent store keeps its files only in ``context.directory / name``. The runtime deletes this folder when
+the store must be rebuilt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stateline_store.position import TopicPartition
 
 
 class IsolationLevel(enum.StrEnum):
-    """Whether a reader sees staged records, or committed ones alone (KIP-892)."""
+    """Whether a reader sees staged records, or only committed ones (KIP-892)."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -43,10 +43,10 @@ class IsolationLevel(enum.StrEnum):
 class StoreContext:
     """The place where a store opens, and the changelog partition that it follows.
 
-    `directory` is the task's directory; a persistent store keeps its files below it. `changelog` is None
-    for a store that is not logged. `sync` asks for an fsync per commit. `plain_format` opens a timestamped store on the
-    existing plain (v1) files, during an upgrade to timestamps (KIP-258, `plain_values.py`). `types` are those that the
-    application declares: a store of Stateline's kinds does not open on others. None compares nothing.
+    - `directory` is the task's directory. A persistent store keeps its files below it.
+    - `changelog` is None for a store that is not logged. `sync` asks for an fsync per commit.
+    - `plain_format` opens a timestamped store on plain (v1) files, during an upgrade (KIP-258, `plain_values.py`).
+    - `types` are the declared types. A store of Stateline's kinds does not open on files with others. None: no check.
     """
 
     task_id: str
@@ -88,8 +88,7 @@ class StateStore(ABC):
     def init(self, context: StoreContext) -> None:
         """Open the store for its owner.
 
-        Raises `LockedError` when another process owns the directory, `DamagedDataError` when what is on disk
-        cannot be trusted (the message names the store and says how to rebuild it).
+        Raises `LockedError` if another process owns the directory, and `DamagedDataError` if the files are damaged.
         """
 
     @abstractmethod
@@ -99,13 +98,12 @@ class StateStore(ABC):
     def commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Make everything staged since the last commit visible to READ_COMMITTED readers, atomically.
 
-        `changelog_offsets` are of the last record applied, by changelog partition: one of a logged store and of a
-        table, none of a store without a changelog and of a global table. The runtime adds offsets of its own there,
-        whose topics begin with "$" or are of epochs. With `manages_offsets` they are persisted in the same atomic
-        step. Only the runtime calls this, by its interval or as memory fills: a processor cannot ask for it. The
-        default flushes, for stores written before KIP-892.
+        `changelog_offsets` has the offset of the last applied record by changelog partition: one for a logged store and
+        a table, none for a store without a changelog and a global table. The runtime adds its own offsets, with topics
+        that begin with "$" or are of epochs. With `manages_offsets`, the same atomic step persists them. Only the
+        runtime calls this. The default flushes, for stores written before KIP-892.
 
-        After an error that leaves the outcome open the store is poisoned (`PoisonedError`) until reopened.
+        After an error with an unknown outcome, the store is poisoned (`PoisonedError`) until it is reopened.
         """
         del changelog_offsets
         self.flush()

@@ -47,9 +47,9 @@ _READ_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """A node's entry. Clients reach it at `url`, nodes at `peer` (``host:port``); each is empty if nobody does.
-    `directory` is the id of its state directory, `topology` a digest. `tasks` and `wire` are those of the greeting of
-    links."""
+    """A node's entry. `url` is its address for clients, `peer` for nodes (``host:port``). Either may be empty.
+    `directory` is the id of its state directory, `topology` a digest. `tasks` and `wire` are those of the links'
+    greeting."""
 
     url: str
     peer: str

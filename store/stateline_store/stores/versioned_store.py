@@ -1,13 +1,13 @@
-"""VersionedStore: keeps all versions of a key for the history retention (KIP-889, KIP-960, KIP-968).
+"""Keep all versions of a key for the history retention (KIP-889, KIP-960, KIP-968).
 
 Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`. `versioned_rows` has the bytes,
 `versioned_writes` the changes of a put. There are three differences:
 
-- A put of None over the latest value with the same timestamp leaves a tombstone. Kafka Streams removes the value only,
+- A put of None over the latest value with the same timestamp leaves a tombstone. Kafka Streams only removes the value,
   and an older put that arrives later becomes the latest.
-- `get_versions` finds every version that was valid at `to_time`. Kafka Streams misses those whose validity ends in a
-  later segment than that of `to_time`, and shows expired ones until their segment is dropped.
-- All rows of a put go to disk in one batch, so that versions never overlap.
+- `get_versions` finds every version that was valid at `to_time`. Kafka Streams misses versions whose validity ends in a
+  later segment, and shows expired ones until their segment is dropped.
+- All rows of a put are written in one batch, so versions never overlap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class VersionedStore(TransactionalStore):
     """Versions by key and timestamp. Times are milliseconds since the epoch, 0 or more.
 
     Stream time is the largest timestamp put so far. A put or delete older than ``stream time - history_retention_ms``
-    is dropped and counted (`dropped_records`). Reads go back as far. Not thread-safe, as `TransactionalStore`.
+    is dropped and counted (`dropped_records`). Reads have the same limit. Not thread-safe, like `TransactionalStore`.
     """
 
     kind: ClassVar[StoreKind] = "versioned"
@@ -118,9 +118,9 @@ class VersionedStore(TransactionalStore):
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int | None:
         """Stage a version. None is a tombstone. It replaces a version of the same key and timestamp.
 
-        Returns the end of the version's validity (the timestamp of the key's next version), None for the latest
-        version, and `NOT_PUT` for a late put, which is dropped. Raises `InvalidArgumentError` unless key and value are
-        bytes and the timestamp is not negative. Nothing is staged then.
+        Returns the end of the version's validity: the timestamp of the key's next version, or None for the latest. A
+        late put is dropped, and returns `NOT_PUT`. Raises `InvalidArgumentError`, and stages nothing, unless key and
+        value are bytes and the timestamp is not negative.
         """
         writes = self._check(key, value, timestamp)
         if timestamp < self._stream_time_ms - self._segments.retention_ms:
@@ -133,8 +133,8 @@ class VersionedStore(TransactionalStore):
         return valid_to
 
     def delete(self, key: bytes, timestamp: int) -> VersionedRecord | None:
-        """Stage a tombstone. Returns the version that was valid at this time, with its former `valid_to`, None if there
-        was none or the delete came too late and was dropped. Raises as `put`."""
+        """Stage a tombstone. Returns the version that was valid at this time, with its former `valid_to`. Returns None
+        if there was none, or if the delete was late and dropped. Raises like `put`."""
         self._check(key, None, timestamp)
         is_late = timestamp < self._stream_time_ms - self._segments.retention_ms
         found = None if is_late else self.get_as_of(key, timestamp)

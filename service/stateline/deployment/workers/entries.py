@@ -1,18 +1,18 @@
-"""Records of workers in ``<application.id>-nodes``: what each worker of any node is, and what it follows.
+"""Records of workers in ``<application.id>-nodes``: their topology and directory, their standbys, their faults.
 
     key   := 0x00 "worker/" name in the group, UTF-8: its static id, or else its client id
-    value := {"topology": digest of what it runs, "directory": id of its state directory, "tags": {name: text},
-              "tasks": digest of the same but for timestamps of stores (`Topology.tasks_digest`)}                  JSON
+    value := {"topology": digest, "directory": id of its state directory, "tags": {name: text},
+              "tasks": digest without timestamps of stores (`Topology.tasks_digest`)}                              JSON
 
     key   := 0x00 "standbys/" the same name
     value := {"caught_up": [task, …], "joining": whether it is about to join the group}                            JSON
 
     key   := 0x00 "fault/" the same name
-    value := {"stays": whether it is in its group nevertheless}         of one that cannot work                     JSON
+    value := {"stays": whether it stays in its group}         while it cannot work                                 JSON
              a tombstone when it works again
 
-In the log: never change. Other members of a value come from newer builds. Entries of a worker that has gone are ignored
-while the group has no such member.
+In the log: never change. Other members of a value come from newer builds. Entries without a member of this name in the
+group are ignored.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SAID_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """`topology`: `Topology.digest`; `directory`: id of its state directory; `tags`: its ``client.tag.*``; `tasks`:
-    `Topology.tasks_digest`."""
+    """A worker's entry. `topology` is `Topology.digest`, and `tasks` `Topology.tasks_digest`. `directory` is the id of
+    its state directory. `tags` are its ``client.tag.*``."""
 
     topology: str
     directory: str = ""
@@ -92,7 +92,7 @@ class StandbysEntry:
 
 @dataclass(frozen=True, slots=True)
 class FaultEntry:
-    """A worker whose starts fail, or that nobody reaches. It `stays` in its group, or leaves it for a while."""
+    """A worker whose starts fail, or that cannot be reached. It `stays` in its group, or leaves it for a while."""
 
     stays: bool
 
