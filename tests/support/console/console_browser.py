@@ -77,7 +77,7 @@ class Flights:
         process = Forked(command, cwd=TESTS, env=os.environ, output=2)
         url = f"http://127.0.0.1:{port}"
         try:
-            with httpx.Client(base_url=url, timeout=10) as client:  # making one takes longer than a request
+            with httpx.Client(base_url=url, timeout=HANGING_S) as client:  # making one takes longer than a request
                 eventually(lambda: process.poll() is not None or _is_ready(client), "the server is ready")
             assert process.poll() is None, "the server ended at once"
             yield url
@@ -100,7 +100,7 @@ def flights(directory: Path, commit_interval_ms: int = 100) -> Iterator[Flights]
 def served_flights(directory: Path) -> Iterator[tuple[Flights, str]]:
     """The same with a server, once everything that was written is committed."""
     with flights(directory) as made, made.server(free_port()) as url:
-        with httpx.Client(base_url=url, timeout=10) as client:
+        with httpx.Client(base_url=url, timeout=HANGING_S) as client:
             eventually(lambda: _committed(client) == 62 + 3 + 60, "all records are committed")
         yield made, url
 

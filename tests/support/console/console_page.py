@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
+from support.run.patience import HANGING_S
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
@@ -57,7 +59,7 @@ def console(browser: Browser, url: str, first: str = ".card", **context: Any) ->
     Fails when the page raised, broke its Content-Security-Policy, or asked another server.
     """
     with browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context)) as made:
-        made.set_default_timeout(60_000)
+        made.set_default_timeout(1000 * HANGING_S)
         opened = Console(made.new_page(), url, first)
         yield opened
         assert opened.complaints == [], opened.complaints

@@ -10,6 +10,7 @@ from service.server.console.test_console_accessibility import PLACES
 from support.console.console_browser import Flights
 from support.console.console_page import console
 from support.run.length import long_or_short
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request, Response
@@ -25,6 +26,7 @@ KINDS = ["", "stores", "stores/aircraft", "stores/hourly/keys/JFK", "topology", 
 def test_the_first_load_is_small_and_has_no_library_that_it_does_not_need(browser: Browser, served: Served) -> None:
     came: list[Response] = []
     with browser.new_context() as context:
+        context.set_default_timeout(1000 * HANGING_S)
         page = context.new_page()
         page.on("response", lambda response: came.append(response))
         page.goto(served[1])

@@ -14,6 +14,7 @@ from service.server.console.test_console_accessibility import CONTRAST
 from service.server.test_pipelines import WRITTEN, app, driver
 from support.console.console_page import Console, console
 from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -116,6 +117,7 @@ def test_an_application_without_pipelines_shows_no_such_place(browser: Browser, 
         served_here(tmp_path, app=App("flights-app")) as here,
         browser.new_context() as context,
     ):
+        context.set_default_timeout(1000 * HANGING_S)
         page = context.new_page()
         page.goto(str(here.client.base_url))
         page.locator("#connection", has_text="Connected").wait_for()

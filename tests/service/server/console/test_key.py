@@ -18,6 +18,7 @@ from support.console.console_browser import Flights, flights, served_flights
 from support.console.console_page import Console, console, query
 from support.processes.ports import free_port
 from support.processes.running_worker import produce
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -412,6 +413,7 @@ def test_an_open_key_asks_once_and_nothing_more_until_it_is_watched(page: Consol
 
 def test_a_key_that_was_opened_out_of_sight_is_asked_for_once_it_is_seen(browser: Browser, served: Served) -> None:
     with browser.new_context() as context:
+        context.set_default_timeout(1000 * HANGING_S)
         page = context.new_page()
         page.add_init_script("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
         page.goto(f"{served[1]}/stores/aircraft/keys/N001")

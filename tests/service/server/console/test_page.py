@@ -13,6 +13,7 @@ from stateline.server.guard.tokens import hash_of
 from support.console.console_browser import Flights, flights
 from support.console.console_page import console
 from support.processes.ports import free_port
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab_only(browser: Browser, served
     tokens.write_text(json.dumps({"tokens": [entry]}))
     tokens.chmod(0o600)
     with served[0].server(free_port(), f"server.tokens.file={tokens}") as url, browser.new_context() as context:
+        context.set_default_timeout(1000 * HANGING_S)
         page = context.new_page()
         page.goto(f"{url}/settings")
         field = page.get_by_label("The server wants a token")

@@ -12,6 +12,7 @@ import pytest
 from support.apps.console_app import HOUR_MS, START_MS
 from support.console.console_browser import Flights
 from support.console.console_page import console, query
+from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -93,6 +94,7 @@ TYPE_AT_ONCE = """new MutationObserver((_, observer) => {
 
 def test_text_typed_while_the_page_appears_stays(browser: Browser, served: Served) -> None:
     with browser.new_context() as context:
+        context.set_default_timeout(1000 * HANGING_S)
         page = context.new_page()
         page.add_init_script(TYPE_AT_ONCE)
         page.goto(f"{served[1]}/{WINDOWS}")
