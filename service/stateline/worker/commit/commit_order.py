@@ -1,11 +1,11 @@
 """The order of a commit: the steps that make a worker's work permanent, and what a crash after each of them leaves.
 
-1. The changelog records of staged rows are produced and flushed. At least once, the worker first asks the group whether
-   it still has the partitions, and commits stores without a changelog after the flush.
-   *Crash: exactly once, the successor aborts the transaction; at least once, the input is processed again.*
-2. The input offsets are committed: exactly once in the Kafka transaction, at least once alone.
-   *Crash: the stores are behind their changelogs and replay the difference. Exactly once, a store without a changelog
-   has nothing to replay: it misses the input of that commit.*
+1. The changelog records of staged rows are produced and flushed. Under at_least_once, the worker first asks the group
+   whether it still has the partitions, and commits stores without a changelog after the flush.
+   *Crash: under exactly_once_v2, the successor aborts the transaction. Otherwise the input is processed again.*
+2. The input offsets are committed, under exactly_once_v2 with the Kafka transaction.
+   *Crash: the stores are behind their changelogs and replay the difference. Under exactly_once_v2, a store without a
+   changelog has nothing to replay, and misses the input of that commit.*
 3. Each store commits its staged rows, with its changelog offset and its Position, in one atomic batch. Then the commit
    of all stores is announced to readers in other processes.
 
@@ -97,7 +97,7 @@ class Committer:
                 self._context.failures.cannot_produce(topic, key, error)
 
     def write_out(self) -> None:
-        """Flush sent records at least once. Exactly once, no reader sees them before the commit. Raises the log's
+        """Flush sent records under at_least_once. Otherwise no reader sees them before the commit. Raises the log's
         errors."""
         if self._producer is not None and not self._exactly_once:
             self._producer.flush()
