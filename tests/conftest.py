@@ -28,6 +28,9 @@ from support.run.slowest import Slowest
 from support.run.spread import Spread
 from support.spark.forked_python import forked_python
 
+# A scan process more for each server that a test starts would cost the gate minutes. Tests of it ask for one.
+os.environ.setdefault("STATELINE_SERVER_SCAN_PROCESSES", "0")
+
 # Examples are not timed: 200 ms, Hypothesis' own limit, are soon over beside other tests. In CI it has none either.
 settings.register_profile("untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -174,6 +174,7 @@ def serve(
     process: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: this process's number.")] = None,
     listener: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: its socket.")] = None,
     for_nodes: Annotated[int | None, typer.Option(hidden=True, help="Set by the parent: its socket for nodes.")] = None,
+    scans: Annotated[bool, typer.Option("--scans", hidden=True, help="Set by the parent: answer large reads.")] = False,
     plan: PlanFile = None,
 ) -> None:
     """Answer queries over HTTP.
@@ -195,11 +196,14 @@ def serve(
     with nothing_collected():
         app, config = loaded(target, config_file, settings, to_write=True)
         from stateline.config.directory import held_by_node
-        from stateline.server import Listening, serve_inherited
+        from stateline.server import Listening, run_scan_process, serve_inherited
         from stateline.server import serve as run_server
 
     inherited = None if listener is None else Listening(listener, for_nodes)
     with held_by_node(config):
+        if scans:
+            run_scan_process(app, config)
+            return
         if process is not None and inherited is not None:
             serve_inherited(app, config, process, inherited)
             return

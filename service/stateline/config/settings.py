@@ -145,6 +145,8 @@ class Config(BaseModel):
     """The largest body of a request. All large bodies of a process together may have 16 times as much."""
     server_processes: types.Count = 1
     """Server processes behind the port. Each can use one core."""
+    server_scan_processes: types.CountOrNone = 1
+    """Processes for large reads, such as streams and snapshots. 0: the server processes answer them."""
     server_drain_ms: types.Wait = 0
     """How long a server that is stopped still accepts requests, while /readyz says 503."""
     server_access_log: types.AccessLogging = "off"

@@ -20,6 +20,7 @@ from stateline_store.files.directory import TaskLock
 # commit and close without new input or queries.
 _FIRST, _LAST = 0, 1
 SERVER = "server"
+SCANS = "scans"
 ALL_PIPELINES = "pipelines"  # the process that runs several pipelines
 _RUN_LOCK = ".run-lock"  # in the application's directory, held by `stateline run`
 
@@ -63,8 +64,17 @@ def application_children(app: App, config: Config, target: str, passed_on: Seque
         command = _command("worker", target, "--instance", name, *passed_on, *static)
         stop_s = config.worker_stop_timeout_ms / 1000
         children.append(Child(name, command, stop_order=_LAST, says_ready=True, quits_by=LEAVE, stop_timeout_s=stop_s))
-    children.append(Child(SERVER, _command("serve", target, *passed_on), stop_order=_FIRST))
+    serve = _command("serve", target, *passed_on)
+    children.append(Child(SERVER, serve, stop_order=_FIRST))
+    if config.server_processes == 1:  # else the server is a supervisor, which starts them
+        children += scan_children(config, serve)
     return children
+
+
+def scan_children(config: Config, serve: Sequence[str]) -> list[Child]:
+    """Return the scan processes, `server.scan.processes` of them. `serve` is the command of a server."""
+    names = [f"{SCANS}-{number}" for number in range(config.server_scan_processes)]
+    return [Child(name, (*serve, "--scans"), stop_order=_FIRST, says_ready=True, fails_alone=True) for name in names]
 
 
 def listening_child(child: Child, clients: int, nodes: int | None) -> Child:

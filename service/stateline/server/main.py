@@ -17,7 +17,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -39,7 +39,7 @@ from stateline.server.contract.answers import json_response
 from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document, with_examples
 from stateline.server.contract.pages import DOCS_HEADERS, docs_page
-from stateline.server.contract.problems import on_disconnect, on_http_error, on_stateline_error, on_unexpected_error
+from stateline.server.contract.problems import HANDLERS, on_http_error
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
 from stateline.server.guard.access import guarded, install_guard
@@ -50,14 +50,10 @@ from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
 from stateline.server.queries.requests import RequestReader
-from stateline.server.queries.routes import QueryRoutes
-from stateline.server.queries.scan_answers import ScanAnswers
+from stateline.server.read_routes import read_routes, relayed_app
+from stateline.server.relay.answering import RelayedRequests
 from stateline.server.serving import Serving
-from stateline.server.snapshots.asked_nodes import AskedNodes
-from stateline.server.snapshots.cluster import ClusterSnapshots
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
-from stateline.server.snapshots.own_parts import OwnParts
-from stateline.server.snapshots.routes import SnapshotRoutes
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.state_routes import StateRoutes
 from stateline.server.store_states import StoreStates
@@ -66,7 +62,6 @@ from stateline.server.telemetry.measuring import Measuring, MeasuringMiddleware
 from stateline.server.telemetry.metrics import Metrics
 from stateline.server.telemetry.workers_metrics import FiguresReader
 from stateline.server.wire.compression import CompressionMiddleware
-from stateline_store import StatelineError
 
 OPERATIONS = (
     *QUERIES,
@@ -131,8 +126,7 @@ def create_app(
     source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)
     changes = ChangeRoutes(serving.stores, serving.bodies, serving.limits, source)
     requests = RequestReader(config, serving.bounds)
-    scans = ScanAnswers(serving.routing, serving.cursors, serving.partitions, serving.nodes, serving.siblings, limits)
-    queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
+    reads = read_routes(serving, requests, limits, snapshots)
     figures = FiguresReader(application, serving.workers.unwritten_figures)
     metrics = Metrics(
         serving.topology,
@@ -149,16 +143,17 @@ def create_app(
         changes,
     )
     history, page = History(serving.topology, serving.partitions, figures, metrics), ConsolePage()
-    own = OwnParts(config, serving.stores, serving.workers, serving.ownership, snapshots.directory)
-    cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
+    relayed = RelayedRequests(relayed_app(reads.routes()), application)
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(serving, snapshots, measuring, history, scratch, announces, for_nodes, takes_over),
+        lifespan=lambda _: _lifespan(
+            serving, relayed, snapshots, measuring, history, scratch, announces, for_nodes, takes_over
+        ),
         routes=[
-            *_routes(serving, queries, changes, metrics, history, page, app.examples),
-            *SnapshotRoutes(config, serving.stores, serving.bodies, limits, snapshots, cluster).routes(),
+            *reads.routes(),
+            *_routes(serving, changes, metrics, history, page, app.examples),
         ],
         openapi_url=None,
         docs_url=None,
@@ -171,12 +166,10 @@ def create_app(
         serving.nodes.send_copy = CopySender(config, serving.topology, serving.workers, serving.nodes).send
     api.add_middleware(CompressionMiddleware)
     # Inside of the measuring: what it refuses counts.
-    admit = install_guard(api, config, limits, serving.tokens, serving.of_node)
+    admit = install_guard(api, config, limits, serving.tokens)
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
-    api.add_exception_handler(StatelineError, on_stateline_error)
-    api.add_exception_handler(HTTPException, _for_the_lost(page))
-    api.add_exception_handler(ClientDisconnect, on_disconnect)
-    api.add_exception_handler(Exception, on_unexpected_error)
+    for kind, handler in {**HANDLERS, HTTPException: _for_the_lost(page)}.items():
+        api.add_exception_handler(kind, handler)
     api.state.at_once = None  # what `http_protocol` looks for
     points = PointReads(
         serving.stores,
@@ -208,6 +201,7 @@ def _for_the_lost(page: ConsolePage) -> Callable[[Request, Exception], Awaitable
 @contextlib.asynccontextmanager
 async def _lifespan(
     serving: Serving,
+    relayed: RelayedRequests,
     snapshots: SnapshotSweeper,
     measuring: Measuring,
     history: History,
@@ -231,6 +225,8 @@ async def _lifespan(
     try:
         async with AsyncExitStack() as stack:
             stack.enter_context(traced(serving.config, "server"))
+            if (listener := serving.siblings.listener()) is not None:
+                await stack.enter_async_context(await relayed.listen(listener))
             if serving.nodes is not None:
                 await stack.enter_async_context(joined(serving.nodes, serving.config, for_nodes, announces=announces))
                 with contextlib.suppress(TimeoutError):  # whoever is asked first would refuse what others have
@@ -254,7 +250,6 @@ async def _lifespan(
 
 def _routes(
     serving: Serving,
-    queries: QueryRoutes,
     changes: ChangeRoutes,
     metrics: Metrics,
     history: History,
@@ -284,7 +279,6 @@ def _routes(
         return HTMLResponse(docs(root_from(request.scope)), headers=DOCS_HEADERS)
 
     return [
-        *queries.routes(),
         *changes.routes(),
         Route("/v1/stores", state.stores),
         Route(STORE, state.store),

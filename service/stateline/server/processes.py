@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from stateline.config.settings import Config
 from stateline.deployment.stores.discarding import settle_if_known
 from stateline.dsl.app import App
+from stateline.processes.application import scan_children
 from stateline.processes.child import HAND_OVER, Child, ReadySignal
 from stateline.processes.logging import json_line_writer
 from stateline.processes.machine import allow_many
@@ -81,9 +82,11 @@ def serve(
     """
     readiness = ReadySignal()
     check_files(config)
-    several, hands_over = config.server_processes > 1, inherited is not None
-    if several and not command:
+    hands_over = inherited is not None
+    if config.server_processes > 1 and not command:
         raise ConfigurationError(f"server.processes = {config.server_processes} needs `stateline serve`, or set 1.")
+    # Under `stateline run`, its supervisor starts the scan processes.
+    several = config.server_processes > 1 or (config.server_scan_processes > 0 and bool(command) and not hands_over)
     with http_listener(config) if inherited is None else socket.socket(fileno=inherited.clients) as listener:
         others = peer_listener(config) if inherited is None else _socket(inherited.nodes)
         with others or contextlib.nullcontext() as for_nodes:
@@ -104,9 +107,11 @@ def serve(
 def serve_inherited(app: App, config: Config, number: int, inherited: Listening) -> None:
     """Answer HTTP for `app` as process `number` of several, at the sockets of the parent."""
     readiness = ReadySignal()
-    directory = Path(os.environ[SHARED_DIRECTORY])
-    share_metrics(directory, number)  # before `create_app`, which makes the metrics
-    counts = ConnectionCounts(directory / _COUNTS, number)
+    counts = None
+    if config.server_processes > 1:
+        directory = Path(os.environ[SHARED_DIRECTORY])
+        share_metrics(directory, number)  # before `create_app`, which makes the metrics
+        counts = ConnectionCounts(directory / _COUNTS, number)
     with socket.socket(fileno=inherited.clients) as listener:
         others = _socket(inherited.nodes)
         ready, takes_over, announces = readiness.say, readiness.takes_over, number == 0
@@ -138,8 +143,6 @@ def _answer(
     api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)
     settings = uvicorn_settings(api, config)
     serving = api.state.serving
-    for_siblings = serving.siblings.listener()
-    sockets = [listener] if for_siblings is None else [listener, for_siblings]
     for name in ("uvicorn.error", "asyncio"):  # a client can have them say the same again and again
         seldom(name)
     server = DrainingServer(
@@ -152,7 +155,7 @@ def _answer(
         hands_over=hands_over,
         terminal=terminal,
     )
-    server.run(sockets=sockets)
+    server.run(sockets=[listener])
 
 
 def uvicorn_settings(api: FastAPI, config: Config) -> uvicorn.Config:
@@ -208,7 +211,7 @@ def _children(
     descriptor = listener.fileno()
     others = () if for_nodes is None else (for_nodes.fileno(),)
     where = ["--listener", str(descriptor), *(part for fd in others for part in ("--for-nodes", str(fd)))]
-    return [
+    servers = [
         Child(
             f"server-{number}",
             (*command, "--process", str(number), *where),
@@ -220,6 +223,7 @@ def _children(
         )
         for number in range(config.server_processes)
     ]
+    return [*servers, *scan_children(config, command)]
 
 
 class _Processes(Supervisor):

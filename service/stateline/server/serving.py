@@ -15,7 +15,6 @@ from stateline.log.interface import GroupMember
 from stateline.model.topology import Topology
 from stateline.server.certificates import Certificates
 from stateline.server.cluster_view import ClusterPipelines, ClusterView
-from stateline.server.guard.passing_on import of_node
 from stateline.server.guard.tokens import Tokens
 from stateline.server.nodes.claims import Claims
 from stateline.server.nodes.joining import hello_of, node_url
@@ -25,6 +24,7 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.nodes.own_map import OwnMap
 from stateline.server.nodes.ownerless import why_ownerless
 from stateline.server.readiness import ServerReadiness
+from stateline.server.relay.siblings import Siblings
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.cluster_copies import ClusterCopies
 from stateline.server.routing.copies import Copies, CopyRouter
@@ -40,7 +40,6 @@ from stateline.server.state.ownership import Ownership
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.pipeline_states import PipelineStates, ReportedPipelines
 from stateline.server.state.served_stores import ServedStores
-from stateline.server.state.siblings import Siblings
 from stateline.server.state.store_watch import StoreWatch
 from stateline.server.state.workers import Workers
 from stateline.server.wire.bodies import Bodies
@@ -54,8 +53,11 @@ _log = logging.getLogger(__name__)
 class Serving:
     """One per server process, made inside its event loop. Every method is for that thread."""
 
-    def __init__(self, topology: Topology, config: Config, scratch: Path) -> None:
-        """Raises `ConfigurationError` when the tokens file cannot be read."""
+    def __init__(self, topology: Topology, config: Config, scratch: Path, *, scans_only: bool = False) -> None:
+        """With `scans_only`, this process answers large reads alone, and opens stores when they are asked.
+
+        Raises `ConfigurationError` when the tokens file cannot be read.
+        """
         self.topology = topology
         self.config = config
         self.tokens = None if config.server_tokens_file is None else Tokens(config.server_tokens_file)
@@ -86,7 +88,7 @@ class Serving:
         pipelines, self._reported = PipelineStates(topology, config.state_dir), ReportedPipelines(topology, config)
         self.own_map = OwnMap(self.stores, self.ownership, self.partitions, self.workers, pipelines)
         self.cursors = Cursors(
-            key := _signing_key(application),
+            _signing_key(application),
             ttl_s=config.server_cursor_ttl_ms / 1000,
             most=config.server_cursors_max,
             most_bytes=config.server_cursors_max_bytes,
@@ -118,11 +120,10 @@ class Serving:
             lambda task_id: self.nodes is not None and self.nodes.has_copies(task_id),
             self._why_ownerless,
             lambda: "" if self.nodes is None else self.nodes.unreached,
+            opens_when_asked=scans_only,
         )
-        self.of_node = of_node(key)
-        """What proofs of tokens between the processes of this node are made for."""
-        tls = config.server_tls_key_file is not None
-        self.siblings = Siblings(application, self.cursors.process, self.of_node, tls=tls)
+        patience_s = config.server_query_timeout_ms / 1000
+        self.siblings = Siblings(application, self.cursors.process, scans=scans_only, patience_s=patience_s)
         self.readiness = ServerReadiness(
             self.store_watch, self.stores, self.workers, self.nodes, self.commits, self.limits
         )

@@ -453,7 +453,7 @@ def test_all_of_a_process_asks_one_reader_of_the_tokens_file(tmp_path: Path) -> 
     added(file := tmp_path / "tokens.json", "one")
     settings = [f"state.dir={tmp_path}", f"server.tokens.file={file}"]
     api = create_app(make_app(), load_config("flights-app", overrides=settings))
-    (guard,) = (each for each in api.user_middleware if "of_node" in each.kwargs)
+    (guard,) = (each for each in api.user_middleware if "tokens" in each.kwargs)
     assert guard.kwargs["tokens"] is api.state.serving.tokens
 
 

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateline.config.loading import load_config
 from stateline.query.values import Failure, Terms
 from stateline.server.contract.request_id import AskedBy
 from stateline.server.guard import passing_on
-from stateline.server.guard.passing_on import check_passed_on, note_shown, token_header
+from stateline.server.guard.passing_on import check_passed_on, note_shown
 from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
 from stateline.server.guard.tokens import Tokens, hash_of, new_token
-from stateline.server.main import create_app
 from stateline.server.nodes.credentials import proof_in, with_proof
 from stateline.server.nodes.greeting import Hello, proven_link
 from stateline.server.nodes.link import Link
@@ -34,7 +31,6 @@ from stateline_store import (
     UnauthenticatedError,
 )
 from support.processes.linked_nodes import HasNothing, LinkedNode, run, until, with_secret
-from support.processes.query_server import make_app
 
 TERMS = Terms("orders", IsolationLevel.READ_COMMITTED)
 TOKEN = new_token()
@@ -234,22 +230,3 @@ def test_a_node_that_hands_a_proof_on_is_not_known_by_it(file: Path, tmp_path: P
             await node.close()
 
     run(scene())
-
-
-def test_another_process_of_the_node_takes_a_proof_and_a_client_s_is_none(file: Path, tmp_path: Path) -> None:
-    given = [f"state.dir={tmp_path}", f"server.tokens.file={file}"]
-    config = load_config("flights-app", environment={}, overrides=given)
-    api, path = create_app(make_app(), config), "/v1/topology?"
-    note_shown(Shown(SHOWN.digest, None))
-    header = token_header(api.state.serving.of_node, path.encode())
-    assert header["authorization"].startswith("Proven ")
-
-    async def scene() -> None:
-        statuses = []
-        for client, asked_path in ((None, path), (None, "/v1/instances"), (("10.0.0.1", 1), path)):
-            transport = httpx.ASGITransport(app=api, client=client)  # type: ignore[arg-type]
-            async with httpx.AsyncClient(transport=transport, base_url="http://sibling") as asking:
-                statuses.append((await asking.get(asked_path, headers=header)).status_code)
-        assert statuses == [200, 401, 401]
-
-    asyncio.run(scene())

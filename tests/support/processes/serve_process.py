@@ -43,6 +43,10 @@ class Served:
         """The server processes that the parent has started and that live."""
         return [pid for pid in _descendants(self.process.pid) if "--listener" in _arguments(pid)]
 
+    def scans(self) -> list[int]:
+        """The scan processes that live."""
+        return [pid for pid in _descendants(self.process.pid) if "--scans" in _arguments(pid)]
+
 
 @contextlib.contextmanager
 def served(directory: Path, *settings: str) -> Iterator[Served]:

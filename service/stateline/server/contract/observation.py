@@ -22,6 +22,8 @@ class Observation:
     """A template, if the handler knows better than the router which route it is."""
     rows: int = 0
     """Entries that were answered so far."""
+    is_relayed: bool = False
+    """Whether another process of this server makes the answer."""
     token: str = ""
     """The name of the client's token. Empty without one."""
 

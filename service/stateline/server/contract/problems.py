@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -87,6 +87,15 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 async def on_unexpected_error(request: Request, error: Exception) -> Response:
     """Answer a defect. The server logs it with its traceback; the client learns only that there was one."""
     return problem_response(error, store=request.path_params.get("store"))
+
+
+HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    StatelineError: on_stateline_error,
+    HTTPException: on_http_error,
+    ClientDisconnect: on_disconnect,
+    Exception: on_unexpected_error,
+}
+"""The answers to what handlers raise."""
 
 
 def _failure_json(failure: Failure) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from stateline.server.contract.problems import CHALLENGE, problem_response
 from stateline.server.guard.caller import CALLER, caller_named, forbidden
 from stateline.server.guard.cors import CorsMiddleware, cors_origins
 from stateline.server.guard.limits import Limits
-from stateline.server.guard.passing_on import PROVEN, note_shown
-from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
+from stateline.server.guard.passing_on import note_shown
+from stateline.server.guard.proofs import Proof, Shown
 from stateline.server.guard.sites import Sites, SitesMiddleware
 from stateline.server.guard.tokens import Credential, Token, Tokens, bearer_token
 from stateline_store import ForbiddenError, TooManyRequestsError, UnauthenticatedError
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 def install_guard(
-    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None, of_node: ProvenConnection
+    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None
 ) -> Callable[[Scope, str], str] | None:
     """Put the guard in front of `api`, if the settings need one. Without `tokens`, refuse web pages of other sites.
 
@@ -68,7 +68,7 @@ def install_guard(
     request may be answered there.
     """
     if tokens is not None or limits.limits_rate:
-        api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits, of_node=of_node)
+        api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
     guard = partial(_holder, tokens) if tokens is not None else _guarded_sites(api, config)
     if origins := cors_origins(config):
         api.add_middleware(CorsMiddleware, origins=origins, admit=partial(_asked_too_often, limits))
@@ -131,13 +131,10 @@ def _refusals(path: str, config: Config) -> set[int]:
 
 
 class AccessMiddleware:
-    """Lets a request pass, or answers it. Without `tokens` everybody may ask, up to the limits. `of_node` checks proofs
-    of other processes of this node."""
+    """Lets a request pass, or answers it. Without `tokens` everybody may ask, up to the limits."""
 
-    def __init__(
-        self, app: ASGIApp, tokens: Tokens | None, limits: Limits, of_node: ProvenConnection | None = None
-    ) -> None:
-        self._app, self._tokens, self._limits, self._of_node = app, tokens, limits, of_node
+    def __init__(self, app: ASGIApp, tokens: Tokens | None, limits: Limits) -> None:
+        self._app, self._tokens, self._limits = app, tokens, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Close everything that is not HTTP, because it has no guard."""
@@ -187,20 +184,10 @@ class AccessMiddleware:
         return holder
 
     def _credential(self, scope: Scope) -> Credential:
-        """Return a client's token, or the proof of another node or of another process of this one."""
+        """Return a client's token, or the proof of another node."""
         if (proof := scope.get(PROOF)) is not None:
             return cast(Proof, proof)
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        given = [value for name, value in headers if name == b"authorization"]
-        if (
-            self._of_node is not None
-            and scope["client"] is None
-            and given
-            and given[0].startswith(f"{PROVEN} ".encode())
-        ):
-            asked = scope["raw_path"] + b"?" + scope["query_string"]
-            return self._of_node.read(given[0].decode("latin-1").removeprefix(f"{PROVEN} "), asked)
-        return bearer_token(headers)
+        return bearer_token(scope["headers"])
 
     async def _watched(self, tokens: Tokens, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
         is_cut = is_begun = False

@@ -8,12 +8,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from stateline.server.guard.caller import forbidden
-from stateline.server.guard.proofs import Proof, ProvenConnection, Shown
+from stateline.server.guard.proofs import Proof, Shown
 from stateline.server.guard.tokens import Tokens
 from stateline_store import UnauthenticatedError
 
-PROVEN = "Proven"
-"""In the header `Authorization` between processes of one node: a proof of `of_node` follows."""
 shown_token: ContextVar[Shown | None] = ContextVar("stateline_shown_token", default=None)
 
 
@@ -25,21 +23,6 @@ def note_shown(shown: Shown) -> None:
 def token_to_pass_on() -> Shown | None:
     """Return the token of this task's request; None without one, and if this node has no tokens."""
     return shown_token.get()
-
-
-def of_node(key: bytes) -> ProvenConnection:
-    """Return the identity for proofs between the processes of one node. `key` is known to them alone."""
-    return ProvenConnection(b"processes of one node\0" + key)
-
-
-def token_header(connection: ProvenConnection, asked: bytes) -> dict[str, str]:
-    """Return the header that tells another process of this node who asks. `asked` is the path with its query."""
-    shown = token_to_pass_on()
-    if shown is None:
-        return {}
-    if shown.token is not None:
-        return {"authorization": f"Bearer {shown.token}"}
-    return {"authorization": f"{PROVEN} {connection.prove(shown.digest, asked)}"}
 
 
 def check_passed_on(tokens: Tokens | None, proof: Proof | None, store: str) -> None:

@@ -42,6 +42,7 @@ from stateline.server.contract.written_arguments import (
 )
 from stateline.server.queries.requests import ReadRequest, RequestReader, columns_of, keys_query, scan_query
 from stateline.server.queries.scan_answers import ScanAnswers, refusal
+from stateline.server.relay.large_reads import note_body
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows import csv_rows
 from stateline.server.rows.columns import row_columns
@@ -123,6 +124,7 @@ class QueryRoutes:
         self, request: Request, store: ServedStore, given: Mapping[str, Argument], text: bytes
     ) -> tuple[Answer, int]:
         """Return what answers the query of a body, and how many bytes its keys have. For any thread."""
+        note_body(request, text)
         body = from_body(text, keep_text=isinstance(store.definition.key, JsonSerde))
         if twice := sorted(given.keys() & body.keys()):
             raise InvalidArgumentError(f"{twice[0]!r} is given in the URL and in the body: give it once.")

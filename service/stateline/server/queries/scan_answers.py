@@ -26,6 +26,8 @@ from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.queries.requests import ReadRequest, entry_columns
+from stateline.server.relay.large_reads import LargeReads
+from stateline.server.relay.siblings import Siblings
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows.streams import OwningStream, chunks_of, entries_json, headers_of
 from stateline.server.state.cursor_text import CursorToken, mark_of, never_given, node_mark
@@ -34,7 +36,6 @@ from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.server.state.siblings import Siblings, passed_back
 from stateline_store import (
     CursorExpiredError,
     DoesNotExistError,
@@ -45,6 +46,9 @@ from stateline_store import (
     Query,
     StatelineError,
 )
+
+# Headers of another node's answer that are passed back. The others are of its connection.
+_KEPT = frozenset({"content-type", "retry-after", "www-authenticate"})
 
 
 class Elsewhere(NamedTuple):
@@ -62,8 +66,10 @@ class ScanAnswers:
     _cursors: Cursors
     _partitions: Partitions
     _nodes: Nodes | None
-    _siblings: Siblings
+    _large: LargeReads
     _limits: Limits
+    _small_rows: int
+    """The largest page that this process makes itself."""
 
     async def begin(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response:
         """Return the first page, or the stream of another type than JSON. To a HEAD return the headers alone.
@@ -71,6 +77,8 @@ class ScanAnswers:
         A request that waits for a commit holds no place of server.scans.max meanwhile. Raises `TooManyRequestsError`
         beyond a limit.
         """
+        if request.method != "HEAD" and (answer := await self._elsewhere(request, read, query, limit)):
+            return answer
         read = read.from_now()
         if request.method == "HEAD":
             return await self._head(read, query)
@@ -79,9 +87,12 @@ class ScanAnswers:
 
     async def count(self, request: Request, read: ReadRequest) -> Response:
         """Return how many entries there are, by reading all of them. Limits are those of `begin`."""
-        read, query = read.from_now(), every_entry(read.store.definition.kind)
+        query = every_entry(read.store.definition.kind)
         if request.method == "HEAD":
-            return await self._head(read, query)
+            return await self._head(read.from_now(), query)
+        if answer := await self._elsewhere(request, read, query, self._small_rows + 1):
+            return answer
+        read = read.from_now()
 
         async def counted(outcomes: Mapping[int, Outcome], running: AsyncExitStack) -> Response:
             scan = MergedScan(query, answers_of(outcomes), READ_AT_ONCE)
@@ -92,6 +103,15 @@ class ScanAnswers:
             return json_response(answer_body(read.terms, pinned(outcomes), result, read.shape))
 
         return await self._run(request, read, query, READ_AT_ONCE, counted)
+
+    async def _elsewhere(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response | None:
+        """Return the answer of a scan process: to a stream, a large page, and windows or sessions of all
+        keys. None if this process answers. What only a worker can read stays here."""
+        if not read.store.is_read_here(read.terms.isolation_level):
+            return None
+        of_all_keys = key_of(query) is None and read.store.definition.plain_kind in ("window", "session")
+        is_large = of_all_keys or (read.shape.media_type or JSON) != JSON or limit > self._small_rows
+        return await self._large.answer(request) if is_large else None
 
     async def _run(
         self,
@@ -192,8 +212,7 @@ class ScanAnswers:
                 _note_path(request, cursor)
                 await self._stand_now(cursor)
                 return await _page_response(cursor, page)
-        url = _page_url(store, self._cursors.text(token), limit)
-        return await self._siblings.hand_on(request, token.process, url)
+        return await self._large.follow(request, token.process)
 
     async def _stand_now(self, cursor: Cursor) -> None:
         """Take back `served_by: active` of copies that are no longer their owner's."""
@@ -215,7 +234,7 @@ class ScanAnswers:
     async def _from_node(self, request: Request, node: str, url: str) -> Response:
         assert self._nodes is not None, "cursors of other nodes come from there"
         link = self._nodes.link(node)
-        handed_on = came_over_link(request) or self._siblings.was_handed_on(request)
+        handed_on = came_over_link(request) or Siblings.was_relayed(request.scope)
         gone = CursorExpiredError(f"Node {node!r}, which has this cursor, cannot be reached. Start over without it.")
         if link is None or handed_on:
             raise gone
@@ -223,7 +242,9 @@ class ScanAnswers:
         try:
             place = nullcontext() if method == "HEAD" else self._limits.scan(caller_of(request))
             async with place, self._limits.query():
-                return passed_back(*await link.http(method, url, {}))
+                answer = await link.http(method, url, {})
+                headers = {name: value for name, value in answer.headers.items() if name in _KEPT}
+                return Response(answer.body, answer.status, headers)
         except NotPresentError as error:
             raise gone from error
 

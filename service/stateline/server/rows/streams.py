@@ -45,9 +45,10 @@ class OwningStream(StreamingResponse):
         patience_s: float,
         media_type: str,
         headers: Mapping[str, str],
+        status: int = 200,
     ) -> None:
         self._resources, self._patience_s = resources, patience_s
-        super().__init__(chunks, media_type=media_type, headers=headers)
+        super().__init__(chunks, status, media_type=media_type, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:

@@ -34,6 +34,7 @@ from stateline.server.contract.written_arguments import from_body, from_query_st
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.nodes.http_over_link import came_over_link
+from stateline.server.relay.large_reads import LargeReads, note_body
 from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
 from stateline.server.snapshots.asked_nodes import NodeRefusedError
@@ -91,7 +92,9 @@ class SnapshotRoutes:
         limits: Limits,
         sweeper: SnapshotSweeper,
         cluster: ClusterSnapshots,
+        large: LargeReads,
     ) -> None:
+        self._large = large
         self._stores, self._bodies, self._limits = stores, bodies, limits
         self._most_keys = config.server_limit_max
         self._longest_s = max(1, config.server_snapshot_ttl_max_ms // 1000)
@@ -154,6 +157,8 @@ class SnapshotRoutes:
         check_format(request, MEDIA_TYPE)
         if request.method == "HEAD":
             return head_response(MEDIA_TYPE, _headers(part))
+        if (answer := await self._large.answer(request)) is not None:
+            return answer
         return await self._rows(request, snapshot, part, definition, wanted)
 
     async def rows_of_keys(self, request: Request) -> Response:
@@ -163,17 +168,22 @@ class SnapshotRoutes:
         snapshot, part, definition = await self._part(request)
 
         def parse(body: bytes) -> tuple[RowSelection, int]:
+            note_body(request, body)
             arguments = Arguments(from_body(body, keep_text=isinstance(definition.key, JsonSerde)))
             return read_selected_keys(arguments, definition, self._most_keys), arguments.key_bytes
 
         blocks = awaits_registry(definition.key)
         async with self._bodies.read(request, parse, blocks=blocks) as wanted:
+            if (answer := await self._large.answer(request)) is not None:
+                return answer
             return await self._rows(request, snapshot, part, definition, wanted)
 
     async def splits(self, request: Request) -> Response:
         snapshot, part, definition = await self._part(request)
         arguments = Arguments(from_query_string(request.scope["query_string"]))
         wanted, size = read_split_size(arguments, definition)
+        if (answer := await self._large.answer(request)) is not None:
+            return answer
         async with self._opened(snapshot, part, definition) as checkpoint:
             found = await asyncio.to_thread(wanted_splits, checkpoint, definition, wanted, size)
         return json_response({"splits": [{"split": split_text(each.keys), "bytes": each.size} for each in found]})

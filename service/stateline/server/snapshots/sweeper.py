@@ -70,6 +70,15 @@ class SnapshotSweeper:
         finally:
             self.checkpoints.close()
 
+    async def close_deleted(self) -> None:
+        """Close the files of deleted snapshots, until cancelled. For a process that leaves the sweeping to others."""
+        try:
+            while True:
+                await asyncio.sleep(_SWEEP_INTERVAL_S)
+                self.close_released()
+        finally:
+            self.checkpoints.close()
+
     def _count(self) -> SnapshotFigures:
         return SnapshotFigures(len(self.directory.all(now_ms())), self.directory.kept_bytes())
 

@@ -239,6 +239,12 @@ class Partitions:
             with contextlib.suppress(StatelineError, OSError):  # a query reports it
                 found.reader.refresh(files=True)
 
+    def close_idle(self, idle_s: float) -> None:
+        """Close those that nobody asked for so long. Scans that have begun keep what they read."""
+        now_s = time.monotonic()
+        for place in [place for place, found in self.readers.items() if now_s - found.asked_s > idle_s]:
+            self.readers.pop(place).reader.close()
+
     def follow(self, asked_within_s: float, most_s: float) -> Iterator[None]:
         """Refresh the secondaries that were queried within `asked_within_s`, and those that need more than `most_s` to
         catch up. Yields after each, so that others can run."""

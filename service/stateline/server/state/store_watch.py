@@ -24,6 +24,8 @@ from stateline_store import (
 
 # The interval for the files of workers, and for missing connections and secondaries.
 _LOOK_INTERVAL_S = 0.5
+# A process that opens stores when they are asked closes those that nobody asked for so long.
+_IDLE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class StoreWatch:
     _is_held_elsewhere: Callable[[str], bool]
     _why_ownerless: Callable[[str], str]
     _why_unreached: Callable[[], str]
+    opens_when_asked: bool = False
+    """Whether stores are opened by their first request, and closed when nobody asks."""
 
     def __post_init__(self) -> None:
         self._fault = ""  # the present failure, as a sentence
@@ -96,6 +100,9 @@ class StoreWatch:
         if why := self._why_unreached():
             self._workers.say_unreached(why)
         self._ownership.look_at_group()
+        if self.opens_when_asked:
+            self._partitions.close_idle(_IDLE_S)
+            return
         for store in (*self._stores, *self._stores.global_tables):
             for partition in store.partitions:
                 if store.definition.persistent:

@@ -1,0 +1,60 @@
+"""The parts of a server that every process of it has: its large reads, and an application for relayed requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
+
+from stateline.server.contract.problems import HANDLERS
+from stateline.server.guard.limits import Limits
+from stateline.server.queries.requests import RequestReader
+from stateline.server.queries.routes import QueryRoutes
+from stateline.server.queries.scan_answers import ScanAnswers
+from stateline.server.relay.large_reads import LargeReads
+from stateline.server.serving import Serving
+from stateline.server.snapshots.asked_nodes import AskedNodes
+from stateline.server.snapshots.cluster import ClusterSnapshots
+from stateline.server.snapshots.own_parts import OwnParts
+from stateline.server.snapshots.routes import SnapshotRoutes
+from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.wire.compression import CompressionMiddleware
+
+
+class ReadRoutes(NamedTuple):
+    """The endpoints that read stores and snapshots."""
+
+    queries: QueryRoutes
+    snapshots: SnapshotRoutes
+
+    def routes(self) -> list[BaseRoute]:
+        return [*self.queries.routes(), *self.snapshots.routes()]
+
+
+def read_routes(serving: Serving, requests: RequestReader, limits: Limits, sweeper: SnapshotSweeper) -> ReadRoutes:
+    """Return the endpoints that read, of one process."""
+    config = serving.config
+    large = LargeReads(serving.siblings, limits, is_relaying=config.server_scan_processes > 0)
+    scans = ScanAnswers(
+        serving.routing,
+        serving.cursors,
+        serving.partitions,
+        serving.nodes,
+        large,
+        limits,
+        config.server_limit_default,
+    )
+    queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
+    own = OwnParts(config, serving.stores, serving.workers, serving.ownership, sweeper.directory)
+    cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
+    return ReadRoutes(queries, SnapshotRoutes(config, serving.stores, serving.bodies, limits, sweeper, cluster, large))
+
+
+def relayed_app(routes: Sequence[BaseRoute]) -> Starlette:
+    """Return the application for requests that a sibling has checked, counts and limits."""
+    app = Starlette(routes=routes, middleware=[Middleware(CompressionMiddleware)], exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False
+    return app

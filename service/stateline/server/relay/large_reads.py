@@ -1,0 +1,50 @@
+"""`LargeReads`: sends what makes many rows to a scan process (`server.scan.processes`)."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateline.server.guard.caller import caller_of
+from stateline.server.guard.limits import Limits
+from stateline.server.relay.siblings import Siblings
+
+_BODY = "stateline.body"  # in the scope
+
+
+def note_body(request: Request, body: bytes) -> None:
+    """Keep the body of this request, which another process may have to answer."""
+    request.scope[_BODY] = body
+
+
+def body_of(request: Request) -> bytes:
+    """Return the body that was kept; empty without one."""
+    body: bytes = request.scope.get(_BODY, b"")
+    return body
+
+
+class LargeReads:
+    """One per server process, for the event loop's thread. Unless `is_relaying`, this process answers them itself."""
+
+    def __init__(self, siblings: Siblings, limits: Limits, *, is_relaying: bool) -> None:
+        self._siblings, self._limits, self._is_relaying = siblings, limits, is_relaying
+
+    async def answer(self, request: Request) -> Response | None:
+        """Return the answer of a scan process, which takes a place of server.scans.max until its end. None
+        if there is none now: then answer here.
+
+        Raises `TooManyRequestsError` if all places are taken, `NotReadyError` if the process ends before it answers.
+        """
+        if not self._is_relaying or Siblings.was_relayed(request.scope):
+            return None
+        async with AsyncExitStack() as resources:
+            await resources.enter_async_context(self._limits.scan(caller_of(request)))
+            return await self._siblings.to_scans(request, body_of(request), resources)
+
+    async def follow(self, request: Request, process: bytes) -> Response:
+        """Return the next page of a cursor, from the process that holds it. Raises `CursorExpiredError` if that has
+        ended."""
+        async with AsyncExitStack() as resources:
+            return await self._siblings.to_process(request, process, body_of(request), resources)
