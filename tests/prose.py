@@ -39,7 +39,7 @@ LONG_FILES = {
         "client/async_client client/client client/requests client/results config/settings dsl/app "
         "dsl/declarations dsl/streams log/embedded_consumer log/interface log/kafka_admin log/kafka_consumer "
         "log/kafka_producer processes/supervisor processing/store_views query/kinds query/wire serde/plain "
-        "server/changes/rows server/main server/nodes/nodes server/queries/routes server/snapshots/routes "
+        "server/changes/rows server/nodes/nodes server/queries/routes server/snapshots/routes "
         "server/state/group_watch server/state/partitions server/state/workers "
         "spark/drivers/several_pipelines worker/loop/worker worker/queries/query_socket "
         "worker/standbys/standby_assignment worker/standbys/standby_tasks"

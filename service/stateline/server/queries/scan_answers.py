@@ -106,7 +106,7 @@ class ScanAnswers:
 
     async def _elsewhere(self, request: Request, read: ReadRequest, query: ScanQuery, limit: int) -> Response | None:
         """Return the answer of a scan process: to a stream, a large page, and windows or sessions of all
-        keys. None if this process answers. What only a worker can read stays here."""
+        keys. None if this process answers. Rows that only a worker can read stay here."""
         if not read.store.is_read_here(read.terms.isolation_level):
             return None
         of_all_keys = key_of(query) is None and read.store.definition.plain_kind in ("window", "session")
