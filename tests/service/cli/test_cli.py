@@ -134,18 +134,30 @@ def test_an_application_is_its_pipelines_its_workers_and_a_server(project: Path)
     app = load_app(TARGET)
     config = load_config("flights", overrides=["num.workers=2", "group.instance.id=here"])
     children = application_children(app, config, TARGET, ["--set", "num.workers=2"])
-    assert [child.name for child in children] == ["slow", "fast", "worker-0", "worker-1", "server"]
+    assert [child.name for child in children] == ["slow", "fast", "worker-0", "worker-1", "server", "scans-0"]
     program = (sys.executable, "-m", "stateline")
     settings = ("--set", "num.workers=2")
     assert children[0].command == (*program, "pipeline", TARGET, "slow", *settings)
     static = ("--set", "group.instance.id=here-1")
     assert children[3].command == (*program, "worker", TARGET, "--instance", "worker-1", *settings, *static)
     assert children[4].command == (*program, "serve", TARGET, *settings)
+    assert children[5].command == (*program, "serve", TARGET, *settings, "--scans")
+
+
+def test_several_server_processes_start_their_scan_processes_themselves(project: Path) -> None:
+    config = load_config("flights", overrides=["server.processes=2", "pipeline.node=none", "node.name=one"])
+    assert [child.name for child in application_children(load_app(TARGET), config, TARGET, [])] == [
+        "worker-0",
+        "server",
+    ]
 
 
 def test_a_node_that_is_not_the_pipelines_starts_none_of_them(project: Path) -> None:
     app = load_app(TARGET)
-    for node, names in {"one": ["slow", "fast", "worker-0", "server"], "two": ["worker-0", "server"]}.items():
+    for node, names in {
+        "one": ["slow", "fast", "worker-0", "server", "scans-0"],
+        "two": ["worker-0", "server", "scans-0"],
+    }.items():
         config = load_config("flights", overrides=["pipeline.node=one", f"node.name={node}"])
         assert [child.name for child in application_children(app, config, TARGET, [])] == names
 
@@ -153,17 +165,17 @@ def test_a_node_that_is_not_the_pipelines_starts_none_of_them(project: Path) -> 
 def test_workers_stop_after_what_feeds_and_asks_them(project: Path) -> None:
     children = application_children(load_app(TARGET), load_config("flights"), TARGET, [])
     first = {child.name for child in children if child.stop_order == 0}
-    assert first == {"slow", "fast", "server"}
+    assert first == {"slow", "fast", "server", "scans-0"}
 
 
 def test_several_pipelines_may_share_a_driver(project: Path) -> None:
     config = load_config("flights", overrides=["pipeline.drivers=one"])
     settings = ("--set", "pipeline.drivers=one")
     children = application_children(load_app(TARGET), config, TARGET, settings)
-    assert [child.name for child in children] == ["pipelines", "worker-0", "server"]
+    assert [child.name for child in children] == ["pipelines", "worker-0", "server", "scans-0"]
     program = (sys.executable, "-m", "stateline")
     assert children[0].command == (*program, "pipeline", TARGET, "slow", "fast", *settings)
-    assert [child.name for child in children if child.fails_alone] == ["pipelines"]
+    assert [child.name for child in children if child.fails_alone] == ["pipelines", "scans-0"]
 
 
 def test_a_single_pipeline_has_its_own_name_whatever_shares_a_driver(project: Path) -> None:
