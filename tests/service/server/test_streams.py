@@ -178,8 +178,7 @@ class SlowClient:
 
     def __init__(self, here: Here, media_type: str, level: str) -> None:
         self._socket = socket.socket()
-        # A buffer of less than a few packets, of 64 KiB on this host, takes a minute for 40 MiB.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 512 * 1024)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
         self._socket.settimeout(60)
         self._socket.connect(("127.0.0.1", here.port))
         path = f"/v1/stores/aircraft/range?prefix=w&isolation_level={level}"
