@@ -19,7 +19,16 @@ from typing import Any, TypeAlias
 import pytest
 
 from conformance.golden import section, unhex
-from stateline.processing.changelog import position_headers, staged_rows
+from stateline.log.interface import Record
+from stateline.processing.changelog import (
+    own_headers,
+    position_headers,
+    rows_with_own,
+    stage,
+    staged_rows,
+    tombstone,
+    with_own,
+)
 from stateline.processing.records import OutputRecord
 from stateline_store import (
     IsolationLevel,
@@ -31,8 +40,9 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.rows.windowed_keys import Windowed
-from stateline_store.stores.session_store import SessionStore
+from stateline_store.rows.headers import Headers, join_headers, without_headers
+from stateline_store.rows.windowed_keys import Windowed, session_key, window_key
+from stateline_store.stores.session_store import SessionStore, TimestampedSessionStore
 from stateline_store.stores.versioned_store import VersionedStore
 from stateline_store.stores.window_store import TimestampedWindowStore, WindowStore
 
@@ -67,10 +77,11 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
 
 
 def like(history: History, *, persistent: bool) -> TransactionalStore:
+    headers = history.get("headers", False)
     match history["kind"], history["timestamped"]:
         case "key_value", timestamped:
             kind = TimestampedKeyValueStore if timestamped else KeyValueStore
-            return kind("s", persistent=persistent)
+            return kind("s", persistent=persistent, headers=headers)
         case "window", timestamped:
             window_kind = TimestampedWindowStore if timestamped else WindowStore
             return window_kind(
@@ -79,9 +90,12 @@ def like(history: History, *, persistent: bool) -> TransactionalStore:
                 window_size_ms=history["window_size_ms"],
                 retain_duplicates=history["retain_duplicates"],
                 persistent=persistent,
+                headers=headers,
             )
-        case "session", False:
-            return SessionStore("s", retention_ms=history["retention_ms"], persistent=persistent)
+        case "session", False:  # with headers ours has timestamps, too
+            session_kind = TimestampedSessionStore if headers else SessionStore
+            retention_ms = history["retention_ms"]
+            return session_kind("s", retention_ms=retention_ms, persistent=persistent, headers=headers)
         case "versioned", False:
             return VersionedStore("s", history_retention_ms=history["history_retention_ms"], persistent=persistent)
     raise AssertionError(f"no store of ours is like {history}")
@@ -92,6 +106,9 @@ def call(store: TransactionalStore, what: dict[str, Any]) -> None:
     match store:
         case VersionedStore():
             call_versioned(store, what)
+        case TimestampedSessionStore() if what["value"] is not None:
+            session = Windowed(unhex(what["key"]), what["start"], what["end"])
+            store.put_with_timestamp(session, unhex(what["value"]), what["timestamp"])
         case SessionStore():
             call_session(store, what)
         case TimestampedWindowStore():
@@ -137,16 +154,45 @@ def call_key_value(store: KeyValueStore, what: dict[str, Any]) -> None:
 def make_step(store: TransactionalStore, history: History, number: int) -> list[OutputRecord]:
     """Make one call as of one input record; what it gives the changelog. The call is committed."""
     store.advance(Position.of({INPUT: number}))
-    call(store, history["steps"][number]["call"])
+    what, now = history["steps"][number]["call"], history["record_time"] + number
+    if store.headers:
+        call_with_headers(store, what, number, now)
+    else:
+        call(store, what)
     headers = position_headers(store.position(IsolationLevel.READ_UNCOMMITTED))
-    rows = staged_rows(store, history["record_time"] + number)
+    plain = [(*row, ()) for row in staged_rows(store, now)]
+    rows = rows_with_own(store, staged_rows(store, now)) if store.headers else plain
     records = [
-        OutputRecord(CHANGELOG.topic, *row, headers if at == len(rows) - 1 else ()) for at, row in enumerate(rows)
+        OutputRecord(CHANGELOG.topic, key, value, at_ms, with_own(own, headers if at == len(rows) - 1 else ()))
+        for at, (key, value, at_ms, own) in enumerate(rows)
     ]
     store.commit({CHANGELOG: number})
     if not history["with_positions"]:  # Kafka Streams writes headers when an internal switch is on; Stateline always
-        records = without_headers(records)
+        records = without_position(records)
     return records
+
+
+def call_with_headers(store: TransactionalStore, what: dict[str, Any], number: int, now: int) -> None:
+    """Make the call with its value's headers. A delete gets those of the input record, and its timestamp."""
+    value = unhex(what["value"])
+    joined = None if value is None else join_headers(value, unhexed(what["headers"])).hex()
+    call(store, {**what, "value": joined, "timestamp": now if what["timestamp"] is None else what["timestamp"]})
+    if value is None:
+        store.keep_tombstones({row_key(store, what): tombstone(now, (("record", bytes([number])),))})
+
+
+def row_key(store: TransactionalStore, what: dict[str, Any]) -> bytes:
+    key: bytes = unhex(what["key"])
+    match store:
+        case SessionStore():
+            return session_key(key, what["start"], what["end"])
+        case WindowStore():
+            return window_key(key, what["start"])
+    return key
+
+
+def unhexed(headers: list[list[str | None]]) -> Headers:
+    return tuple((name or "", unhex(value)) for name, value in headers)
 
 
 def logged(step: Step) -> list[OutputRecord]:
@@ -157,7 +203,7 @@ def logged(step: Step) -> list[OutputRecord]:
             unhex(record["key"]),
             unhex(record["value"]),
             record["timestamp"],
-            headers=tuple((name, unhex(value)) for name, value in record["headers"]),
+            headers=unhexed(record["headers"]),
         )
         for record in step["records"]
     ]
@@ -165,10 +211,20 @@ def logged(step: Step) -> list[OutputRecord]:
 
 def rows_of(store: TransactionalStore) -> set[Row]:
     """Every committed row: segment (None without), key behind it, stored value."""
-    scan = store.reader(IsolationLevel.READ_COMMITTED).scan(KeyRange(b"", None))
+    scan = list(store.reader(IsolationLevel.READ_COMMITTED).scan(KeyRange(b"", None)))
+    if store.headers:
+        scan = [(key, laid_out_as_theirs(store, value)) for key, value in scan]
     if isinstance(store, KeyValueStore):
         return {(None, key, value) for key, value in scan}
     return {(struct.unpack_from(">q", key)[0], key[8:], value) for key, value in scan}
+
+
+def laid_out_as_theirs(store: TransactionalStore, row: bytes) -> bytes:
+    """A row with headers as Kafka Streams has it: the timestamp behind the headers, and none in a session."""
+    timestamp, joined = row[:8], row[8:]
+    value = without_headers(joined)
+    headers = joined[: len(joined) - len(value)]
+    return headers + value if isinstance(store, SessionStore) else headers + timestamp + value
 
 
 def kept(step: Step) -> set[Row]:
@@ -191,7 +247,7 @@ def test_the_same_calls_leave_the_same_records_and_rows(name: str, opened: Opene
             assert records == []
             assert kept(step) == before, "Kafka Streams did not drop it"
         elif step["call"]["method"] == "remove":
-            assert without_headers(records) == without_headers(logged(step))
+            assert without_position(records) == without_position(logged(step))
             assert [position_of(record) for record in records] == [number]
             assert [position_of(record) for record in logged(step)] == [number - 1]
         else:
@@ -200,15 +256,21 @@ def test_the_same_calls_leave_the_same_records_and_rows(name: str, opened: Opene
         assert rows_of(store) == before, step["call"]
 
 
-def without_headers(records: list[OutputRecord]) -> list[OutputRecord]:
-    return [record._replace(headers=()) for record in records]
+def without_position(records: list[OutputRecord]) -> list[OutputRecord]:
+    return [record._replace(headers=own_headers(record.headers)) for record in records]
 
 
 def position_of(record: OutputRecord) -> int | None:
-    return Position.decode(dict(record.headers)["c"] or b"").get(*INPUT)
+    return Position.decode(dict(record.headers[-1:])["c"] or b"").get(*INPUT)
 
 
-@pytest.mark.parametrize("name", ["window", "timestamped window", "session", "versioned", "window, duplicates"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("window", "timestamped window", "session", "versioned", "window, duplicates"),
+        *("window with headers", "session with headers"),
+    ],
+)
 def test_a_put_that_comes_too_late_is_dropped_once_in_each_history(name: str, opened: Opened) -> None:
     store, history = opened(name), HISTORIES[name]
     for number in range(len(history["steps"])):
@@ -219,8 +281,11 @@ def test_a_put_that_comes_too_late_is_dropped_once_in_each_history(name: str, op
 @pytest.mark.parametrize("name", ALIKE)
 def test_a_changelog_that_kafka_streams_wrote_restores_its_rows(name: str, opened: Opened) -> None:
     store, history = opened(name), HISTORIES[name]
-    records = [record for step in history["steps"] for record in logged(step)]
-    store.restore((record.key or b"", record.value, record.timestamp_ms) for record in records)
+    records = [
+        Record(CHANGELOG.topic, 0, at, record.timestamp_ms, record.key, record.value, record.headers)
+        for at, record in enumerate(record for step in history["steps"] for record in logged(step))
+    ]
+    stage(store, records, own=own_headers)
     store.commit({CHANGELOG: len(records)})
     assert rows_of(store) == kept(history["steps"][-1])
 

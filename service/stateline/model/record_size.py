@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from stateline.serde.plain import shown
 from stateline_store import InvalidArgumentError
+from stateline_store.rows.headers import Headers
 
 _CLIENT_MAX_BYTES = 1_000_000  # librdkafka's default of `message.max.bytes`, which counts headers and framing, too
 _FRAMING_BYTES = 256  # more than librdkafka's: lengths, timestamp, offset
+_HEADER_BYTES = 6  # more than the lengths of a name and a value usually take
 _HEADROOM_BYTES = 16_384  # what headers (the Position) and framing may take of a record that a worker writes
 MAX_RECORD_BYTES = _CLIENT_MAX_BYTES - _HEADROOM_BYTES  # key and value together, in a worker where nothing else is set
 # A broker's topic, and the embedded log (`MAX_MESSAGE_BYTES`), take about a mebibyte unless told otherwise: a longer
@@ -28,11 +30,14 @@ def max_plain_bytes(producer: Mapping[str, str]) -> int:
     return int(producer.get("message.max.bytes", _CLIENT_MAX_BYTES)) - _FRAMING_BYTES
 
 
-def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int) -> None:
+def refuse_too_large(key: bytes | None, value: bytes | None, max_record_bytes: int, headers: Headers = ()) -> None:
     """Raise `InvalidArgumentError` for a record that the log would refuse, while it can still be told whose it is."""
     size = len(key or b"") + len(value or b"")
+    if headers:
+        size += sum(len(name.encode()) + len(content or b"") + _HEADER_BYTES for name, content in headers)
     if size > max_record_bytes:
+        parts = f"Key {shown(key)}, its value and its headers" if headers else f"Key {shown(key)} and its value"
         raise InvalidArgumentError(
-            f"Key {shown(key)} and its value have {size} bytes, but a record of the log takes {max_record_bytes}: make "
+            f"{parts} have {size} bytes, but a record of the log takes {max_record_bytes}: make "
             "it smaller, or raise producer.message.max.bytes and the topic's max.message.bytes."
         )

@@ -13,16 +13,17 @@ can tell. So every record has its owner's epoch in header ``e`` (compaction may 
 which the changelog ended when its owner took it over. Later owners have larger epochs, since offsets never go back. A
 record whose epoch is smaller than one before it was written by a former owner.
 
-Records of a store with headers (KIP-1271) have the headers of the value first: their own. Those above follow them, in
+Records of a store with headers (KIP-1271) have the headers of the value first: their own. A tombstone has the timestamp
+and headers of the record that deleted the key. Those above follow them, in
 the order ``v``, ``c``, ``t``, ``e``. Own headers may have the same names. If the last own header has one, and no ``c``
 follows, a ``v`` = 0x00 comes between, so that a restore knows where the own headers end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from stateline.log.interface import Headers, LogRow, Producer, Record
 from stateline.model.topic import Topic
@@ -38,6 +39,7 @@ from stateline_store import (
     TransactionalStore,
 )
 from stateline_store.rows.headers import join_headers, split_headers
+from stateline_store.rows.timestamped_rows import join, split
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
@@ -53,6 +55,7 @@ OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 so. On disk: never change."""
 
 
+OwnRow: TypeAlias = tuple[bytes | None, bytes | None, int, Headers]
 _InHeader = TypeVar("_InHeader", Position, StoreTypes)
 _KEY = itemgetter(Record._fields.index("key"))
 _CHANGE = itemgetter(*map(Record._fields.index, ("key", "value", "timestamp_ms")))
@@ -67,17 +70,35 @@ def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
 
 
 def produce_with_own(
-    producer: Producer, topic: str, partition: int, rows: Sequence[LogRow], last_headers: Headers, headers: Headers
+    producer: Producer, topic: str, partition: int, rows: Sequence[OwnRow], last_headers: Headers, headers: Headers
 ) -> None:
     """Queue the rows of a store with headers, like `Producer.produce_all`, each with its own headers before others."""
     last = len(rows) - 1
-    for at, (key, joined, timestamp_ms) in enumerate(rows):
-        value, own = (None, ()) if joined is None else split_headers(joined)
+    for at, (key, value, timestamp_ms, own) in enumerate(rows):
         all_headers = with_own(own, (*last_headers, *headers) if at == last else headers)
         try:
             producer.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=all_headers, partition=partition)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
+
+
+def rows_with_own(store: TransactionalStore, rows: Iterable[LogRow]) -> list[OwnRow]:
+    """Return staged rows of a store with headers, with their own headers apart. A tombstone has the timestamp and
+    headers of the record that deleted the key."""
+    tombstones, found = store.tombstones, list[OwnRow]()
+    for key, joined, timestamp_ms in rows:
+        kept = tombstones.get(key or b"") if joined is None else None
+        value, own = (None, ()) if joined is None else split_headers(joined)
+        if kept is not None:
+            stamped = split(kept)
+            timestamp_ms, own = max(stamped.timestamp, 0), split_headers(stamped.value)[1]
+        found.append((key, value, timestamp_ms, own))
+    return found
+
+
+def tombstone(timestamp_ms: int, headers: Headers) -> bytes:
+    """Return the bytes for `TransactionalStore.keep_tombstones`."""
+    return join(join_headers(b"", headers), timestamp_ms)
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -170,7 +191,7 @@ def stage(store: StateStore, records: Sequence[Record], *, own: Callable[[Header
     store.restore(map(_CHANGE, records))
 
 
-def keeps_headers(store: StateStore) -> bool:
+def keeps_headers(store: StateStore) -> TypeGuard[TransactionalStore]:
     return isinstance(store, TransactionalStore) and store.headers
 
 

@@ -67,12 +67,12 @@ class Output:
         milliseconds, and for headers other than (text, bytes or None)."""
         raw_key = None if key is None else self._topic.key.serialize(key)
         raw_value = None if value is None else self._topic.value.serialize(value)
-        refuse_too_large(raw_key, raw_value, self._max_record_bytes)
         stamp = self._record_timestamp_ms if timestamp_ms is None else checked_timestamp(timestamp_ms)
         if headers is None:
             headers = self._record_headers
         elif headers:
             check_headers(headers)
+        refuse_too_large(raw_key, raw_value, self._max_record_bytes, headers)
         where = partition_key(self._topic.key, raw_key)
         self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 

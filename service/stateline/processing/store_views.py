@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from stateline.log.interface import Headers
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.changelog import keeps_headers
+from stateline.processing.changelog import keeps_headers, tombstone
 from stateline.processing.records import check_headers
 from stateline_store import (
     KeyValueStore,
@@ -31,6 +31,7 @@ from stateline_store import (
     WindowStore,
 )
 from stateline_store.rows.headers import join_headers, split_headers, without_headers
+from stateline_store.rows.windowed_keys import session_key, window_key
 
 _Store = TypeVar("_Store", bound=StateStore)
 _Stored = TypeVar("_Stored")
@@ -100,12 +101,12 @@ class _View(Generic[_Store]):
         if headers is not None:
             check_headers(headers)
             self._require_headers()
-        if data is not None and self._headers:
-            data = join_headers(data, self._record_headers if headers is None else headers)
-        raw_key = self._key.serialize(key)
+        raw_key, kept = self._key.serialize(key), self._record_headers if headers is None else headers
+        if not self._headers:
+            kept = ()
         if self._definition.logged:
-            refuse_too_large(raw_key, data, self._max_record_bytes)
-        return raw_key, data
+            refuse_too_large(raw_key, data, self._max_record_bytes, kept)
+        return raw_key, join_headers(data, kept) if data is not None and self._headers else data
 
     def _written_elsewhere(self) -> TopologyError:
         if self._definition.source is not None:
@@ -117,6 +118,12 @@ class _View(Generic[_Store]):
             f"Store {self.name!r} is written by an operator of the application's streams and read-only here: "
             "declare a store of the processor's own."
         )
+
+    def _keep_tombstone(self, changelog_key: bytes, timestamp_ms: int | None, headers: Headers | None) -> None:
+        """Have the changelog's record of a delete carry this timestamp and these headers, as the put of a value."""
+        if keeps_headers(self._store):
+            headers = self._record_headers if headers is None else headers
+            self._store.keep_tombstones({changelog_key: tombstone(self._stamp(timestamp_ms), headers)})
 
     def _stamp(self, timestamp_ms: int | None) -> int:
         return self._record_timestamp_ms if timestamp_ms is None else timestamp_ms
@@ -181,6 +188,8 @@ class StoreView(_View[KeyValueStore]):
         raw_key, data = self._writable(key, value, headers)
         if self._stamped is not None:
             self._stamped.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
+            if data is None:
+                self._keep_tombstone(raw_key, timestamp_ms, headers)
         else:
             self._store.put(raw_key, data)
 
@@ -219,6 +228,8 @@ class WindowView(_View[WindowStore]):
         raw_key, data = self._writable(key, value, headers)
         if isinstance(self._store, TimestampedWindowStore):
             self._store.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms), window_start_ms)
+            if data is None:
+                self._keep_tombstone(window_key(raw_key, window_start_ms), timestamp_ms, headers)
         else:
             self._store.put(raw_key, data, window_start_ms)
 
@@ -285,11 +296,14 @@ class SessionView(_View[SessionStore]):
             self._store.put_with_timestamp(session, data, self._stamp(timestamp_ms))
         else:
             self._store.put(session, data)
+        if data is None:
+            self._keep_tombstone(session_key(*session), timestamp_ms, headers)
 
     def remove(self, key: Any, start_ms: int, end_ms: int) -> None:
         """Stage the removal of a session. It may be absent, and if it is too old it is not counted as dropped."""
-        raw_key, _ = self._writable(key, None)
-        self._store.remove(Windowed(raw_key, start_ms, end_ms))
+        session = Windowed(self._writable(key, None)[0], start_ms, end_ms)
+        self._store.remove(session)
+        self._keep_tombstone(session_key(*session), None, None)
 
     def get(self, key: Any, start_ms: int, end_ms: int) -> Any:
         """Return the aggregate of one session, or None."""

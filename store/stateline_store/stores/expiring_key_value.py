@@ -129,6 +129,8 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
                 gone[key] = None
                 if self._expired is not None:
                     self._expired[key] = stored
+        if self._tombstones.rows:
+            self._tombstones.take({**gone})  # no record deleted them
         self._buffer.take(gone)
 
     def _look_again(self, first: int) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.grouping import with_key_and_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline.processing.operators.stored_rows import keep_rows, rows_of
+from stateline.processing.operators.stored_rows import keep_rows, rows_of, with_fitting_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
@@ -30,6 +31,7 @@ class Count:
 
     def process(self, rows: Rows) -> Changes | None:
         rows = with_key_and_value(rows, self._context.failures)
+        rows = with_fitting_headers(rows, rows.known_keys, [None] * len(rows.records), self._store, self._context)
         keys = rows.known_keys
         counts, newest = counted(keys, rows.timestamps)
         distinct = list(counts)
@@ -39,7 +41,7 @@ class Count:
             keep_rows(self._store, distinct, new)
             return None
         records = list(dict(zip(keys, rows.records, strict=True)).values())  # the last of each key
-        keep_rows(self._store, distinct, new, records)
+        keep_rows(self._store, distinct, new, stamps, records)
         return Changes(distinct, plain(old), plain(new), stamps, records)
 
 
@@ -82,11 +84,11 @@ class Fold:
         distinct = list(dict.fromkeys(keys))
         before = dict(zip(distinct, rows_of(self._store, distinct), strict=True))
         newest, last = dict(before), {}
+        refuse = partial(self._context.refuse_too_large, store=self._store)
 
         def folded(row: tuple[bytes, Any, Any, int]) -> tuple[bytes, bytes | None]:
             key, typed_key, value, at_ms = row
-            most = self._context.max_record_bytes
-            return key, next_row(self._folding, newest[key], key, typed_key, value, at_ms, most)
+            return key, next_row(self._folding, newest[key], key, typed_key, value, at_ms, refuse)
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, (key, row) in self._context.each(self._name, rows.records, given, folded):
@@ -101,5 +103,5 @@ class Fold:
             [rows.timestamps[last[key]] if row is None else TIMESTAMP.unpack_from(row)[0] for key, row in new.items()],
             [rows.records[place] for place in last.values()],
         )
-        keep_rows(self._store, new, list(new.values()), changes.records)
+        keep_rows(self._store, new, list(new.values()), changes.timestamps, changes.records)
         return changes

@@ -9,14 +9,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
-from stateline.model.record_size import refuse_too_large
 from stateline.processing.function_results import refuse_unrun, written
 from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _COUNT = struct.Struct(">q")  # what `serdes.int64` writes. On disk: never change
+
+
+Refuse: TypeAlias = Callable[[bytes, bytes | None], None]
 
 
 class Folding(Protocol):
@@ -72,14 +74,14 @@ class Aggregating:
 
 
 def next_row(
-    folding: Folding, row: bytes | None, key: bytes, typed_key: Any, value: Any, at_ms: int, max_record_bytes: int
+    folding: Folding, row: bytes | None, key: bytes, typed_key: Any, value: Any, at_ms: int, refuse: Refuse
 ) -> bytes | None:
-    """Return a timestamped store's row after one more record, with the larger timestamp. Raises `InvalidArgumentError`
-    for a row that is too large for a changelog."""
+    """Return a timestamped store's row after one more record, with the larger timestamp. `refuse` raises for a row that
+    is too large for the changelog."""
     if row is not None:
         at_ms = max(at_ms, TIMESTAMP.unpack_from(row)[0])
     aggregate = folding.add(typed_key, value, None if row is None else row[TIMESTAMP.size :])
-    refuse_too_large(key, aggregate, max_record_bytes)
+    refuse(key, aggregate)
     return None if aggregate is None else TIMESTAMP.pack(at_ms) + aggregate
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from stateline.log.interface import Record
+from stateline.log.interface import Headers, Record
+from stateline.model.record_size import refuse_too_large
 from stateline.processing.failures import FailureHandler
 from stateline.processing.operators.rows import Changes, Rows
 from stateline.processing.operators.stream_times import StreamTimes
@@ -50,6 +51,7 @@ class OperatorContext:
     exactly_once: bool = False
     has_readers: bool = True
     outputs: list[OutputRecord] = field(default_factory=list)
+    _headers: Headers = ()
 
     def each(
         self, name: str, records: Iterable[Record], rows: Iterable[Given], function: Callable[[Given], Any]
@@ -58,6 +60,7 @@ class OperatorContext:
         ``processing.exception.handler`` handles errors. Errors of a store's disk or the log are raised: they are not
         the record's fault."""
         for place, (record, row) in enumerate(zip(records, rows, strict=True)):
+            self._headers = record.headers
             try:
                 result = function(row)
             except (RetryLaterError, DamagedDataError):
@@ -66,3 +69,8 @@ class OperatorContext:
                 self.failures.cannot_process(record, name, error)
             else:
                 yield place, result
+
+    def refuse_too_large(self, key: bytes, value: bytes | None, store: TransactionalStore) -> None:
+        """Raise `InvalidArgumentError` for a change that the store's changelog would refuse. A store with headers adds
+        those of the record that `each` is at."""
+        refuse_too_large(key, value, self.max_record_bytes, self._headers if store.headers else ())

@@ -74,6 +74,17 @@ class Changes(NamedTuple):
     timestamps: Sequence[int]
     records: Sequence[Record]
 
+    def pick(self, places: Sequence[int]) -> Changes:
+        if len(places) == len(self.records):
+            return self
+        return Changes(
+            [self.keys[place] for place in places],
+            [self.old[place] for place in places],
+            [self.new[place] for place in places],
+            [self.timestamps[place] for place in places],
+            [self.records[place] for place in places],
+        )
+
 
 def plain(rows: Iterable[bytes | None]) -> list[bytes | None]:
     """Return the values of a timestamped store's rows, without their timestamps."""

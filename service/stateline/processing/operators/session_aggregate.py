@@ -14,8 +14,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from stateline.log.interface import Record
-from stateline.model.record_size import refuse_too_large
 from stateline.model.windows import SessionWindows
 from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.interface import OperatorContext
@@ -30,8 +28,8 @@ from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, session_key
 _END = attrgetter("end_ms")
 _session = partial(tuple.__new__, CachedSession)  # without a call of Python's
 
-# The changelog's key, the session's end, what was there, what is now, and the record that did it.
-_Changed: TypeAlias = tuple[bytes, int, CachedSession | None, CachedSession | None, Record]
+# The changelog's key, the session's end, what was there, what is now, and the place of the record that did it.
+_Changed: TypeAlias = tuple[bytes, int, CachedSession | None, CachedSession | None, int]
 
 
 class SessionAggregate:
@@ -60,7 +58,9 @@ class SessionAggregate:
         before = self._read(keys, rows.timestamps)
         newest, last, late = dict(before), dict[bytes, int](), 0
         gap, retention, closed_after = self._gap, self._retention, self._closed_after
-        one = self._one_for(keys)
+        with_headers = self._store.headers
+        changers: dict[bytes, int] = {}  # with headers, the record that changed each session last
+        one = None if with_headers else self._one_for(keys)
 
         def joined(row: tuple[bytes, Any, Any, int]) -> Sessions | None:
             key, typed_key, value, at_ms = row
@@ -71,13 +71,16 @@ class SessionAggregate:
             return self._joined(sessions, store_time, observed, key, typed_key, value, at_ms)
 
         given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
-        calls_a_user = self._folding.typed
+        may_fail = self._folding.typed or with_headers
         each = self._context.each(self._name, rows.records, given, joined)
-        for place, sessions in each if calls_a_user else enumerate(map(joined, given)):
+        for place, sessions in each if may_fail else enumerate(map(joined, given)):
             if sessions is None:
                 late += 1
                 continue
             key, at_ms = keys[place], rows.timestamps[place]
+            if with_headers:
+                different = _differences(key, newest[key], sessions, place, with_equal=True)
+                changers.update((each[0], place) for each in different)
             newest[key], last[key] = sessions, place
             observed = max(observed, at_ms)
             store_time = max(store_time, at_ms)
@@ -88,21 +91,24 @@ class SessionAggregate:
         self._context.times.observe(self._store.name, observed)
         changed: list[_Changed] = []
         for key, place in last.items():
-            changed += _differences(key, before[key], newest[key], rows.records[place])
+            changed += _differences(key, before[key], newest[key], place, with_equal=with_headers)
             self._known.put(key, newest[key])
         self._known.trim()
-        return self._put(changed, store_time)
+        if with_headers:
+            changed = [(*each[:4], changers.get(each[0], each[4])) for each in changed]
+        return self._put(changed, rows, store_time)
 
     def _one_for(self, keys: Sequence[bytes]) -> bytes | None:
         """Return the aggregate of a session of one record; None if a function makes it, or a key is too large."""
         one, most = self._one, self._context.max_record_bytes
         return one if one and keys and len(max(keys, key=len)) + len(one) <= most else None
 
-    def _put(self, changed: Sequence[_Changed], store_time: int) -> Changes | None:
-        row_keys, ends, old, new, records = zip(*changed, strict=True) if changed else ((),) * 5
+    def _put(self, changed: Sequence[_Changed], rows: Rows, store_time: int) -> Changes | None:
+        row_keys, ends, old, new, places = zip(*changed, strict=True) if changed else ((),) * 5
         pack = TIMESTAMP.pack
-        rows = [None if now is None else pack(now[2]) + now[3] for now in new]
-        keep_rows(self._store, self._store.with_segments(row_keys), rows, records, store_time)
+        made = [None if now is None else pack(now[2]) + now[3] for now in new]
+        records, stamps = [rows.records[n] for n in places], [rows.timestamps[n] for n in places]
+        keep_rows(self._store, self._store.with_segments(row_keys), made, stamps, records, store_time)
         if not self._context.has_readers:
             return None
         return Changes(
@@ -138,7 +144,7 @@ class SessionAggregate:
             return None
         found = sessions[first:behind]
         aggregate = self._folding.join(typed_key, value, [s.aggregate for s in found])
-        refuse_too_large(key, aggregate, self._context.max_record_bytes)
+        self._context.refuse_too_large(key, aggregate, self._store)
         made = () if aggregate is None else (CachedSession(end_ms, start_ms, at_ms, aggregate),)
         if end_ms >= least_end:
             return (*sessions[:first], *made, *sessions[behind:])
@@ -146,16 +152,22 @@ class SessionAggregate:
         return tuple(sorted((*kept, *made)))
 
 
-def _differences(key: bytes, before: Sessions, after: Sessions, record: Record) -> Sequence[_Changed]:
-    """Return a key's changed sessions, which this record changed."""
-    if after and before == after[:-1]:  # one more, behind all others
+def _differences(key: bytes, before: Sessions, after: Sessions, place: int, *, with_equal: bool) -> Sequence[_Changed]:
+    """Return a key's changed sessions, which the record at this place changed. An equal session of another record
+    counts only `with_equal`: its headers may differ."""
+    if after and before == after[:-1] and not with_equal:  # one more, behind all others
         (end_ms, start_ms, _, _) = now = after[-1]
-        return ((session_key(key, start_ms, end_ms), end_ms, None, now, record),)
+        return ((session_key(key, start_ms, end_ms), end_ms, None, now, place),)
     old = {(s.end_ms, s.start_ms): s for s in before}
     new = {(s.end_ms, s.start_ms): s for s in after}
-    gone = [(place, was, None) for place, was in old.items() if place not in new]
-    other = [(place, old.get(place), now) for place, now in new.items() if now != old.get(place)]
+    gone = [(span, was, None) for span, was in old.items() if span not in new]
+    other = [
+        (span, was, now)
+        for span, now in new.items()
+        for was in [old.get(span)]
+        if now != was or (with_equal and now is not was)
+    ]
     return [
-        (session_key(key, start_ms, end_ms), end_ms, was, now, record)
+        (session_key(key, start_ms, end_ms), end_ms, was, now, place)
         for (end_ms, start_ms), was, now in (*gone, *other)
     ]

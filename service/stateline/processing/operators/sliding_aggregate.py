@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stateline.model.record_size import refuse_too_large
 from stateline.model.windows import SlidingWindows
 from stateline.processing.operators.folding import Folding
 from stateline.processing.operators.grouping import with_value
@@ -83,7 +82,7 @@ class SlidingAggregate:
             step = _Step(self._folding, typed_key, value, at_ms, self._difference, max(observed, at_ms) - self._grace)
             step.run(windows_of[key], max(0, store_time - self._retention + 1))
             for _, made in step.puts:
-                refuse_too_large(key, made.aggregate, self._context.max_record_bytes)
+                self._context.refuse_too_large(key, made.aggregate, self._store)
             return step
 
         given = zip(keys, typed_keys, values, rows.timestamps, strict=True)
@@ -122,17 +121,18 @@ class SlidingAggregate:
         old = [windows_of[key].before.get(start_ms) for key, start_ms in last]
         new = [windows_of[key].values.get(start_ms) for key, start_ms in last]
         records = [rows.records[place] for place in last.values()]
-        keep_rows(self._store, self._store.stored_keys(last), list(map(_row, new)), records, store_time)
+        stamps = [
+            rows.timestamps[place] if value is None else value.timestamp_ms
+            for value, place in zip(new, last.values(), strict=True)
+        ]
+        keep_rows(self._store, self._store.stored_keys(last), list(map(_row, new)), stamps, records, store_time)
         self._context.times.observe(self._store.name, observed)
         return Changes(
             [window_key(key, start_ms) for key, start_ms in last],
             [None if value is None else value.aggregate for value in old],
             [None if value is None else value.aggregate for value in new],
-            [
-                rows.timestamps[place] if value is None else value.timestamp_ms
-                for value, place in zip(new, last.values(), strict=True)
-            ],
-            [rows.records[place] for place in last.values()],
+            stamps,
+            records,
         )
 
 

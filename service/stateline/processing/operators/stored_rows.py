@@ -1,18 +1,24 @@
 """Rows of an operator's store, ``timestamp ‖ value``, whether the store keeps headers (KIP-1271) or not.
 
-As in Kafka Streams' DSL, a row has the headers of the record that caused its last change.
+As in Kafka Streams' DSL, a row has the headers of the record that caused its last change. So has the changelog's
+record of a delete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from stateline.log.interface import Record
+from stateline.processing.changelog import tombstone
+from stateline.processing.operators.interface import OperatorContext
+from stateline.processing.operators.rows import Changes, Rows
 from stateline_store import TransactionalStore
 from stateline_store.rows.headers import join_headers, without_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 _WIDTH = TIMESTAMP.size
+_Batch = TypeVar("_Batch", Rows, Changes)
 
 
 def rows_of(store: TransactionalStore, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -25,14 +31,37 @@ def keep_rows(
     store: TransactionalStore,
     keys: Iterable[bytes],
     rows: Sequence[bytes | None],
+    stamps: Sequence[int] = (),
     records: Sequence[Record] = (),
     stream_time_ms: int = -1,
 ) -> None:
-    """Stage these rows, None deletes. A store with headers keeps those of their `records`."""
-    if store.headers:
-        pairs = zip(rows, records, strict=True)
-        rows = [None if row is None else _with_headers(row, record) for row, record in pairs]
-    store.put_rows(dict(zip(keys, rows, strict=True)), stream_time_ms)
+    """Stage these rows, None deletes. A store with headers keeps those of their `records`, and these timestamps of
+    deletes."""
+    if not store.headers:
+        store.put_rows(dict(zip(keys, rows, strict=True)), stream_time_ms)
+        return
+    keys = list(keys)
+    pairs = zip(rows, records, strict=True)
+    joined = [None if row is None else _with_headers(row, record) for row, record in pairs]
+    store.put_rows(dict(zip(keys, joined, strict=True)), stream_time_ms)
+    places = [place for place, row in enumerate(rows) if row is None]
+    store.keep_tombstones({store.changelog_key(keys[n]): tombstone(stamps[n], records[n].headers) for n in places})
+
+
+def with_fitting_headers(
+    batch: _Batch,
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    store: TransactionalStore,
+    context: OperatorContext,
+) -> _Batch:
+    """Return the batch without records that their headers make too large for the changelog of a store with headers.
+    ``processing.exception.handler`` handles these."""
+    if not store.headers or not any(record.headers for record in batch.records):
+        return batch
+    pairs = zip(keys, values, strict=True)
+    fitting = context.each(store.name, batch.records, pairs, lambda pair: context.refuse_too_large(*pair, store))
+    return batch.pick([place for place, _ in fitting])
 
 
 def bare_row(row: bytes) -> bytes:

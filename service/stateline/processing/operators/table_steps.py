@@ -14,7 +14,7 @@ from stateline.model.record_size import refuse_too_large
 from stateline.processing.operators.grouping import with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline.processing.operators.stored_rows import keep_rows, rows_of
+from stateline.processing.operators.stored_rows import keep_rows, rows_of, with_fitting_headers
 from stateline.serde.plain import Serde
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
@@ -24,9 +24,10 @@ class Keep:
     change."""
 
     def __init__(self, store: str, context: OperatorContext) -> None:
-        self._store = context.stores[store]
+        self._store, self._context = context.stores[store], context
 
     def process(self, changes: Changes) -> Changes:
+        changes = with_fitting_headers(changes, changes.keys, changes.new, self._store, self._context)
         stored = rows_of(self._store, changes.keys)
         places = [n for n, row in enumerate(stored) if row is not None or changes.new[n] is not None]
         keys, new = [changes.keys[n] for n in places], [changes.new[n] for n in places]
@@ -34,7 +35,7 @@ class Keep:
         pack = TIMESTAMP.pack
         rows = [None if data is None else pack(at) + data for data, at in zip(new, stamps, strict=True)]
         records = [changes.records[n] for n in places]
-        keep_rows(self._store, keys, rows, records)
+        keep_rows(self._store, keys, rows, stamps, records)
         return Changes(keys, plain(stored[n] for n in places), new, stamps, records)
 
 

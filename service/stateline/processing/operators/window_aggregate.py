@@ -9,6 +9,7 @@ included. A window's timestamp is the largest of its records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from stateline.log.interface import Record
@@ -17,7 +18,7 @@ from stateline.processing.operators.aggregate import added, counted
 from stateline.processing.operators.folding import Folding, next_row
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline.processing.operators.stored_rows import keep_rows, rows_of
+from stateline.processing.operators.stored_rows import keep_rows, rows_of, with_fitting_headers
 from stateline.processing.operators.window_times import begin, placed_in_time
 from stateline_store import WindowStore
 from stateline_store.rows.segments import PREFIX
@@ -80,7 +81,7 @@ class _WindowOperator:
         observed_ms: int,
     ) -> Changes | None:
         """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
-        keep_rows(self._store, keys, new, records, max(start for _, start in windows))
+        keep_rows(self._store, keys, new, stamps, records, max(start for _, start in windows))
         self._remember(keys)
         self._context.times.observe(self._store.name, observed_ms)
         if not self._context.has_readers:
@@ -93,6 +94,7 @@ class WindowCount(_WindowOperator):
 
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
+        rows = with_fitting_headers(rows, rows.known_keys, [None] * len(rows.records), self._store, self._context)
         if not rows.records:
             return None
         observed = max(self._context.times.observed(self._store.name), max(rows.timestamps))
@@ -147,12 +149,12 @@ class WindowFold(_WindowOperator):
         observed, late = self._context.times.observed(self._store.name), 0
         stored = self._stored(keys, rows.timestamps, observed)
         newest, last = dict(stored), {}
+        refuse = partial(self._context.refuse_too_large, store=self._store)
 
         def folded(row: tuple[bytes, Any, Any, int]) -> list[tuple[_Window, bytes | None]]:
             key, typed_key, value, at_ms = row
             windows = [(key, start) for start in self._starts(at_ms) if start + self._closed_after > observed]
-            most = self._context.max_record_bytes
-            return [(w, next_row(self._folding, newest[w], key, typed_key, value, at_ms, most)) for w in windows]
+            return [(w, next_row(self._folding, newest[w], key, typed_key, value, at_ms, refuse)) for w in windows]
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, results in self._context.each(self._name, rows.records, given, folded):

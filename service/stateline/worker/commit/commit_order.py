@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from stateline.log.interface import Consumer, OffsetNote, Producer
 from stateline.model.topology import Topology
-from stateline.processing.changelog import keeps_headers, produce_with_own, staged_rows
+from stateline.processing.changelog import keeps_headers, produce_with_own, rows_with_own, staged_rows
 from stateline.processing.records import OutputRecord
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
@@ -216,14 +216,15 @@ class Committer:
         for task in tasks:
             for changelog, name in task.topology.logged:
                 store = task.stores.by_name[name]
-                rows, has_headers = staged_rows(store, now), keeps_headers(store)
+                rows = staged_rows(store, now)
                 last, owner = task.marks.last_record_headers(name), task.marks.record_headers(name)
                 for at in range(0, len(rows), _SLICE_RECORDS):
                     slice_ = rows[at : at + _SLICE_RECORDS]
                     headers = last if at + len(slice_) == len(rows) else ()
                     try:
-                        if has_headers:
-                            produce_with_own(self._writer(), *changelog, slice_, headers, owner)
+                        if keeps_headers(store):
+                            own = rows_with_own(store, slice_)
+                            produce_with_own(self._writer(), *changelog, own, headers, owner)
                         else:
                             self._writer().produce_all(*changelog, slice_, headers, owner)
                     except InvalidArgumentError as error:

@@ -4,6 +4,8 @@ import static org.apache.kafka.streams.state.internals.GoldenVectors.hex;
 import static org.apache.kafka.streams.state.internals.GoldenVectors.vector;
 
 import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.Bytes;
@@ -27,6 +29,7 @@ import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -58,7 +61,11 @@ final class StoreHistory {
             final var input = driver.createInputTopic("input", new ByteArraySerializer(), new ByteArraySerializer());
             for (final StoreVectors.Call call : calls) {
                 next = call;
-                input.pipeInput(new byte[0], new byte[0], RECORD_TIME + steps.size());
+                final Headers headers = new RecordHeaders();
+                if (call.headers() != null) { // those of the record differ from those of the value
+                    headers.add("record", new byte[] {(byte) steps.size()});
+                }
+                input.pipeInput(new TestRecord<>(new byte[0], new byte[0], headers, RECORD_TIME + steps.size()));
                 steps.add(vector("call", call.asVector(), "records", records(driver), "rows",
                     rows(driver.getAllStateStores().get("s"))));
             }
@@ -130,15 +137,19 @@ final class StoreHistory {
             final var output = driver.createOutputTopic(CHANGELOG, new ByteArrayDeserializer(),
                 new ByteArrayDeserializer());
             for (final TestRecord<byte[], byte[]> record : output.readRecordsToList()) {
-                final List<Object> headers = new ArrayList<>();
-                for (final Header header : record.headers()) {
-                    headers.add(List.of(header.key(), hex(header.value())));
-                }
                 records.add(vector("key", record.key(), "value", record.value(), "timestamp", record.timestamp(),
-                    "headers", headers));
+                    "headers", pairs(record.headers())));
             }
         }
         return records;
+    }
+
+    static List<Object> pairs(final Headers headers) {
+        final List<Object> pairs = new ArrayList<>();
+        for (final Header header : headers) {
+            pairs.add(Arrays.asList(header.key(), header.value() == null ? null : hex(header.value())));
+        }
+        return pairs;
     }
 
     /** Every row as RocksDB holds it: segment (null without), key behind the segment, value. */

@@ -3,6 +3,7 @@ package org.apache.kafka.streams.state.internals;
 import static org.apache.kafka.streams.state.internals.GoldenVectors.bytes;
 import static org.apache.kafka.streams.state.internals.GoldenVectors.vector;
 
+import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.kstream.Windowed;
@@ -25,10 +26,10 @@ import java.util.Map;
 
 /** One history per kind of store: what each put leaves in the changelog and in RocksDB. */
 final class StoreVectors {
-    private static final Serde<byte[]> BYTES = Serdes.ByteArray();
+    static final Serde<byte[]> BYTES = Serdes.ByteArray();
     private static final long REAL = 1_795_259_814_382L;
-    private static final Duration RETENTION = Duration.ofMillis(600_000);
-    private static final Duration WINDOW = Duration.ofMillis(60_000);
+    static final Duration RETENTION = Duration.ofMillis(600_000);
+    static final Duration WINDOW = Duration.ofMillis(60_000);
     private static final Duration HISTORY = Duration.ofMillis(60_000);
 
     private StoreVectors() { }
@@ -39,15 +40,30 @@ final class StoreVectors {
             window("window", false, windowCalls(null)),
             window("window, duplicates", true, withoutDeletes(windowCalls(null))),
             window("window, duplicates, deletes", true, windowCalls(null)),
-            timestampedWindow(), session(), versioned(), deletedWithItsTimestamp()
+            timestampedWindow(), session(), versioned(), deletedWithItsTimestamp(),
+            HeaderVectors.keyValue(timestampedCalls()), HeaderVectors.window(windowCalls(REAL)),
+            HeaderVectors.session(sessionCalls())
         ));
     }
 
     /** One call of a store's method. What it does not need is null. */
-    record Call(String method, String key, String value, Long timestamp, Long start, Long end) {
+    record Call(String method, String key, String value, Long timestamp, Long start, Long end, Headers headers) {
+        Call(final String method, final String key, final String value, final Long timestamp, final Long start,
+            final Long end) {
+            this(method, key, value, timestamp, start, end, null);
+        }
+
+        Call with(final Headers with) {
+            return new Call(method, key, value, timestamp, start, end, with);
+        }
+
         Object asVector() {
-            return vector("method", method, "key", key, "value", value, "timestamp", timestamp, "start", start, "end",
-                end);
+            final Map<String, Object> vector = vector("method", method, "key", key, "value", value, "timestamp",
+                timestamp, "start", start, "end", end);
+            if (headers != null) {
+                vector.put("headers", StoreHistory.pairs(headers));
+            }
+            return vector;
         }
     }
 
@@ -77,7 +93,7 @@ final class StoreVectors {
         }
     }
 
-    private static Object timestamped() {
+    private static List<Call> timestampedCalls() {
         final List<Call> calls = new ArrayList<>();
         for (final String key : new String[] {"", "00", "ff00ff", "6b6579"}) {
             calls.add(new Call("put", key, "6f6e65", REAL, null, null));
@@ -88,10 +104,14 @@ final class StoreVectors {
         calls.add(new Call("put_if_absent", "6b6579", "74776f", REAL + 2, null, null));
         calls.add(new Call("put_if_absent", "00", "74776f", REAL + 3, null, null));
         calls.add(new Call("delete", "ff00ff", null, null, null, null));
+        return calls;
+    }
+
+    private static Object timestamped() {
         final StoreBuilder<?> builder =
             Stores.timestampedKeyValueStoreBuilder(Stores.persistentTimestampedKeyValueStore("s"), BYTES, BYTES);
         return new StoreHistory("timestamped key_value", builder, true)
-            .run(vector("kind", "key_value", "timestamped", true), calls, StoreVectors::onTimestamped);
+            .run(vector("kind", "key_value", "timestamped", true), timestampedCalls(), StoreVectors::onTimestamped);
     }
 
     @SuppressWarnings("unchecked")
@@ -138,7 +158,7 @@ final class StoreVectors {
             StoreVectors::onWindow);
     }
 
-    private static Map<String, Object> windowOptions(final boolean timestamped, final boolean duplicates) {
+    static Map<String, Object> windowOptions(final boolean timestamped, final boolean duplicates) {
         return vector(
             "kind", "window", "timestamped", timestamped, "retain_duplicates", duplicates,
             "retention_ms", RETENTION.toMillis(), "window_size_ms", WINDOW.toMillis()
@@ -163,7 +183,7 @@ final class StoreVectors {
         ((TimestampedWindowStore<byte[], byte[]>) store).put(bytes(call.key()), timestampedValue(call), call.start());
     }
 
-    private static Object session() {
+    private static List<Call> sessionCalls() {
         final List<Call> calls = new ArrayList<>();
         for (final String key : new String[] {"", "00", "ff00ff", "6b6579"}) {
             calls.add(new Call("put", key, "6f6e65", null, 0L, 0L));
@@ -178,11 +198,15 @@ final class StoreVectors {
         calls.add(new Call("put", "6b6579", "6c617465", null, 100L, 310_000L));
         calls.add(new Call("put", "6b6579", "65787069726564", null, 100L, 299_999L));
         calls.add(new Call("put", "ff00ff", "6e6577", null, REAL - 1000, REAL));
+        return calls;
+    }
+
+    private static Object session() {
         final StoreBuilder<?> builder = Stores.sessionStoreBuilder(Stores.persistentSessionStore("s", RETENTION),
             BYTES, BYTES);
         final Map<String, Object> options = vector("kind", "session", "timestamped", false, "retention_ms",
             RETENTION.toMillis());
-        return new StoreHistory("session", builder, true).run(options, calls, StoreVectors::onSession);
+        return new StoreHistory("session", builder, true).run(options, sessionCalls(), StoreVectors::onSession);
     }
 
     @SuppressWarnings("unchecked")
