@@ -70,6 +70,12 @@ class App:
         self._declarations.registry.configure(config.schema_registry)
         self._declarations.store_format = config.dsl_store_format
 
+    def configured_topology(self, config: Config) -> Topology:
+        """Return the topology with tables and operators' stores in the format of ``dsl.store.format``. Workers and
+        servers begin with it, so that an `App` that was not configured has the same stores."""
+        self._declarations.store_format = config.dsl_store_format
+        return self.topology()
+
     def topic(
         self,
         name: str,

@@ -120,7 +120,7 @@ def create_app(
     hide_directory(config.state_dir, "<state.dir>")
     hide_directory(scratch, "<scratch>")
     limits = Limits(config)
-    serving = Serving(app.topology(), config, scratch)
+    serving = Serving(app.configured_topology(config), config, scratch)
     application = config.state_dir / app.application_id
     snapshots = SnapshotSweeper(application, config.server_snapshots_max_bytes)
     source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)

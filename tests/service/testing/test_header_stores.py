@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pyarrow as pa
 import pytest
@@ -17,6 +20,7 @@ from stateline import App, SessionWindows, SlidingWindows, TumblingWindows, serd
 from stateline.client.answers import AnswerReader, Reply
 from stateline.client.results import KeyAnswer
 from stateline.log import Record as LogRecord
+from stateline.log import open_log
 from stateline.processing.changelog import (
     end_of_last_commit,
     own_headers,
@@ -28,6 +32,8 @@ from stateline.processing.changelog import (
 from stateline.server.changes.routes import change_members
 from stateline.testing import TestDriver
 from stateline_store import InvalidArgumentError, Position, TopicPartition, TopologyError
+from support.processes.running_worker import configured, create, eventually, running
+from support.processes.served_here import served_here
 
 ARROW = "application/vnd.apache.arrow.stream"
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -303,7 +309,8 @@ def test_a_store_that_kept_no_headers_keeps_them_from_now_on() -> None:
         driver.pipe("in", "a", "x", timestamp_ms=1, headers=ODD)
         driver.pipe("in", "b", "x", timestamp_ms=2, headers=ODD)
         driver.client.get("/v1/stores")
-        app.configure(driver._place.config.model_copy(update={"dsl_store_format": "HEADERS"}))
+        driver._place.config = driver._place.config.model_copy(update={"dsl_store_format": "HEADERS"})
+        app.configure(driver._place.config)
         driver._definitions = {**app.topology().stores}
         driver.restart()
         driver.pipe("in", "b", "y", timestamp_ms=3, headers=[("h", b"x")])
@@ -313,3 +320,32 @@ def test_a_store_that_kept_no_headers_keeps_them_from_now_on() -> None:
             assert (found["b"].value, found["b"].headers) == (value, (("h", b"x"),))
             shown = driver.client.get(f"/v1/stores/{store}/keys/b?isolation_level=read_committed").json()
             assert shown["headers"] == [["h", "x"]]
+
+
+def is_found(client: httpx.Client, path: str) -> bool:
+    return bool(client.get(path).json().get("found"))
+
+
+def test_a_worker_and_a_server_take_the_format_of_their_settings_though_the_app_was_not_configured(
+    tmp_path: Path,
+) -> None:
+    def declared() -> App:
+        app = App("headers")
+        app.table("in", key=serdes.string, value=serdes.string)
+        app.stream("in").group_by_key().count("made")
+        return app
+
+    app, log = declared(), open_log(f"embedded:{tmp_path / 'log.db'}", tmp_path)
+    address, form = f"bootstrap.servers=embedded:{tmp_path / 'log.db'}", "dsl.store.format=HEADERS"
+    config = configured(app, tmp_path / "state", bootstrap__servers=f"embedded:{tmp_path / 'log.db'}")
+    config = config.model_copy(update={"dsl_store_format": "HEADERS"})
+    create(log, {"in": 1})
+    with running(app, config, log), served_here(tmp_path / "state", address, form, app=declared()) as here:
+        with closing(log.producer()) as producer:
+            producer.produce("in", b"a", b"x", timestamp_ms=1, headers=[("h", b"1")], partition=0)
+            producer.flush()
+        for store in ("in", "made"):
+            path = f"/v1/stores/{store}/keys/a"
+            eventually(partial(is_found, here.client, path), "the row is there")
+            assert here.client.get(path).json()["headers"] == [["h", "1"]]
+    log.close()

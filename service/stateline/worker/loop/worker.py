@@ -87,7 +87,7 @@ class Worker:
     def __init__(self, app: App, config: Config, log: Log, *, instance: str, clock: Clock = MACHINE_CLOCK) -> None:
         self.on_working: Callable[[], object] | None = None  # called once, when its tasks run and their work has lasted
         self._settled_s: float | None = None
-        topology, directory = app.topology(), StateDirectory(config.state_dir, app.application_id)
+        topology, directory = app.configured_topology(config), StateDirectory(config.state_dir, app.application_id)
         check_names(topology, explicit=config.ensure_explicit_internal_resource_naming)
         self._topology = topology
         self._files = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
