@@ -29,7 +29,8 @@ def changelog_of(own_application: str, definition: StoreDefinition, of: str, cha
             f"of={of!r} is this application's own id: its workers would join the consumer group of the other one and "
             f"commit offsets for it. Give this one another id, as in App({of + '-http'!r})."
         )
-    if definition.kind not in _KINDS or definition.source is not None or not definition.logged:
+    known = definition.kind in _KINDS or (definition.headers and definition.kind == "timestamped_session")
+    if not known or definition.source is not None or not definition.logged:
         raise TopologyError(
             f"{definition.name!r} cannot be a store of Kafka Streams application {of!r}: "
             f"{_what_it_is(definition)}. Declare it as it is there, with stores.…, as one of {', '.join(_KINDS)}."

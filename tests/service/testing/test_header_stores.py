@@ -32,6 +32,7 @@ from stateline.processing.changelog import (
 from stateline.server.changes.routes import change_members
 from stateline.testing import TestDriver
 from stateline_store import InvalidArgumentError, Position, TopicPartition, TopologyError
+from stateline_store.rows.windowed_keys import session_key
 from support.processes.running_worker import configured, create, eventually, running
 from support.processes.served_here import served_here
 
@@ -270,6 +271,15 @@ def test_a_store_of_kafka_streams_is_served_with_the_headers_of_its_changelog() 
             driver.pipe("java-count-changelog", f"k{number}", "v", timestamp_ms=number, headers=[*headers, *added])
         found = {e.key: e.headers for e in driver.store("count").all()}
         assert found == {f"k{number}": headers for number, headers in enumerate(SENT)}
+
+
+def test_sessions_of_kafka_streams_are_served_with_the_headers_of_their_changelog() -> None:
+    app = App("headers")
+    common: dict[str, Any] = {"key": serdes.string, "value": serdes.string, "headers": True}
+    app.external_store(stores.session("visits", retention=HOUR, **common), of="java")
+    with TestDriver(app) as driver:
+        driver.pipe_bytes("java-visits-changelog", session_key(b"k", 5, 9), b"v", timestamp_ms=9, headers=ODD)
+        assert [(w.start, w.end, w.value, w.headers) for w in driver.store("visits").fetch_all()] == [(5, 9, "v", ODD)]
 
 
 class Kept(BaseModel):
