@@ -106,15 +106,16 @@ def test_each_micro_batch_has_the_newest_of_each_key_and_reads_what_is_new_alone
     monkeypatch.setattr(newest_files, "_CHANGES_AT_ONCE", 7)
     monkeypatch.setattr(newest_files, "_ROWS_PER_BATCH", 5)
     topic, chance, oracle, written = bench.topic(3), random.Random(1), Rows(), 0
-    read = reader(bench, topic)
+    read, producer = reader(bench, topic), bench.producer()
     for _ in range(12):
         for _ in range(chance.choice([0, 1, 40])):
             key, value = b"%d" % chance.randrange(30), chance.choice([None, b"%d" % chance.randrange(999)])
-            put(bench, topic, {key: value}, int(key) % 3)
+            producer.produce(topic, key, value, timestamp_ms=1_000, partition=int(key) % 3)
             written += 1
             oracle.pop(key, None)
             if value is not None:
                 oracle[key] = value
+        producer.flush()
         assert read.rows() == read.rows() == oracle
         assert read.read_records == written
     assert len(files(disk)) <= 6
@@ -275,7 +276,9 @@ def test_a_query_that_runs_has_a_static_topic_as_it_is_at_each_micro_batch(
 
 
 @pytest.mark.parametrize(
-    "bench", ["embedded", pytest.param("kafka", marks=long_only("one topic is read from a broker"))], indirect=True
+    "bench",
+    ["embedded", pytest.param("kafka", marks=long_only("one static topic is read from a broker"))],
+    indirect=True,
 )
 def test_two_static_topics_are_joined_as_they_are_at_each_micro_batch_and_after_a_restart(
     session: SparkSession, bench: Bench, tmp_path: Path
