@@ -15,6 +15,7 @@ from stateline_store import (
     DamagedDataError,
     IsolationLevel,
     KeyValueStore,
+    NotPresentError,
     RetryLaterError,
     SecondaryReader,
     StoreContext,
@@ -68,7 +69,14 @@ def test_a_length_of_more_than_63_takes_two_bytes() -> None:
     assert split_headers(joined) == (b"v", (("n", bytes(100)),))
 
 
-@pytest.mark.parametrize("damaged", ["", "ff", "04 02", "01 76", "06 02 08 61 76", "04 04 02 61 76", "04 00 00 76"])
+LONG_LENGTH = "8c 80 80 80 80 00 02 02 61 04 78 79 76"  # 6 in six bytes, and Kafka's have five at most
+NO_NAME = "06 02 01 00 76"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "ff", "04 02", "01 76", "06 02 08 61 76", "04 04 02 61 76", "04 00 00 76", LONG_LENGTH, NO_NAME],
+)
 def test_bytes_that_are_no_headers_are_damage(damaged: str) -> None:
     with pytest.raises(DamagedDataError):
         split_headers(bytes.fromhex(damaged))
@@ -130,6 +138,9 @@ def test_headers_that_were_added_in_part_are_added_to_the_end_after_kill_9(tmp_p
     path = store_path(tmp_path, "s", timestamped=True)
     with OfflineStore(path) as offline, pytest.raises(RetryLaterError, match="start its worker"):
         list(entries(offline, None, None, timestamped=True))
+    reader = SecondaryReader(path, notice_path(tmp_path, "s", timestamped=True), tmp_path / "scratch")
+    with closing(reader), pytest.raises(NotPresentError):
+        reader.refresh()
     with closing(TimestampedKeyValueStore("s", headers=True)) as store:
         store.init(StoreContext("0_0", tmp_path))
         assert rows(store) == expected

@@ -42,7 +42,9 @@ def split_headers(joined: bytes) -> tuple[bytes, Headers]:
         for _ in range(count):
             name, at = _read_bytes(joined, at, end)
             content, at = _read_bytes(joined, at, end)
-            found.append(((name or b"").decode(), content))
+            if name is None:
+                raise _damaged(joined)
+            found.append((name.decode(), content))
     except (IndexError, UnicodeDecodeError) as error:
         raise _damaged(joined) from error
     if at != end or count != len(found):
@@ -76,15 +78,16 @@ def _varint(number: int) -> bytes:
 
 
 def _read(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at this place, and the place behind it. Raises `IndexError` at the end of the data."""
-    zigzag = shift = 0
-    while True:
+    """Return the number at this place, and the place behind it. Raises `IndexError` at the end of the data, or for a
+    number of more than five bytes, the most that Kafka's have."""
+    zigzag = 0
+    for shift in range(0, 35, 7):
         byte = data[at]
         at += 1
         zigzag |= (byte & 127) << shift
         if byte < 128:
             return (zigzag >> 1) ^ -(zigzag & 1), at
-        shift += 7
+    raise IndexError("too long a number")
 
 
 def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
