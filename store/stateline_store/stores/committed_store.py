@@ -213,8 +213,8 @@ class CommittedStore(StateStore):
         return StoreFiles(context.directory, self._name, self.timestamped and not context.plain_format)
 
     def _open_files(self, files: StoreFiles) -> None:
-        """Open the database and the notice. Completes the interrupted steps of an earlier owner: a wipe, longer
-        segments, and the move of a Position file into the store."""
+        """Open the database and the notice. Completes the interrupted steps of an earlier owner: a wipe, added
+        headers, and the move of a Position file into the store."""
         assert self._context is not None
         make_directory(files.task)
         files.finish_wipe()
