@@ -138,9 +138,8 @@ def test_headers_that_were_added_in_part_are_added_to_the_end_after_kill_9(tmp_p
     path = store_path(tmp_path, "s", timestamped=True)
     with OfflineStore(path) as offline, pytest.raises(RetryLaterError, match="start its worker"):
         list(entries(offline, None, None, timestamped=True))
-    reader = SecondaryReader(path, notice_path(tmp_path, "s", timestamped=True), tmp_path / "scratch")
-    with closing(reader), pytest.raises(NotPresentError):
-        reader.refresh()
+    with pytest.raises(NotPresentError):
+        SecondaryReader(path, notice_path(tmp_path, "s", timestamped=True), tmp_path / "scratch")
     with closing(TimestampedKeyValueStore("s", headers=True)) as store:
         store.init(StoreContext("0_0", tmp_path))
         assert rows(store) == expected
