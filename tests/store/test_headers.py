@@ -75,7 +75,7 @@ NO_NAME = "06 02 01 00 76"
 
 @pytest.mark.parametrize(
     "damaged",
-    ["", "ff", "04 02", "01 76", "06 02 08 61 76", "04 04 02 61 76", "04 00 00 76", LONG_LENGTH, NO_NAME],
+    ["", "ff", "04 02", "01 76", "06 02 08 61 76", "04 04 02 61 76", "04 00 00 76", "02 01 76", LONG_LENGTH, NO_NAME],
 )
 def test_bytes_that_are_no_headers_are_damage(damaged: str) -> None:
     with pytest.raises(DamagedDataError):

@@ -38,6 +38,7 @@ LEVELS = st.sampled_from([COMMITTED, UNCOMMITTED])
 RETENTIONS = st.sampled_from([0, 1, 9, 10, 25, 1000])
 INTERVALS = st.sampled_from([1, 10, 17, 1000])
 Put = tuple[bytes, bytes | None, int]
+LATEST_OF_EACH: list[Put] = [(b"a", b"1", 10), (b"", b"1", 10), (b"a\xff", b"1", 10)]
 
 
 class History:
@@ -290,6 +291,24 @@ def test_a_versioned_store_behaves_as_a_history_that_is_copied_at_each_commit(pe
 )
 @example(retention=1000, interval=10, puts=[(b"a", b"1", 50), (b"a", None, 50), (b"a", b"2", 40)], commits=set())
 @example(retention=9, interval=1, puts=[(b"a", b"1", 5), (b"", b"1", 40), (b"a", None, 31)], commits={1})
+@example(  # in one batch of the restore, versions that become the latest one after the other
+    retention=1000,
+    interval=100,
+    puts=[*LATEST_OF_EACH, (b"a", b"2", 20), (b"a", b"3", 30), (b"a", b"4", 40)],
+    commits={2},
+)
+@example(  # a deletion behind a version that became the latest
+    retention=1000,
+    interval=100,
+    puts=[*LATEST_OF_EACH, (b"a", b"2", 20), (b"a", None, 30), (b"", b"2", 40)],
+    commits={2},
+)
+@example(  # a version behind a deletion
+    retention=1000,
+    interval=100,
+    puts=[*LATEST_OF_EACH, (b"a", None, 20), (b"a", b"2", 30), (b"", b"2", 40)],
+    commits={2},
+)
 @example(  # in one batch of the restore, a version that becomes the latest, and one before it
     retention=1000,
     interval=100,
