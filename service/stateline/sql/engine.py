@@ -60,13 +60,18 @@ class SqlEngine:
         self._connection = self._database.cursor()
 
     def use_tables(self, tables: Sequence[SqlTable]) -> None:
-        """Replace the tables, for all statements that follow."""
+        """Replace the tables, for all statements that follow. A table that DuckDB refuses is not there."""
         for table in self._tables:
             self._database.execute(f"DROP TABLE {quoted(table.name)}")
-        self._tables = tables
-        for table in tables:
-            columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in table.columns.items())
+        self._tables = [table for table in tables if self._create(table)]
+
+    def _create(self, table: SqlTable) -> bool:
+        columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in table.columns.items())
+        try:
             self._database.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
+        except duckdb.Error:
+            return False
+        return True
 
     def prepare(self, sql: str, params: Params) -> Prepared:
         """Plan one SELECT. Raises `InvalidArgumentError`."""

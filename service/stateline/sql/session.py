@@ -173,11 +173,11 @@ class QuerySession:
 
     async def _feed(self, feeds: Mapping[int, _Feed], number: int) -> None:
         try:
-            async with asyncio.timeout_at(self._timer.when()):
+            async with asyncio.timeout_at(self._timer.when()) as limit:
                 part = await feeds[number].next()
-        except TimeoutError:
-            raise self._timeout() from None
         except Exception:
+            if limit.expired():
+                raise self._timeout() from None
             with contextlib.suppress(NotReadyError, InvalidArgumentError):
                 await self._send(Kind.ROWS_FAILED, number=number)
                 await self._receive(Kind.DONE)  # it fails, as it must

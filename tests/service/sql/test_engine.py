@@ -9,12 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import BaseModel, Field
 
 from service.sql import rows
 from service.sql.rows import BY_NAME, TABLES, answer, key_value
 from stateline import serdes
 from stateline.sql.engine import SqlEngine
 from stateline.sql.statement import QueryTooLargeError
+from stateline.sql.struct_types import quoted
 from stateline.sql.tables import tables_of
 from stateline_store import DamagedDataError, InvalidArgumentError
 
@@ -167,3 +169,28 @@ def test_the_settings_of_a_statements_connection_are_locked(engine: SqlEngine) -
     columns = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
     values = dict(zip(names, (False, False, True, "", "UTC"), strict=True))
     assert answer(engine, f"SELECT {columns}", {}) == [values]
+
+
+class Odd(BaseModel):
+    number: int = Field(alias="select")
+
+
+def test_names_of_stores_and_members_need_quotes_at_most(engine: SqlEngine) -> None:
+    names = ["select", "a b", 'a"b', "a'b", "a.b", "a\nb", "Grün", "memory.main.x", "1", ";", "--"]
+    tables = tables_of([key_value(name, serdes.string, serdes.model(Odd)) for name in names])
+    own = SqlEngine(1 << 28)
+    own.use_tables(tables)
+    assert [row["name"] for row in answer(own, "SHOW TABLES", {})] == sorted(names)
+    for table in tables:
+        BY_NAME[table.name] = table
+        given = {table.name: [{"key": key, "value": '{"select": 3}', "timestamp": 1} for key in "ab"]}
+        sql = f"SELECT value.\"select\" AS n FROM {quoted(table.name)} WHERE key = 'a'"
+        assert answer(own, sql, given) == [{"n": 3}]
+
+
+def test_a_table_that_duckdb_refuses_leaves_the_others_alone() -> None:
+    own = SqlEngine(1 << 28)
+    (good,) = tables_of([key_value("good", serdes.string)])
+    (bad,) = tables_of([key_value("", serdes.string)])
+    own.use_tables([bad, good])
+    assert answer(own, "SHOW TABLES", {}) == [{"name": "good"}]

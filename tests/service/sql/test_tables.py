@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 
+from service.serde.shop import order_message
 from service.sql.rows import key_value
 from stateline import serdes
 from stateline.model.store_definition import StoreDefinition
@@ -60,6 +61,17 @@ def test_an_avro_record_is_a_struct() -> None:
         'STRUCT("id" BIGINT, "price" DECIMAL(9, 2), "at" TIMESTAMPTZ, "tags" VARCHAR[], "next" JSON, '
         '"counts" MAP(VARCHAR, INTEGER))'
     )
+
+
+def test_a_protobuf_message_is_a_struct_with_the_names_of_its_json() -> None:
+    kind = type_of(serdes.protobuf(order_message()))
+    assert kind == 'STRUCT("amount" INTEGER, "orderNumber" BIGINT, "scan" VARCHAR)'
+
+
+def test_a_json_schema_is_a_struct() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": ["integer", "null"]}, "at": {"$ref": "#/$defs/at"}}}
+    schema["$defs"] = {"at": {"type": "string", "format": "date-time"}}
+    assert type_of(serdes.json_schema(schema)) == 'STRUCT("n" HUGEINT, "at" TIMESTAMPTZ)'
 
 
 def test_names_that_differ_in_case_alone_are_json() -> None:
