@@ -76,15 +76,15 @@ class VersionedWrites:
     def _rows_to_extend(
         self, puts: Sequence[tuple[bytes, bytes | None, int]], latest_keys: Sequence[bytes], rows: _Rows
     ) -> _Rows:
-        """Return the rows in which the latest values end and other versions ended before. A key's versions end at the
-        time of its latest value or before it. So only the segment of that time can have such a row."""
-        read_time, interval_ms = TIMESTAMP.unpack_from, self._segments.interval_ms
+        """Return the rows of the segments in which the puts' latest values end. A key's versions end at the time of its
+        latest value or before it. So a later segment than that time's has no row of the key, and is not looked up."""
+        read_time, interval_ms, width = TIMESTAMP.unpack_from, self._segments.interval_ms, TIMESTAMP.size
         wanted = {
             self._row_key(key, timestamp): None
             for (key, _, timestamp), latest_key in zip(puts, latest_keys, strict=True)
-            if (latest := rows[latest_key]) is not None
-            and len(latest) >= TIMESTAMP.size
-            and read_time(latest)[0] // interval_ms == timestamp // interval_ms
+            if (latest := rows[latest_key]) is None
+            or len(latest) < width
+            or read_time(latest)[0] // interval_ms >= timestamp // interval_ms
         }
         return dict(zip(wanted, self._get_rows([*wanted]), strict=True)) if wanted else {}
 
