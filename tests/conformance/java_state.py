@@ -18,19 +18,19 @@ from stateline import serdes, stores
 from stateline.client import Client
 from stateline.dsl.app import App
 from stateline.log import Record
-from stateline.log.interface import Admin
+from stateline.log.interface import Admin, Headers
 from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import Position, TopicPartition
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key, window_key
 from support.kafka.java_streams import (
-    BY_STORES,
     DIFFERENCE_MS,
     GAP_MS,
     GRACE_MS,
     HISTORY_MS,
+    PEERS,
     SIZE_MS,
-    TRANSACTIONAL,
+    WITH_HEADERS,
     JavaStreams,
     Row,
 )
@@ -60,30 +60,33 @@ def _ms(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
 
 
-def declarations() -> list[StoreDefinition]:
-    """The stores as Java has them (`KeptStores.java`)."""
+def declarations(*, headers: bool = False) -> list[StoreDefinition]:
+    """The stores as Java has them (`KeptStores.java`). With `dsl.store.format=HEADERS` those of the DSL keep headers,
+    unless they were given a supplier of their own."""
     windows: dict[str, Any] = {**_COUNTS, "size": _ms(SIZE_MS), "retention": _ms(SIZE_MS + GRACE_MS)}
     within: dict[str, Any] = {"size": _ms(2 * DIFFERENCE_MS), "retention": _ms(2 * DIFFERENCE_MS + GRACE_MS)}
     return [
-        stores.timestamped_key_value("table", **_TEXTS),
-        stores.timestamped_key_value("count", **_COUNTS),
+        stores.timestamped_key_value("table", headers=headers, **_TEXTS),
+        stores.timestamped_key_value("count", headers=headers, **_COUNTS),
         stores.key_value("plain", **_COUNTS),
-        stores.window("tumbling", timestamped=True, **windows),
+        stores.window("tumbling", timestamped=True, headers=headers, **windows),
         stores.window("plainwindow", **windows),
-        stores.session("session", retention=_ms(GAP_MS + GRACE_MS), **_COUNTS),
+        stores.session("session", retention=_ms(GAP_MS + GRACE_MS), headers=headers, **_COUNTS),
         stores.versioned("versioned", history=_ms(HISTORY_MS), **_TEXTS),
         stores.window("duplicates-this-join-store", retain_duplicates=True, **_TEXTS, **within),
     ]
 
 
-def records(topic: str, seed: int, first: int, count: int) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """Input in the order of its offsets: late and out of order, with tombstones in tables and nulls among events."""
+def records(topic: str, seed: int, first: int, count: int) -> Iterator[tuple[bytes, bytes | None, int, Headers]]:
+    """Input in the order of its offsets: late and out of order, with tombstones in tables and nulls among events. Most
+    have headers: one, none, or some with a name twice, without a value, and named as a Position's are."""
     rng = random.Random(f"{topic} {seed}")
     for number in range(first, first + count):
         late_ms = rng.choice((0, 0, 0, 0, rng.randrange(5_000), rng.randrange(100_000)))
         absent = rng.random() < (0.03 if topic == "events" else 0.15)
         at_ms = BEGIN_MS + number * 300 - late_ms
-        yield rng.choice(KEYS).encode(), None if absent else f"{topic}-{number}".encode(), at_ms
+        own: Headers = (("of", f"{topic}-{number}".encode()), ("é", None), ("of", b""), ("v", b"\0"))[: number % 5]
+        yield rng.choice(KEYS).encode(), None if absent else f"{topic}-{number}".encode(), at_ms, own
 
 
 @dataclass
@@ -96,6 +99,7 @@ class Scene:
     dumps: dict[str, list[Row]]
     with_aborted: set[bytes]
     """The keys in the changelog of `count`, aborted ones too, as soon as some were: compaction removes them."""
+    declared: dict[str, StoreDefinition]
 
     def changes(self, store: str) -> list[Record]:
         """Every visible record of a store's changelog."""
@@ -111,7 +115,8 @@ def end_of(records: Iterable[Record]) -> Position:
 def scene(servers: str, javas: str, directory: Path) -> Iterator[Scene]:
     """Java, with stores of this kind, has worked off the input in several lives. All but the last were ended by
     SIGKILL: with exactly_once_v2, and with `--long` with at_least_once before."""
-    run = f"java-state-{javas}"
+    run = f"java-state-{javas.replace(' ', '-')}"
+    declared = declarations(headers=javas == WITH_HEADERS)
     inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
     with ExitStack() as stack:
         log = stack.enter_context(closing(KafkaLog(servers)))
@@ -125,21 +130,21 @@ def scene(servers: str, javas: str, directory: Path) -> Iterator[Scene]:
                 directory / "java",
                 prefix=f"{run}-",
                 partitions=PARTITIONS,
-                settings={**_JAVA, TRANSACTIONAL: BY_STORES[javas]},
+                settings={**_JAVA, **PEERS[javas]},
             )
         )
         java.start(_under(_KILLED[0]))
         app = App(f"{run}-http")
-        for definition in declarations():
+        for definition in declared:
             app.external_store(definition, of=java.application_id)
         stack.enter_context(running(app, configured(app, directory / "state"), log))
         here = stack.enter_context(served_here(directory / "state", f"bootstrap.servers={servers}", app=app))
         with closing(log.admin()) as admin:
             with_aborted = _work_off(log, admin, java, inputs)
-        dumps = {definition.name: java.dump(definition.name, KEYS) for definition in declarations()}
+        dumps = {definition.name: java.dump(definition.name, KEYS) for definition in declared}
         java.stop()
         client = stack.enter_context(Client(str(here.client.base_url)))
-        yield Scene(log, java, client, dumps, with_aborted)
+        yield Scene(log, java, client, dumps, with_aborted, {definition.name: definition for definition in declared})
 
 
 def _work_off(log: KafkaLog, admin: Admin, java: JavaStreams, inputs: Mapping[str, str]) -> set[bytes]:
@@ -234,17 +239,18 @@ def of_java(definition: StoreDefinition, rows: Iterable[Row], stream_time_ms: in
 
 def _row_of_java(definition: StoreDefinition, row: Row) -> tuple[Any, ...]:
     value, at_ms = definition.value.deserialize(row.value), row.timestamp_ms
+    headers = row.headers if definition.headers else None
     match definition.plain_kind:
         case "window":
             key, start_ms, _ = split_window_key(row.key)
-            return key.decode(), start_ms, value, at_ms if definition.timestamped else None
+            return key.decode(), start_ms, value, at_ms if definition.timestamped else None, headers
         case "session":
             session = split_session_key(row.key)
-            return session.key.decode(), session.start_ms, session.end_ms, value
+            return session.key.decode(), session.start_ms, session.end_ms, value, headers
         case "versioned":
             return row.key.decode(), at_ms, value, row.valid_to_ms
         case _:  # Java's record cache has timestamps that its store has not
-            return row.key.decode(), value, at_ms if definition.timestamped else None
+            return row.key.decode(), value, at_ms if definition.timestamped else None, headers
 
 
 def of_http(client: Client, definition: StoreDefinition, partition: int, bound: Position) -> list[tuple[Any, ...]]:
@@ -254,11 +260,12 @@ def of_http(client: Client, definition: StoreDefinition, partition: int, bound: 
     found: list[tuple[Any, ...]]
     match definition.plain_kind:
         case "window":
-            found = [(row.key, row.start, row.value, row.timestamp) for row in store.all_windows()]
+            found = [(row.key, row.start, row.value, row.timestamp, row.headers) for row in store.all_windows()]
         case "session":
-            found = [(key, row.start, row.end, row.value) for key in KEYS for row in store.sessions(key)]
+            rows = [(key, row) for key in KEYS for row in store.sessions(key)]
+            found = [(key, row.start, row.end, row.value, row.headers) for key, row in rows]
         case "versioned":
             found = [(key, row.timestamp, row.value, row.valid_to) for key in KEYS for row in store.versions(key)]
         case _:
-            found = [(row.key, row.value, row.timestamp) for row in store.range()]
+            found = [(row.key, row.value, row.timestamp, row.headers) for row in store.range()]
     return sorted(found, key=repr)

@@ -24,19 +24,21 @@ from conformance.java_state import (
 )
 from stateline.deployment.topics import other_settings
 from stateline.dsl.app import App
-from stateline.log.interface import NewTopic
+from stateline.log.interface import NewTopic, Record
 from stateline.model.external_stores import settings_of_changelog
+from stateline.model.store_definition import StoreDefinition
 from stateline_store import TopicPartition
-from support.kafka.java_streams import BY_STORES, class_path
+from stateline_store.rows.headers import join_headers
+from support.kafka.java_streams import PEERS, WITH_HEADERS, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, eventually, running
 from support.run.length import long_or_short
 
-DECLARED = {definition.name: definition for definition in declarations()}
+NAMES = [definition.name for definition in declarations()]
 
 
-@pytest.fixture(scope="module", params=long_or_short([*BY_STORES], ["transactional"]))
+@pytest.fixture(scope="module", params=long_or_short([*PEERS], [WITH_HEADERS]))
 def java(
     request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
@@ -45,9 +47,9 @@ def java(
         yield made
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_store_over_http_has_every_row_that_java_shows_and_no_other(name: str, java: Scene) -> None:
-    definition, changes = DECLARED[name], java.changes(name)
+    definition, changes = java.declared[name], java.changes(name)
     bound = end_of(changes)
     for partition in range(PARTITIONS):
         of_partition = [row for row in java.dumps[name] if row.partition == partition]
@@ -66,7 +68,7 @@ def test_the_comparison_had_deleted_and_expired_rows_to_leave_out(java: Scene) -
 
 def test_the_settings_of_changelogs_are_those_that_tell_a_wrong_declaration(java: Scene) -> None:
     with closing(java.log.admin()) as admin:
-        for name, definition in DECLARED.items():
+        for name, definition in java.declared.items():
             wanted = settings_of_changelog(definition)
             if "retention.ms" in wanted:  # with a day more, and here with as much as Java was told
                 wanted["retention.ms"] = str(definition.retention_ms + MORE_RETENTION_MS)
@@ -94,11 +96,16 @@ def test_the_change_feed_of_a_store_makes_up_its_content(java: Scene) -> None:
     assert content == dict(rows)
 
 
+def kept_of(record: Record, definition: StoreDefinition) -> bytes | None:
+    """A record's value as the store has it, without the timestamp."""
+    return join_headers(record.value, record.headers) if definition.headers and record.value else record.value
+
+
 def test_a_store_of_windows_below_the_start_of_its_changelog_keeps_its_rows_and_reads_what_there_is(
     java: Scene, kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
     """Of a copy of the changelog: the broker deletes the beginning of it while no worker runs."""
-    copy, definition = f"{java.java.application_id}-copy", DECLARED["tumbling"]
+    copy, definition = f"{java.java.application_id}-copy", java.declared["tumbling"]
     changes = [record for record in java.changes("tumbling") if record.partition == 0]
     app = App(f"{java.java.application_id}-below")
     app.external_store(definition, of=java.java.application_id, changelog=copy)
@@ -108,7 +115,8 @@ def test_a_store_of_windows_below_the_start_of_its_changelog_keeps_its_rows_and_
 
         def copied(first: int, end: int | None = None) -> None:
             for record in changes[first:end]:
-                producer.produce(copy, record.key, record.value, timestamp_ms=record.timestamp_ms)
+                at_ms, headers = record.timestamp_ms, record.headers
+                producer.produce(copy, record.key, record.value, timestamp_ms=at_ms, headers=headers)
             producer.flush()
 
         def run_to_the_end() -> dict[bytes, bytes]:
@@ -123,9 +131,9 @@ def test_a_store_of_windows_below_the_start_of_its_changelog_keeps_its_rows_and_
         client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
         for deleted in client.delete_records([Place(copy, 0, len(changes) - 10)]).values():
             deleted.result(20)
-        read = {record.key: record.value for record in changes[-10:]}
+        read = {record.key: kept_of(record, definition) for record in changes[-10:]}
         found = run_to_the_end()
         assert found.items() >= read.items()
         kept = {key: value for key, value in found.items() if key not in read}
         assert kept, "windows that have not expired"
-        assert kept.items() <= {record.key: record.value for record in changes[:-20]}.items()
+        assert kept.items() <= {record.key: kept_of(record, definition) for record in changes[:-20]}.items()

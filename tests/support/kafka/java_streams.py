@@ -28,8 +28,16 @@ _VERSION = "4.4.0"  # as in the project's pom.xml
 _STOP_DEADLINE_S = 30.0
 
 TRANSACTIONAL = "enable.transactional.statestores"
+FORMAT = "dsl.store.format"
 BY_STORES = {"transactional": "true", "default": "false"}
 """How comparisons run, by this setting of the peer. In the gate each of them runs with one of the two."""
+
+WITH_HEADERS = "with headers"
+PEERS = {
+    **{name: {TRANSACTIONAL: given} for name, given in BY_STORES.items()},
+    WITH_HEADERS: {TRANSACTIONAL: "true", FORMAT: "HEADERS"},
+}
+"""By name, settings of the peer: the same, and transactional stores with the headers of records."""
 
 # What the stores of the application are made with: as in KeptStores.java.
 SIZE_MS, ADVANCE_MS, DIFFERENCE_MS, GAP_MS, GRACE_MS, HISTORY_MS = 60_000, 20_000, 20_000, 10_000, 30_000, 120_000
@@ -45,6 +53,7 @@ class Row(NamedTuple):
     timestamp_ms: int | None
     value: bytes
     valid_to_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...] | None = None
 
 
 def class_path(version: str = _VERSION) -> str:
@@ -209,8 +218,16 @@ class JavaStreams:
 
 
 def _row(line: str) -> Row:
-    partition, key, timestamp, value, valid_to = line.split(" ")
-    return Row(int(partition), bytes.fromhex(key), _number(timestamp), bytes.fromhex(value), _number(valid_to))
+    partition, key, timestamp, value, valid_to, headers = line.split(" ")
+    data = bytes.fromhex(key), _number(timestamp), bytes.fromhex(value), _number(valid_to)
+    return Row(int(partition), *data, _headers(headers))
+
+
+def _headers(text: str) -> tuple[tuple[str, bytes | None], ...] | None:
+    if text == "-":
+        return None
+    pairs = [pair.split(":") for pair in text.removeprefix("+").split(",")[:-1]]
+    return tuple((bytes.fromhex(name).decode(), None if data == "-" else bytes.fromhex(data)) for name, data in pairs)
 
 
 def _number(text: str) -> int | None:

@@ -73,11 +73,11 @@ def create(log: Log, topics: Mapping[str, int]) -> None:
     admin.close()
 
 
-def produce(log: Log, topic: str, records: Iterable[tuple[Any, Any, int]]) -> dict[TopicPartition, int]:
-    """Write (key, value, timestamp) records; the last offset of each partition."""
+def produce(log: Log, topic: str, records: Iterable[tuple[Any, ...]]) -> dict[TopicPartition, int]:
+    """Write (key, value, timestamp) records, or those with headers behind; the last offset of each partition."""
     producer = log.producer()
-    for key, value, timestamp_ms in records:
-        producer.produce(topic, key, value, timestamp_ms=timestamp_ms)
+    for key, value, timestamp_ms, *headers in records:
+        producer.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=headers[0] if headers else ())
     offsets = producer.flush()
     producer.close()
     return offsets

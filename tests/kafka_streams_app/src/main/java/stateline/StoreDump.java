@@ -19,8 +19,9 @@ import org.apache.kafka.streams.state.VersionedRecord;
 /**
  * The rows of stores, as they can be queried: what their retention has dropped is not among them.
  *
- * <p>A line is <code>PARTITION KEY TIMESTAMP VALUE VALID_TO</code>: key and value in hex, <code>-</code> for what the store
- * does not have. The key of a window is <code>key ‖ start ‖ 0</code>, of a session <code>key ‖ end ‖ start</code>, as in a
+ * <p>A line is <code>PARTITION KEY TIMESTAMP VALUE VALID_TO HEADERS</code>: key and value in hex, <code>-</code> for what
+ * the store does not have. Headers begin with <code>+</code>, then <code>NAME:VALUE,</code> for each, in hex, the value
+ * <code>-</code> for null. The key of a window is <code>key ‖ start ‖ 0</code>, of a session <code>key ‖ end ‖ start</code>, as in a
  * changelog.
  */
 final class StoreDump {
@@ -32,11 +33,14 @@ final class StoreDump {
     private final KafkaStreams streams;
     private final Map<String, Kind> kinds;
     private final int partitions;
+    private final boolean headers;
 
-    StoreDump(KafkaStreams streams, Map<String, Kind> kinds, int partitions) {
+    /** With <code>headers</code>, stores keep those of their records (<code>dsl.store.format=HEADERS</code>). */
+    StoreDump(KafkaStreams streams, Map<String, Kind> kinds, int partitions, boolean headers) {
         this.streams = streams;
         this.kinds = kinds;
         this.partitions = partitions;
+        this.headers = headers;
     }
 
     /** Every row of a store; of a versioned one the versions of these keys. */
@@ -48,6 +52,10 @@ final class StoreDump {
         Lines lines = new Lines();
         for (int partition = 0; partition < partitions; partition++) {
             lines.partition = partition;
+            boolean ofSupplier = store.startsWith("plain"); // these keep no headers
+            if (headers && !ofSupplier && HeaderRows.add(streams, store, kind, lines)) {
+                continue;
+            }
             switch (kind) {
                 case KEY_VALUE -> keyValues(store, lines);
                 case WINDOW -> windows(store, lines);
@@ -74,19 +82,20 @@ final class StoreDump {
 
     private void duplicates(String store, Lines lines) {
         try (var rows = opened(store, lines, QueryableStoreTypes.<String, Object>windowStore()).all()) {
-            rows.forEachRemaining(row -> lines.add(windowKey(row.key), -1, row.value, -1));
+            rows.forEachRemaining(row -> lines.add(windowKey(row.key), -1, row.value, -1, "-"));
         }
     }
 
     private void sessions(String store, Lines lines) {
         try (var rows = opened(store, lines, QueryableStoreTypes.<String, Object>sessionStore()).fetch(null, null)) {
-            rows.forEachRemaining(row -> {
-                byte[] key = bytes(row.key.key());
-                ByteBuffer data = ByteBuffer.allocate(key.length + 16).put(key);
-                data.putLong(row.key.window().end()).putLong(row.key.window().start());
-                lines.add(data.array(), -1, row.value, -1);
-            });
+            rows.forEachRemaining(row -> lines.add(sessionKey(row.key), -1, row.value, -1, "-"));
         }
+    }
+
+    static byte[] sessionKey(Windowed<String> session) {
+        byte[] key = bytes(session.key());
+        ByteBuffer data = ByteBuffer.allocate(key.length + 16).put(key);
+        return data.putLong(session.window().end()).putLong(session.window().start()).array();
     }
 
     private void versions(String store, List<String> keys, Lines lines) {
@@ -101,7 +110,7 @@ final class StoreDump {
             try (var versions = found.getResult()) {
                 while (versions.hasNext()) {
                     VersionedRecord<Object> each = versions.next();
-                    lines.add(bytes(key), each.timestamp(), each.value(), each.validTo().orElse(-1L));
+                    lines.add(bytes(key), each.timestamp(), each.value(), each.validTo().orElse(-1L), "-");
                 }
             }
         }
@@ -111,30 +120,30 @@ final class StoreDump {
         return streams.store(StoreQueryParameters.fromNameAndType(store, type).withPartition(lines.partition));
     }
 
-    private static byte[] windowKey(Windowed<String> window) {
+    static byte[] windowKey(Windowed<String> window) {
         byte[] key = bytes(window.key());
         return ByteBuffer.allocate(key.length + 12).put(key).putLong(window.window().start()).putInt(0).array();
     }
 
     /** What the serializer of longs or of strings makes of it. */
-    private static byte[] bytes(Object value) {
+    static byte[] bytes(Object value) {
         return value instanceof Long number
                 ? ByteBuffer.allocate(8).putLong(number).array()
                 : ((String) value).getBytes(StandardCharsets.UTF_8);
     }
 
-    private static final class Lines {
+    static final class Lines {
         private final StringBuilder text = new StringBuilder();
-        private int partition;
+        int partition;
 
         private void add(byte[] key, ValueAndTimestamp<Object> row) {
-            add(key, row.timestamp(), row.value(), -1);
+            add(key, row.timestamp(), row.value(), -1, "-");
         }
 
-        private void add(byte[] key, long timestamp, Object value, long validTo) {
+        void add(byte[] key, long timestamp, Object value, long validTo, String headers) {
             text.append(partition).append(' ').append(HEX.formatHex(key)).append(' ');
             text.append(timestamp < 0 ? "-" : timestamp).append(' ').append(HEX.formatHex(bytes(value))).append(' ');
-            text.append(validTo < 0 ? "-" : validTo).append('\n');
+            text.append(validTo < 0 ? "-" : validTo).append(' ').append(headers).append('\n');
         }
     }
 }

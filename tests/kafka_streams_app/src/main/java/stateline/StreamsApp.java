@@ -58,7 +58,8 @@ public final class StreamsApp {
         });
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(20))));
         streams.start();
-        new StreamsApp(streams, new StoreDump(streams, kinds, Integer.parseInt(arguments[2])))
+        boolean headers = "HEADERS".equals(settings.get("dsl.store.format"));
+        new StreamsApp(streams, new StoreDump(streams, kinds, Integer.parseInt(arguments[2]), headers))
                 .listen(Integer.parseInt(arguments[0]));
     }
 
