@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from stateline.deployment.stores.topology_file import Placement
 from stateline.query.values import PartitionAnswer, Terms
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore
-from stateline.stores import key_value, window
+from stateline.stores import key_value, timestamped_key_value, window
 from stateline_store import (
     IsolationLevel,
     KeyQuery,
     KeyValueStore,
+    NotReadyError,
     Position,
     SecondaryReader,
     StateDirectory,
@@ -62,6 +64,23 @@ def test_a_store_that_was_rebuilt_in_other_segments_is_read_in_those(tmp_path: P
         assert isinstance(answer, PartitionAnswer)
         assert list(answer.rows.entries) == [(Windowed(b"k", start, start + 10), b"v") for start in starts]
     partitions.close()
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_values_with_headers_are_never_read_as_values_without_or_the_other_way_round(
+    tmp_path: Path, on_disk: bool
+) -> None:
+    directory = StateDirectory(tmp_path / "state", "app")
+    kinds = {
+        headers: timestamped_key_value("kept", key=serdes.bytes, value=serdes.bytes, headers=headers)
+        for headers in (True, False)
+    }
+    store = kinds[on_disk].build()
+    store.init(StoreContext("0_0", directory.task("0_0")))
+    store.close()
+    partitions = Partitions(directory, tmp_path / "scratch", Owned())
+    with closing(partitions), pytest.raises(NotReadyError, match="run its workers and this server with the same"):
+        partitions.open(ServedStore(kinds[not on_disk], Placement(0, 1, None)), 0)
 
 
 @pytest.mark.parametrize("at_last", [StoreState.RESTORING, StoreState.ACTIVE])

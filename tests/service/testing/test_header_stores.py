@@ -40,7 +40,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 # Names that a commit's own headers have, bytes that are no text, no value, one name twice.
 ODD = (("trace", b"1"), ("trace", b"\xff"), ("e", bytes(8)), ("t", b"{}"), ("v", b"\0"), ("c", None))
-SENT: tuple[Any, ...] = ((), (("h", b"x"),), ODD, ODD[:3], ODD[:4], ODD[:5], (("c", b"1"),), (("v", b"\0"), ("c", b"")))
+LIKE_A_POSITION = (("v", b"\0"), ("c", b"x"))
+SENT: tuple[Any, ...] = ((), (("h", b"x"),), ODD, ODD[:3], ODD[:4], ODD[:5], (("c", b"1"),), (("v", b"\0"), ("c", b"")),
+                         (("h", None),), LIKE_A_POSITION)  # fmt: skip
 GUARANTEES = ("at_least_once", "exactly_once_v2")
 
 
@@ -93,6 +95,7 @@ def test_every_kind_keeps_the_headers_of_its_records_through_a_crash_and_a_resto
         driver.restart()  # stores in memory are restored from their changelogs
         del headers["k1"]
         assert found(driver)[:2] == [headers] * 2
+        assert driver.client.get("/v1/stores/kept/range").json()["position"] == {"in": {"0": len(SENT)}}
 
 
 def test_a_processor_reads_and_writes_headers() -> None:
