@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,21 +20,25 @@ from stateline.cli.adopt.checks import Candidate, checked_offsets
 from stateline.cli.adopt.java_directory import JavaDirectory
 from stateline.config.settings import Config
 from stateline.dsl.app import App
+from stateline.log import Record
 from stateline.log.interface import NewTopic
 from stateline.log.kafka import KafkaLog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import LockedError, StateDirectory, TopicPartition, TopologyError, TransactionalStore
 from stateline_store.adoption.java_store import JavaStore
 from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.headers import join_headers
 from stateline_store.rows.segments import EVERY_SEGMENT, PREFIX, Segments
 from stateline_store.scan import EVERY_KEY
-from support.kafka.java_streams import JavaStreams, class_path
+from support.kafka.java_streams import TRANSACTIONAL, JavaStreams, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, read_all, running
 from support.run.length import long_or_short
 
-VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0"), ("3.9.1", "4.4.0"))
+HEADERS, STAGED = "4.4.0 with headers", "4.4.0 transactional"
+VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0", HEADERS, STAGED), ("3.9.1", "4.4.0"))
+MORE_SETTINGS = {HEADERS: {"dsl.store.format": "HEADERS"}, STAGED: {TRANSACTIONAL: "true"}}
 RECORDS = 400  # of each topic
 GLOBAL = "everywhere"  # a global table and its topic
 SETTINGS = {
@@ -54,10 +59,15 @@ class Left:
     stopped: Path
     killed: Path
     refusal: str
+    headers: bool
+
+    def declarations(self) -> list[StoreDefinition]:
+        *others, joined = declarations(headers=self.headers)  # a join's store has headers in Java, too
+        return [*others, replace(joined, kind="timestamped_window", headers=True) if self.headers else joined]
 
     def app(self, name: str, definitions: list[StoreDefinition] | None = None, of: str | None = None) -> App:
         app = App(name)
-        for definition in declarations() if definitions is None else definitions:
+        for definition in self.declarations() if definitions is None else definitions:
             app.external_store(definition, of=of or self.java.application_id)
         return app
 
@@ -78,8 +88,9 @@ class Left:
 def left(
     request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Left]:
-    needed(lambda: class_path(request.param))
-    run, folder = f"adopt-{request.param.replace('.', '-')}", tmp_path_factory.mktemp("adopt")
+    version = request.param.split()[0]
+    needed(lambda: class_path(version))
+    run, folder = f"adopt-{re.sub('[. ]', '-', request.param)}", tmp_path_factory.mktemp("adopt")
     inputs = {topic: f"{run}-{topic}" for topic in (*INPUTS, GLOBAL)}
     (folder / "java").mkdir()
     with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
@@ -89,9 +100,10 @@ def left(
             admin.create_topics([NewTopic(f"{run}-java-versioned-changelog", PARTITIONS, settings)])
         with JavaStreams(
             log.bootstrap_servers, f"{run}-java", (*KEPT, GLOBAL), folder / "java",
-            prefix=f"{run}-", partitions=PARTITIONS, settings=SETTINGS, version=request.param,
+            prefix=f"{run}-", partitions=PARTITIONS, settings={**SETTINGS, **MORE_SETTINGS.get(request.param, {})},
+            version=version,
         ) as java:  # fmt: skip
-            made = Left(log, java, inputs, folder / "java", folder / "killed", "")
+            made = Left(log, java, inputs, folder / "java", folder / "killed", "", request.param == HEADERS)
             java.start()
             made.feed(0)
             app = made.app(f"{run}-early")
@@ -127,13 +139,21 @@ def rows(app: App, config: Config, name: str, partition: int) -> list[tuple[byte
     end = EVERY_SEGMENT.end
     assert end is not None
     end_of_key = -4 if definition.retain_duplicates else None
-    return sorted((key[:end_of_key], value) for key, value in found.items() if key >= min(live, end))
+    start = 8 if definition.kind == "timestamped_session" else 0  # Java has no timestamps of sessions
+    return sorted((key[:end_of_key], value[start:]) for key, value in found.items() if key >= min(live, end))
+
+
+def stored(left: Left, record: Record) -> bytes | None:
+    """The value of a record in a table that may have headers."""
+    if record.value is None or not left.headers:
+        return record.value
+    return join_headers(record.value, record.headers)
 
 
 def restored(left: Left, app: App, config: Config, scratch: Path) -> None:
     """Run a worker until its stores have every visible record of their changelogs."""
     ends = {}
-    for definition in declarations():
+    for definition in left.declarations():
         for record in read_all(left.log, left.java.changelog(definition.name), PARTITIONS):
             ends[definition.name, record.topic, record.partition] = record.offset
     with closing(Stores(app, config, scratch)) as kept, running(app, config, left.log):
@@ -146,11 +166,11 @@ def test_an_adopted_store_has_every_row_of_its_changelog_and_goes_on_from_there(
     before = contents(left.stopped)
     report = adopt(adopted, to, left.stopped, dry_run=False)
     assert contents(left.stopped) == before
-    assert [each.why for each in report.outcomes] == [""] * len(declarations()) * PARTITIONS
+    assert [each.why for each in report.outcomes] == [""] * len(left.declarations()) * PARTITIONS
     restored(left, plain, beside, tmp_path / "readers")
 
     def compare() -> None:
-        for each, partition in product(declarations(), range(PARTITIONS)):
+        for each, partition in product(left.declarations(), range(PARTITIONS)):
             ours, theirs = rows(adopted, to, each.name, partition), rows(plain, beside, each.name, partition)
             assert ours == theirs, (each.name, partition)
 
@@ -173,13 +193,13 @@ def test_no_store_of_a_killed_application_is_adopted(left: Left, tmp_path: Path)
     before = contents(left.killed)
     report = adopt(app, left.config(app, tmp_path), left.killed, dry_run=False)
     assert contents(left.killed) == before
-    assert {each.store for each in report.outcomes} == {each.name for each in declarations()}
+    assert {each.store for each in report.outcomes} == {each.name for each in left.declarations()}
     for each in report.outcomes:
         assert "There is no offset of" in each.why or "was open when" in each.why
 
 
 def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopted(left: Left, tmp_path: Path) -> None:
-    declared = {each.name: each for each in declarations()}
+    declared = {each.name: each for each in left.declarations()}
     definitions = [
         declared["plain"],
         stores.key_value("count", key=serdes.string, value=serdes.int64),
@@ -194,7 +214,7 @@ def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopte
     whys = {each.store: each.why for each in report.outcomes}
     assert whys.pop("plain") == ""
     for name, why in {
-        "count": "with timestamps in Java",
+        "count": f"with {'headers' if left.headers else 'timestamps'} in Java",
         "tumbling": "Declare the kind and the retention that Java has",
         "versioned": "Declare the history that Java has",
         "session": "windows or sessions in Java",
@@ -204,7 +224,7 @@ def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopte
     assert any(note.startswith("Store absent has no files there.") for note in report.notes)
     assert any(note.startswith("Not declared here, and not adopted: duplicates-") for note in report.notes)
     again = adopt(app, left.config(app, tmp_path), left.stopped, dry_run=False)
-    assert "this application has the store already" in next(e.why for e in again.outcomes if e.store == "plain")
+    assert {each.outcome for each in again.outcomes if each.store == "plain"} == {"exists"}
 
 
 def test_a_dry_run_writes_nothing(left: Left, tmp_path: Path) -> None:
@@ -215,7 +235,7 @@ def test_a_dry_run_writes_nothing(left: Left, tmp_path: Path) -> None:
 
 
 def test_a_store_behind_the_start_or_beyond_the_end_of_its_changelog_is_refused(left: Left) -> None:
-    definition = declarations()[0]
+    definition = left.declarations()[0]
     built = definition.build()
     assert isinstance(built, TransactionalStore)
     topic = left.java.changelog(definition.name)
@@ -239,6 +259,9 @@ def test_a_global_table_is_adopted_for_each_worker(left: Left, tmp_path: Path) -
     app = App(left.java.application_id)
     app.global_table(left.inputs[GLOBAL], key=serdes.string, value=serdes.string, store=GLOBAL)
     config = configured(app, tmp_path, bootstrap__servers=left.log.bootstrap_servers, num__workers=2)
+    if left.headers:
+        config = replace(config, dsl_store_format="HEADERS")
+        app.configure(config)
     report = adopt(app, config, left.stopped, dry_run=False)
     assert [each.task for each in report.outcomes] == ["global/worker-0", "global/worker-1"]
     if any(each.why for each in report.outcomes):  # before 4.3, Java writes the offsets of small tables seldom
@@ -246,7 +269,7 @@ def test_a_global_table_is_adopted_for_each_worker(left: Left, tmp_path: Path) -
         assert not (left.stopped / left.java.application_id / "global/.checkpoint").exists()
         assert all("There is no offset of" in each.why for each in report.outcomes)
         return
-    newest = {r.key: (r.timestamp_ms, r.value) for r in read_all(left.log, left.inputs[GLOBAL], PARTITIONS)}
+    newest = {r.key: (r.timestamp_ms, stored(left, r)) for r in read_all(left.log, left.inputs[GLOBAL], PARTITIONS)}
     expected = {key: PREFIX.pack(at) + value for key, (at, value) in newest.items() if value is not None}
     for number in range(2):
         path = StateDirectory(config.state_dir, config.application_id).store(

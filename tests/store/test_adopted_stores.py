@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from stateline_store import Layout, Position, StoreTypes, TopicPartition, TopologyError
+from stateline_store import DamagedDataError, Layout, Position, StoreTypes, TopicPartition, TopologyError
 from stateline_store.adoption.adopted_store import Target, adopt_store
 from stateline_store.adoption.java_store import JavaFiles, JavaStore, find_java_store, java_stores
 from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.headers import NO_HEADERS, join_headers
 from stateline_store.rows.windowed_keys import window_key
 from stateline_store.scan import EVERY_KEY
 
@@ -68,6 +69,42 @@ def test_rows_without_a_timestamp_that_an_old_version_left_get_an_unknown_one(tm
     assert rows == {b"a": unknown, b"b": i64(7) + b"new", b"c": i64(9) + b"new", b"d": unknown}
 
 
+def test_rows_with_headers_get_the_timestamp_first_and_older_rows_no_headers(tmp_path: Path) -> None:
+    held = (("a", b"xy"), ("none", None))
+    joined = join_headers(b"new", held)
+    headers, rest = joined[:-3], joined[-3:]
+    families = {
+        "default": {b"a": b"oldest", b"b": b"oldest"},
+        "keyValueWithTimestamp": {b"b": i64(7) + b"old", b"c": i64(8) + b"old"},
+        "keyValueWithTimestampAndHeaders": {b"c": headers + i64(9) + rest, b"d": NO_HEADERS + i64(10) + rest},
+        "offsets": OFFSETS,
+    }
+    database(tmp_path / "java/rocksdb/store", families)
+    rows = copied(tmp_path / "java", tmp_path / "here", Layout("key_value", timestamped=True, headers=True))
+    assert rows == {
+        b"a": i64(-1) + NO_HEADERS + b"oldest",
+        b"b": i64(7) + NO_HEADERS + b"old",
+        b"c": i64(9) + joined,
+        b"d": i64(10) + NO_HEADERS + b"new",
+    }
+
+
+def test_a_row_that_is_too_short_for_its_headers_is_refused(tmp_path: Path) -> None:
+    database(tmp_path / "java/rocksdb/store", {"keyValueWithTimestampAndHeaders": {b"a": b"\0abc"}, "offsets": OFFSETS})
+    with pytest.raises(DamagedDataError, match="no value with headers"):
+        copied(tmp_path / "java", tmp_path / "here", Layout("key_value", timestamped=True, headers=True))
+
+
+def test_segments_of_a_killed_process_with_different_offsets_are_not_closed(tmp_path: Path) -> None:
+    for start, offsets in ((0, {str(PLACE).encode(): i64(8)}), (60_000, {str(PLACE).encode(): i64(9)})):
+        rows = {window_key(b"key", start): b"1"}
+        database(tmp_path / f"java/store/store.{start}", {"default": rows, "offsets": offsets})
+    files = find_java_store(tmp_path / "java", "store")
+    assert files is not None
+    with JavaStore(files) as java:
+        assert not java.is_closed
+
+
 def test_segments_become_one_database_in_the_order_of_time(tmp_path: Path) -> None:
     for start in (60_000, 0, 600_000):
         rows = {window_key(b"key", start): b"1", window_key(b"other", start + 59_999): b"2"}
@@ -95,7 +132,7 @@ def test_a_store_that_was_open_and_one_with_headers_say_so(tmp_path: Path) -> No
     }
     database(tmp_path / "java/rocksdb/store", families)
     with JavaStore(JavaFiles(tmp_path / "java", "store", (tmp_path / "java/rocksdb/store",))) as java:
-        assert (java.is_closed, java.has_headers, java.timestamped) == (False, True, False)
+        assert (java.is_closed, java.has_headers, java.timestamped) == (False, True, True)
         assert (java.offsets, java.position) == ({PLACE: 8}, position)
 
 

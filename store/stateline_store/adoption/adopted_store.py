@@ -30,6 +30,7 @@ from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
 from stateline_store.rocksdb.rows import OFFSETS_FAMILY, commit_rows, format_rows, types_row
 from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX, split_keys
+from stateline_store.steps import reached
 
 _TABLE_BYTES = 64 * 1024 * 1024
 _DRAFT = ".deleted-adopted-"  # the next owner of the task deletes a draft that a crash has left
@@ -67,10 +68,13 @@ def adopt_store(java: JavaStore, target: Target) -> int:
             for chunk in chunks:
                 tables.add(rows.converted(chunk, start_ms))
         tables.finish()
+        reached("adopt:rows-written")
         commit = Commit(1, now_ms(), target.position, target.offsets, rows.stream_time_ms, rows.sequence)
         _make_database(draft / "database", tables.paths, target, commit)
+        reached("adopt:database-made")
         make_directory(target.database.parent)
         os.rename(draft / "database", target.database)
+        reached("adopt:database-moved")
         sync_directory(target.database.parent)
     except OSError as error:
         raise refused(target.database, "written", error) from error
@@ -171,6 +175,7 @@ def _make_database(directory: Path, tables: list[Path], target: Target, commit: 
         try:
             if tables:
                 db.ingest_external_file([str(path) for path in tables], moving)
+                reached("adopt:rows-moved")
             offsets = db.get_column_family_handle(OFFSETS_FAMILY)
             batch = WriteBatch(raw_mode=True)
             for key, value in (*format_rows(target.layout), types_row(target.types), *commit_rows(commit)):

@@ -8,20 +8,20 @@
 | timestamped window            | ``<store>/<store>.<segment start in ms>`` | ``keyValueWithTimestamp``           |
 | with headers (4.4)            | either                                    | a family that ends in `Headers`     |
 
-A timestamped store may still have rows in ``default``, which an old version wrote without timestamps. From 4.3 on, the
-column family `offsets` has the changelog offset, the Position and ``status``: i64, 1 while the store is open. Before,
-``<task>/.checkpoint`` and ``<task>/<store>.position`` have offset and Position.
+A newer family may stand beside older ones, whose rows Java has not moved yet. From 4.3 on, the column family `offsets`
+has the changelog offset, the Position and ``status``: i64, 1 while the store is open. A transactional store has no
+status. Before, ``<task>/.checkpoint`` and ``<task>/<store>.position`` have offset and Position.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import os
 import struct
 import tempfile
-from collections.abc import Generator, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator, Iterator
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -42,10 +42,12 @@ from stateline_store.rocksdb.errors import translated
 from stateline_store.rocksdb.options import secondary_options
 from stateline_store.rocksdb.rows import OFFSETS_FAMILY
 from stateline_store.rocksdb.scans import scan_rows
+from stateline_store.rows.headers import NO_HEADERS, timestamp_first
 from stateline_store.scan import LARGEST_CHUNK, KeyRange
 
-_TIMESTAMPED = "keyValueWithTimestamp"  # Kafka Streams' name on disk
-_WITH_HEADERS = "Headers"  # ends Kafka Streams' names on disk
+_TIMESTAMPED = "keyValueWithTimestamp"  # Kafka Streams' names on disk
+_SESSIONS_WITH_HEADERS = "sessionKeyValueWithHeaders"
+_WITH_HEADERS = frozenset({"keyValueWithTimestampAndHeaders", "windowKeyValueWithHeaders", _SESSIONS_WITH_HEADERS})
 _POSITION, _STATUS = b"position", b"status"  # Kafka Streams' rows
 _UNKNOWN_TIME = struct.pack(">q", -1)  # Kafka Streams reads a row without a timestamp with this one
 _I64 = struct.Struct(">q")
@@ -88,8 +90,8 @@ class JavaStore:
     """One opening of a store partition, for reading. A context manager. Not thread-safe.
 
     `offsets` are those last applied, by changelog partition. `has_own_offsets`: they are the store's own, and not from
-    the task's `.checkpoint`, which has those of all its stores. `is_closed` is False if the store was open when its
-    process ended. `families` are the column families of all databases.
+    the task's `.checkpoint`, which has those of all its stores. `is_closed` is False if files show that the store was
+    open when its process ended. `families` are the column families of all databases.
     """
 
     def __init__(self, files: JavaFiles) -> None:
@@ -100,33 +102,33 @@ class JavaStore:
         self.families: set[str] = set()
         self._opened = contextlib.ExitStack()
         self._databases: list[Rdict] = []
-        offsets: dict[TopicPartition, int] = {}
-        self.position = Position()
+        self.position, offsets = Position(), list[dict[TopicPartition, int]]()
         try:
             for directory in files.databases:
                 of_database, position = self._open(directory)
-                for partition, offset in of_database.items():
-                    offsets[partition] = max(offset, offsets.get(partition, offset))
+                offsets.append(of_database)
                 self.position = self.position.merge(position)
         except BaseException:
             self.close()
             raise
-        self.has_own_offsets = bool(offsets)
-        self.offsets = offsets or _noted(files.task)
+        self.has_own_offsets = any(offsets)
+        self.is_closed = self.is_closed and all(each == offsets[0] for each in offsets)  # a commit goes to all segments
+        self.offsets = offsets[0] if self.has_own_offsets else _noted(files.task)
         self.position = self.position or read_position(files.task / f"{files.name}.position")
 
     @property
     def timestamped(self) -> bool:
         """Whether values have timestamps."""
-        return _TIMESTAMPED in self.families
+        return _TIMESTAMPED in self.families or self.has_headers
 
     @property
     def has_headers(self) -> bool:
         """Whether values have headers."""
-        return any(name.endswith(_WITH_HEADERS) for name in self.families)
+        return not self.families.isdisjoint(_WITH_HEADERS)
 
     def rows(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the start of each segment, and its rows in key order, in chunks. The start is 0 without segments."""
+        """Yield the start of each segment, and its rows in key order, in chunks. The start is 0 without segments.
+        Values have Stateline's form: timestamp (-1: unknown), headers, value."""
         starts = self.files.starts_ms or (0,)
         for start, directory, database in zip(starts, self.files.databases, self._databases, strict=True):
             yield start, self._rows(database, directory)
@@ -145,18 +147,19 @@ class JavaStore:
         self.close()
 
     def _rows(self, database: Rdict, directory: Path) -> Rows:
-        plain = _scan(database, directory)
-        if not self.timestamped:
-            yield from plain
+        """Yield the rows of all families. If a key is in several, the newest family has its row."""
+        newest_first = [*sorted(self.families & _WITH_HEADERS), *({_TIMESTAMPED} & self.families), ""]
+        scans = [_scan(self._family(database, name) if name else database, directory) for name in newest_first]
+        filled = [
+            (_form(name, headers=self.has_headers), itertools.chain([first], scan))
+            for name, scan in zip(newest_first, scans, strict=True)
+            if (first := next(scan, None))
+        ]
+        if not self.timestamped or (len(filled) == 1 and filled[0][0] is None):
+            yield from (chunk for _, scan in filled for chunk in scan)
             return
-        timestamped = _scan(self._family(database, _TIMESTAMPED), directory)
-        if not (first := next(plain, None)):
-            yield from timestamped
-            return
-        older = ((key, _UNKNOWN_TIME + value) for chunk in _chained(first, plain) for key, value in chunk)
-        newer = (row for chunk in timestamped for row in chunk)
-        merged = _newest(heapq.merge(newer, older, key=itemgetter(0)))  # of equal keys, `newer` comes first
-        while chunk := list(islice(merged, LARGEST_CHUNK)):
+        merged = _newest(heapq.merge(*itertools.starmap(_converted, filled), key=itemgetter(0)))
+        while chunk := list(itertools.islice(merged, LARGEST_CHUNK)):
             yield chunk
 
     def _family(self, database: Rdict, name: str) -> Rdict:
@@ -196,9 +199,20 @@ def _scan(family: Rdict, directory: Path) -> Rows:
     return scan_rows(family, KeyRange(), directory, reverse=False, cached=False).chunks()
 
 
-def _chained(first: list[tuple[bytes, bytes]], rest: Rows) -> Rows:
-    yield first
-    yield from rest
+def _form(family: str, *, headers: bool) -> Callable[[bytes], bytes] | None:
+    """Return the conversion of this family's values, None if there is none."""
+    if family == _SESSIONS_WITH_HEADERS:
+        return _UNKNOWN_TIME.__add__
+    if family in _WITH_HEADERS:
+        return timestamp_first
+    if family == _TIMESTAMPED:
+        return (lambda value: value[:8] + NO_HEADERS + value[8:]) if headers else None
+    return (_UNKNOWN_TIME + (NO_HEADERS if headers else b"")).__add__
+
+
+def _converted(form: Callable[[bytes], bytes] | None, scan: Rows) -> Iterator[tuple[bytes, bytes]]:
+    rows = itertools.chain.from_iterable(scan)
+    return rows if form is None else ((key, form(value)) for key, value in rows)
 
 
 def _newest(rows: Iterator[tuple[bytes, bytes]]) -> Generator[tuple[bytes, bytes], None, None]:

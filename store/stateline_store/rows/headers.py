@@ -57,6 +57,14 @@ def without_headers(joined: bytes) -> bytes:
     return joined[1:] if joined[:1] == NO_HEADERS else joined[_bounds(joined)[1] :]
 
 
+def timestamp_first(stored: bytes) -> bytes:
+    """Return a value that Kafka Streams stored as headers, timestamp, value. Raises `DamagedDataError`."""
+    end = 1 if stored[:1] == NO_HEADERS else _bounds(stored)[1]
+    if len(stored) < end + 8:
+        raise _damaged(stored)
+    return stored[end : end + 8] + stored[:end] + stored[end + 8 :]
+
+
 def _bounds(joined: bytes) -> tuple[int, int]:
     try:
         length, at = _read(joined, 0)

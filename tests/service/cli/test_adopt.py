@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -14,7 +16,14 @@ from rocksdict import Options, Rdict
 
 from stateline.cli.main import main
 from stateline.log import open_log
+from stateline_store import StateDirectory
+from stateline_store.files.directory import holds_database
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rows.headers import NO_HEADERS
+from stateline_store.scan import EVERY_KEY
+from support.processes.forked import Forked
 from support.processes.running_worker import create, produce
+from support.run.patience import HANGING_S
 
 APP = """
 from stateline import App, serdes, stores
@@ -45,7 +54,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         families = {each: Options(raw_mode=True) for each in ("default", family, "offsets")}
         with closing(Rdict(str(path), options, column_families=families)) as db:
             rows = {
-                family: {b"a": struct.pack(">q", 5) + b"1"},
+                family: {b"a": (NO_HEADERS if family.endswith("Headers") else b"") + struct.pack(">q", 5) + b"1"},
                 "offsets": {f"java-{name}-changelog-0".encode(): bytes(8)},
             }
             for each, content in rows.items():
@@ -64,9 +73,45 @@ def test_it_lists_what_it_adopts_and_says_of_each_other_store_why_not(
     counts, noted = json.loads(said.out)
     assert (counts["store"], counts["outcome"], counts["rows"], counts["offset"]) == ("counts", "adopted", 1, 0)
     assert (noted["store"], noted["outcome"], noted["rows"]) == ("noted", "refused", None)
-    assert "Refused: store noted of task 0_0. Its rows have record headers" in said.err
+    assert (
+        "Refused: store noted of task 0_0. Its rows are with headers in Java, and declared with timestamps here"
+        in said.err
+    )
     assert main(["inspect", ".stateline", "--store", "counts"]) == 0
     assert "counts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("step", ["rows-written", "rows-moved", "database-made", "database-moved"])
+def test_after_a_kill_at_any_step_no_store_is_half_made_and_adopting_again_finishes(
+    step: str, java: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("adopting.py").write_text(APP.replace("serdes.string)", "serdes.string, headers=name == 'noted')"))
+    sys.modules.pop("adopting", None)  # another test's
+    command = ["adopt", "adopting:app", "--from", str(java.parent)]
+    for number, done in ((1, 0), (2, 1)):  # the second run skips the store that the first one completed
+        environment = {**os.environ, "STATELINE_CRASH_AT": f"adopt:{step}#{number if step != 'database-moved' else 1}"}
+        with Path("output.txt").open("ab") as output:
+            code = Forked(command, cwd=Path.cwd(), env=environment, output=output.fileno()).wait(HANGING_S)
+        assert code == -signal.SIGKILL, Path("output.txt").read_text()
+        assert len(adopted_rows()) == (number if step == "database-moved" else done)
+    assert main([*command, "--json"]) == 0
+    outcomes = [each["outcome"] for each in json.loads(capsys.readouterr().out)]
+    assert outcomes == (["exists", "exists"] if step == "database-moved" else ["exists", "adopted"])
+    row = struct.pack(">q", 5) + b"1"
+    assert adopted_rows() == {"counts": {b"a": row}, "noted": {b"a": row[:8] + NO_HEADERS + row[8:]}}
+    assert not list(Path(".stateline/adopting").rglob(".deleted-*"))
+    sys.modules.pop("adopting", None)
+
+
+def adopted_rows() -> dict[str, dict[bytes, bytes]]:
+    """The rows of the stores that a worker would open."""
+    directory, found = StateDirectory(Path(".stateline"), "adopting"), {}
+    for task, name in (("0_0", "counts"), ("1_0", "noted")):
+        if holds_database(path := directory.store(task, name, timestamped=True)):
+            with OfflineStore(path) as store, store.scan(EVERY_KEY) as scan:
+                assert list(store.commit.offsets.values()) == [0]
+                found[name] = dict(scan)
+    return found
 
 
 def test_it_takes_the_directory_of_the_application_itself(java: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from stateline_store import (
 from stateline_store.adoption.adopted_store import Target, adopt_store
 from stateline_store.adoption.java_store import JavaStore
 from stateline_store.files.directory import global_task, holds_database
+from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.task_id import TaskId
 
 
@@ -157,7 +158,8 @@ def _adopted(config: Config, candidate: Candidate, bounds: Offsets, *, dry_run: 
             directory = StateDirectory(config.state_dir, config.application_id)
             path = directory.store(task, name, timestamped=built.timestamped)
             with directory.lock_task(task):
-                _refuse_existing(directory, task, name)
+                if _has_all(directory, task, name, offsets):
+                    return AdoptedPartition(name, task, java_task, "exists", None, offset)
                 position = _position(candidate, java.position, offsets)
                 types = candidate.definition.types
                 target = Target(directory.task(task), path, built.layout, types, offsets, position)
@@ -174,13 +176,19 @@ def _position(candidate: Candidate, java: Position, offsets: Mapping[TopicPartit
     return Position.of([(place, offset) for place, offset in java if place in read])
 
 
-def _refuse_existing(directory: StateDirectory, task: str, name: str) -> None:
+def _has_all(directory: StateDirectory, task: str, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
+    """Whether the store exists here up to these offsets. Raises `TopologyError` if it exists and has less."""
     for timestamped in (False, True):
         if holds_database(path := directory.store(task, name, timestamped=timestamped)):
+            with OfflineStore(path) as store:
+                there = store.commit.offsets
+            if all(there.get(place, -1) >= offset for place, offset in offsets.items()):
+                return True
             raise TopologyError(
-                f"{path} exists: this application has the store already. To adopt it nevertheless, delete this "
-                "directory first."
+                f"{path} exists, up to offset {max(there.values(), default=-1)} only. To adopt the store nevertheless, "
+                "delete this directory first."
             )
+    return False
 
 
 def _note(report: AdoptionReport, topology: Topology, directories: Mapping[str, JavaDirectory]) -> None:

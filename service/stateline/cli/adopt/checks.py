@@ -47,16 +47,9 @@ def checked_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the changelog offsets up to which the rows go. Raises `TopologyError` with the reason if this store cannot
     be adopted."""
-    if java.has_headers:
-        raise TopologyError(
-            "Its rows have record headers (dsl.store.format=HEADERS), which cannot be adopted yet. No header is "
-            "dropped: the worker restores the store from its changelog."
-        )
-    if java.timestamped != layout.timestamped:
-        forms = {True: "with timestamps", False: "without timestamps"}
-        raise TopologyError(
-            f"Its rows are {forms[java.timestamped]} in Java, and declared {forms[layout.timestamped]} here."
-        )
+    of_java, declared = _form(java.timestamped, java.has_headers), _form(layout.timestamped, layout.headers)
+    if of_java != declared:
+        raise TopologyError(f"Its rows are {of_java} in Java, and declared {declared} here. Declare them as in Java.")
     if not java.is_closed:
         raise TopologyError(
             "It was open when Java's process ended, so rows may be missing. Start the Java application, stop it with "
@@ -73,6 +66,10 @@ def checked_offsets(
     for place, offset in of_topic.items():
         _check_bounds(place, offset, bounds)
     return of_topic
+
+
+def _form(timestamped: bool, headers: bool) -> str:
+    return "with headers" if headers else "with timestamps" if timestamped else "without timestamps"
 
 
 def _without_offset(candidate: Candidate, java: JavaStore) -> TopologyError:
