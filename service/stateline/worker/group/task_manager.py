@@ -159,7 +159,7 @@ class TaskManager:
         opened = [task for task in tasks if self._is_opened(task)]
         if opened:
             try:
-                planned = plans(opened, self._context.admin, self._context.topology.application_id)
+                planned = plans(opened, self._context.log, self._context.admin, self._context.topology.application_id)
             except DoesNotExistError as error:  # deleted since, and perhaps created again at once
                 raise LogUnavailableError(str(error)) from error
             for task, plan in zip(opened, planned, strict=True):

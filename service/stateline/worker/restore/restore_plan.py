@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from stateline.log.interface import Admin, OffsetNote
+from stateline.log.interface import Admin, Log, OffsetNote
 from stateline.model.fed_parts import FedPart, FedParts, note_after
 from stateline.model.missed_input import AwayParts, away_parts
 from stateline.model.reset_command import of_store
@@ -28,6 +28,7 @@ from stateline.model.restore_start import (
 )
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
 from stateline.model.topic import Topic
+from stateline.worker.restore.retention_skip import Backlog, starts_of
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.task_settings import TaskStart
@@ -58,7 +59,7 @@ class TaskPlan:
         return replace(self.start, positions={n: p for n, p in self.start.positions.items() if n not in unproven})
 
 
-def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
+def plans(tasks: Sequence[Task], log: Log, admin: Admin, group: str) -> list[TaskPlan]:
     """Plan these open tasks. Asks the log for the offsets of all at once. Raises `TopologyError` if a changelog has
     lost records that its store has."""
     # In this order: a commit writes changelogs before offsets, so their ends are not behind the group's offsets.
@@ -68,7 +69,18 @@ def plans(tasks: Sequence[Task], admin: Admin, group: str) -> list[TaskPlan]:
     logs = {log: None for task in tasks for log in (*task.topology.sources, *(log for log, _ in task.topology.logged))}
     bounds = admin.bounds(logs)
     say_lost(tasks, bounds)
-    return [_plan(task, _of(task, committed), _of(task, notes), bounds) for task in tasks]
+    starts = starts_of({c: b for task in tasks for c, b in backlogs(task, bounds, committed).items()}, log, admin)
+    return [_plan(task, _of(task, committed), _of(task, notes), bounds, starts) for task in tasks]
+
+
+def backlogs(task: Task, bounds: Bounds, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Backlog]:
+    """Return what each logged store of a task lacks of its changelog. Rebuilds stores as `resume_logged` does."""
+    found: dict[TopicPartition, Backlog] = {}
+    for changelog, name in task.topology.logged:
+        first, end = bounds[changelog]
+        at = resume_logged(task, name, changelog, first, end, _of(task, committed))
+        found[changelog] = Backlog(task.stores.by_name[name], task.topology.definitions[name], at, end)
+    return found
 
 
 def _of(task: Task, known: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
@@ -90,7 +102,11 @@ def restored_store(task: Task, name: str, changelog: TopicPartition, table_of: T
 
 
 def _plan(
-    task: Task, committed: Mapping[TopicPartition, int], notes: Mapping[TopicPartition, OffsetNote], bounds: Bounds
+    task: Task,
+    committed: Mapping[TopicPartition, int],
+    notes: Mapping[TopicPartition, OffsetNote],
+    bounds: Bounds,
+    starts: Mapping[TopicPartition, int],
 ) -> TaskPlan:
     # If a topic was created again, its note means the offsets of the old one.
     noted = {s: note.fed for s, note in notes.items() if s.topic not in task.recreated}
@@ -111,9 +127,8 @@ def _plan(
                 positions[restore.store.name] = Position.of({source: offset})
     unproven: set[str] = set()
     for changelog, name in task.topology.logged:
-        first, end = bounds[changelog]
+        at, end = starts[changelog], bounds[changelog][1]
         ends[changelog] = end
-        at = resume_logged(task, name, changelog, first, end, committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
         restores.append(StoreRestore(restored_store(task, name, changelog), at, end, has_commits=has_commits))
         # A commit writes changelogs before offsets. So a store at its changelog's end has seen the group's offsets, if

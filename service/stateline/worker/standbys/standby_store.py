@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stateline.log.interface import Admin, Record
+from stateline.log.interface import Admin, Log, Record
 from stateline.processing.changelog import end_of_last_commit
-from stateline.worker.restore.restore_plan import restored_store, resume_logged, resume_table
+from stateline.worker.restore.restore_plan import backlogs, restored_store, resume_table
+from stateline.worker.restore.retention_skip import starts_of
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.tasks.task import Task
 from stateline_store import IsolationLevel, StoreState, TopicPartition, TransactionalStore
@@ -134,7 +135,7 @@ def _ends_commit(record: Record) -> bool:
     return end_of_last_commit([record]) == 1
 
 
-def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
+def followed(task: Task, log: Log, admin: Admin, group: str) -> list[StandbyStore]:
     """Return the open stores of this standby, with the offsets to read them from. Raises as `plans`."""
     committed = admin.committed(group, task.topology.sources)
     logs = {*task.topology.sources, *(log for log, _ in task.topology.logged)}
@@ -150,9 +151,10 @@ def followed(task: Task, admin: Admin, group: str) -> list[StandbyStore]:
             end = ends[source] if limit is None else min(ends[source], limit)
             of = restored_store(task, table, source, topic)
             found.append(StandbyStore(of, at, end, has_markers=task.settings.exactly_once, limit=limit))
+    starts = starts_of(backlogs(task, bounds, committed), log, admin)
     for changelog, name in task.topology.logged:
-        at = resume_logged(task, name, changelog, *bounds[changelog], committed)
         has_commits = bool(task.stores.position(name, IsolationLevel.READ_COMMITTED))
         of, has_markers = restored_store(task, name, changelog), task.settings.exactly_once
-        found.append(StandbyStore(of, at, ends[changelog], has_commits=has_commits, has_markers=has_markers))
+        at, end = starts[changelog], ends[changelog]
+        found.append(StandbyStore(of, at, end, has_commits=has_commits, has_markers=has_markers))
     return found

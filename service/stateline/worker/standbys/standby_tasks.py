@@ -129,7 +129,9 @@ class StandbyTasks:
             ids = self._ids(task.topology.log_topics())
             self._topic_ids |= ids
             task.settle_topics(ids)
-            stores = self._by_id[task_id].stores = followed(task, self._context.admin, self._context.group)
+            stores = self._by_id[task_id].stores = followed(
+                task, self._context.log, self._context.admin, self._context.group
+            )
             if self.copies.ask_for(task, stores):
                 del self._by_id[task_id]
                 task.close()
