@@ -1,7 +1,7 @@
 """Rows of an operator's store, ``timestamp ‖ value``, whether the store keeps headers (KIP-1271) or not.
 
-As in Kafka Streams' DSL, a row has the headers of the record that caused its last change. So has the changelog's
-record of a delete.
+A row has the headers of the record that caused its last change. So has the changelog's record of a delete. The DSL of
+Kafka Streams 4.4.0 writes none.
 """
 
 from __future__ import annotations
