@@ -258,10 +258,9 @@ def test_a_store_behind_the_start_or_beyond_the_end_of_its_changelog_is_refused(
 def test_a_global_table_is_adopted_for_each_worker(left: Left, tmp_path: Path) -> None:
     app = App(left.java.application_id)
     app.global_table(left.inputs[GLOBAL], key=serdes.string, value=serdes.string, store=GLOBAL)
-    config = configured(app, tmp_path, bootstrap__servers=left.log.bootstrap_servers, num__workers=2)
-    if left.headers:
-        config = replace(config, dsl_store_format="HEADERS")
-        app.configure(config)
+    settings = {"dsl__store__format": "HEADERS"} if left.headers else {}
+    config = configured(app, tmp_path, bootstrap__servers=left.log.bootstrap_servers, num__workers=2, **settings)
+    app.configure(config)
     report = adopt(app, config, left.stopped, dry_run=False)
     assert [each.task for each in report.outcomes] == ["global/worker-0", "global/worker-1"]
     if any(each.why for each in report.outcomes):  # before 4.3, Java writes the offsets of small tables seldom
