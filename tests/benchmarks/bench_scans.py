@@ -4,10 +4,13 @@ A range scan gives at least 0.7 of the rows per second of a raw iteration, also 
 committed read from a secondary, with nothing new, takes at most 1.3 of a read from the primary.
 
 Then scans over HTTP, of every kind and format: rows per second and processor seconds of the server for a million rows,
-and reads of a key at a fixed rate (open loop) beside the scan, of the same server process: their median is at most
-5 ms.
+and reads of a key at a fixed rate (open loop) beside the scan: their median is at most 5 ms.
 
-`bench_scans.py NAME …` takes some of: library, beside. SCANS names some of the scans, by a part of their names.
+Then 1,000 reads of a key per second beside two endless Arrow scans: median and p99 are at most 1.5 times what they are
+beside two processes that only compute, with the same number of processors.
+
+`bench_scans.py NAME …` takes some of: library, beside, two. SCANS names some of the scans, by a part of their names.
+ROUNDS repeats the last part.
 """
 
 from __future__ import annotations
@@ -102,8 +105,9 @@ def library() -> None:
 
 ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 HELD_ROWS = {"rows": 2_000_000, "windows": 1_000_000, "sessions": 1_000_000, "versions": 500_000}
-POINT_RATE, POINT_S = 200.0, float(os.environ.get("SECONDS", "8"))
-POINTS = "/v1/stores/rows/keys/%s"
+TWO_RATE, POINT_RATE, POINT_S = 1_000.0, 200.0, float(os.environ.get("SECONDS", "8"))
+COMMITTED = "isolation_level=read_committed"
+POINTS = f"/v1/stores/rows/keys/%s?{COMMITTED}"
 
 _CURSOR = re.compile(rb'"cursor":"([^"]+)"')
 
@@ -118,14 +122,14 @@ class Scanned(NamedTuple):
 
 
 SCANS = [
-    Scanned("range, Arrow", "rows", "/v1/stores/rows/range"),
-    Scanned("range, NDJSON", "rows", "/v1/stores/rows/range", NDJSON),
-    Scanned("range, pages", "rows", "/v1/stores/rows/range?limit=10000", "application/json"),
-    Scanned("versions, Arrow", "versions", "/v1/stores/versions/range"),
-    Scanned("windows, Arrow", "windows", "/v1/stores/windows/windows"),
-    Scanned("windows, NDJSON", "windows", "/v1/stores/windows/windows", NDJSON),
-    Scanned("sessions, Arrow", "sessions", "/v1/stores/sessions/sessions"),
-    Scanned("sessions, NDJSON", "sessions", "/v1/stores/sessions/sessions", NDJSON),
+    Scanned("range, Arrow", "rows", f"/v1/stores/rows/range?{COMMITTED}"),
+    Scanned("range, NDJSON", "rows", f"/v1/stores/rows/range?{COMMITTED}", NDJSON),
+    Scanned("range, pages", "rows", f"/v1/stores/rows/range?limit=10000&{COMMITTED}", "application/json"),
+    Scanned("versions, Arrow", "versions", f"/v1/stores/versions/range?{COMMITTED}"),
+    Scanned("windows, Arrow", "windows", f"/v1/stores/windows/windows?{COMMITTED}"),
+    Scanned("windows, NDJSON", "windows", f"/v1/stores/windows/windows?{COMMITTED}", NDJSON),
+    Scanned("sessions, Arrow", "sessions", f"/v1/stores/sessions/sessions?{COMMITTED}"),
+    Scanned("sessions, NDJSON", "sessions", f"/v1/stores/sessions/sessions?{COMMITTED}", NDJSON),
     Scanned("snapshot of rows", "rows", "snapshot"),
     Scanned("snapshot of windows", "windows", "snapshot"),
     Scanned("snapshot of sessions", "sessions", "snapshot"),
@@ -162,12 +166,12 @@ def _asked(port: int, method: str, path: str, body: object = None) -> bytes:
         return answer
 
 
-def points(port: int, root: Path) -> array[float]:
+def points(port: int, root: Path, rate: float = POINT_RATE) -> array[float]:
     """Seconds of each answer to reads of a key at the fixed rate, from when the question was due."""
     output, keys = root / "taken", root / "keys"
     chosen = random.Random(7)
     keys.write_text("\n".join(key_of(chosen.randrange(HELD_ROWS["rows"])).decode() for _ in range(20_000)))
-    command = ["asker.py", str(POINT_RATE), str(POINT_S), str(output), POINTS, str(port), str(keys)]
+    command = ["asker.py", str(rate), str(POINT_S), str(output), POINTS, str(port), str(keys)]
     with process(command, root / "asker.txt") as child:
         child.wait()
     return array("d", output.read_bytes())
@@ -204,13 +208,39 @@ def beside() -> None:
                 at_most(f"p50 of reads of a key beside {scan.name}", percentile(taken, 0.5) * 1000, 5, " ms")
 
 
+def two() -> None:
+    """Reads of a key beside two endless scans, and beside two processes that compute."""
+    ratios: dict[str, list[float]] = {"p50": [], "p99": []}
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        with scene(root, {"rows": HELD_ROWS["rows"]}) as (port, _):
+            print(f"  nothing beside: {shown(points(port, root, TWO_RATE))}", flush=True)
+            for _ in range(int(os.environ.get("ROUNDS", "3"))):
+                with ExitStack() as stack:
+                    for number in range(2):
+                        stack.enter_context(process(["-c", "while True: pass"], root / f"computes-{number}.txt"))
+                    computing = points(port, root, TWO_RATE)
+                with ExitStack() as stack:
+                    for number in range(2):
+                        command = [__file__, "read", str(port)]
+                        stack.enter_context(process(command, root / f"reads-{number}.txt"))
+                    scanning = points(port, root, TWO_RATE)
+                print(f"  beside two that compute: {shown(computing)}; beside two scans: {shown(scanning)}", flush=True)
+                for name, share in (("p50", 0.5), ("p99", 0.99)):
+                    ratios[name].append(percentile(scanning, share) / percentile(computing, share))
+    for name, found in ratios.items():
+        at_most(f"{name} beside two scans ÷ beside two that compute", statistics.median(found), 1.5)
+
+
 def _read_on(port: int, scan: Scanned, done: threading.Event) -> None:
     while not done.is_set():
         read_all(port, scan, done)
 
 
-PARTS = {"library": library, "beside": beside}
+PARTS = {"library": library, "beside": beside, "two": two}
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["read"]:
+        _read_on(int(sys.argv[2]), SCANS[0], threading.Event())
     for name in sys.argv[1:] or PARTS:
         PARTS[name]()
