@@ -20,6 +20,11 @@ from stateline_store.errors import (
     NotPresentError,
     NotReadyError,
     NotUpToBoundError,
+    SqlInvalidError,
+    SqlNotAllowedError,
+    SqlNotInstalledError,
+    SqlTimeoutError,
+    SqlTooLargeError,
     StatelineError,
     TooManyRequestsError,
     UnauthenticatedError,
@@ -47,6 +52,13 @@ class ProblemKind(NamedTuple):
 # The row of an error is that of its nearest class here. The first row of a reason names the class that stands for it.
 PROBLEMS: dict[type[Exception], ProblemKind] = {
     UnknownQueryTypeError: ProblemKind("UNKNOWN_QUERY_TYPE", 400, "This kind of store cannot answer this query."),
+    SqlInvalidError: ProblemKind("SQL_INVALID", 422, "The statement cannot be parsed, bound or run."),
+    SqlNotAllowedError: ProblemKind("SQL_NOT_ALLOWED", 403, "The statement is not one SELECT over stores."),
+    SqlTooLargeError: ProblemKind(
+        "SQL_TOO_LARGE", 413, "The statement reads or returns too much, or needs too much memory."
+    ),
+    SqlTimeoutError: ProblemKind("SQL_TIMEOUT", 504, "The statement did not end in time."),
+    SqlNotInstalledError: ProblemKind("SQL_NOT_INSTALLED", 501, "DuckDB is not installed: the extra `sql`."),
     InvalidArgumentError: ProblemKind(
         "INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."
     ),

@@ -67,7 +67,8 @@ _NAMES = {  # what is public in which module
         "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
         "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
         "NotAcceptableError NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError "
-        "RetryLaterError SchemaRegistryUnavailableError StatelineError StorageError StoreClosedError "
+        "RetryLaterError SchemaRegistryUnavailableError SqlInvalidError SqlNotAllowedError SqlNotInstalledError "
+        "SqlTimeoutError SqlTooLargeError StatelineError StorageError StoreClosedError "
         "TooManyRequestsError TopologyError UnauthenticatedError UnknownQueryTypeError"
     ),
     "stores.key_value": "KeyValueStore",

@@ -45,6 +45,26 @@ class InvalidArgumentError(CallerError, ValueError):
     """A value that cannot be used. The message shows the value and the accepted ones."""
 
 
+class SqlInvalidError(InvalidArgumentError):
+    """A statement that cannot be parsed, bound or run. The message has the place."""
+
+
+class SqlNotAllowedError(InvalidArgumentError):
+    """A statement that is not one SELECT, or asks for files, settings or the network."""
+
+
+class SqlTooLargeError(InvalidArgumentError):
+    """A statement reads or returns more than one may, or needs more memory: narrow it."""
+
+
+class SqlTimeoutError(InvalidArgumentError):
+    """A statement did not end before its deadline: narrow it, or give it more time."""
+
+
+class SqlNotInstalledError(CallerError):
+    """DuckDB is not installed where statements run: install the extra `sql`."""
+
+
 class NotAcceptableError(InvalidArgumentError):
     """This query does not have the requested format. The message lists its formats."""
 

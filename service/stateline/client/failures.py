@@ -57,6 +57,26 @@ class NotAcceptableError(RequestError, errors.NotAcceptableError):
     """This query does not have the requested format."""
 
 
+class SqlInvalidError(RequestError, errors.SqlInvalidError):
+    """A statement cannot be parsed, bound or run. The message has the place."""
+
+
+class SqlNotAllowedError(RequestError, errors.SqlNotAllowedError):
+    """A statement is not one SELECT over stores."""
+
+
+class SqlTooLargeError(RequestError, errors.SqlTooLargeError):
+    """A statement reads or returns too much, or needs too much memory: narrow it."""
+
+
+class SqlTimeoutError(RequestError, errors.SqlTimeoutError):
+    """A statement did not end in time: narrow it, or give it more time."""
+
+
+class SqlNotInstalledError(RequestError, errors.SqlNotInstalledError):
+    """The server has no DuckDB."""
+
+
 class UnauthenticatedError(RequestError, errors.UnauthenticatedError):
     """The request has no token, or one that the server does not know."""
 

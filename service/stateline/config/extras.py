@@ -24,6 +24,11 @@ def need_extra(extra: Extra, what: str) -> None:
         raise ConfigurationError(f"{what} need {', '.join(missing)}, not installed here: run `{install_line(extra)}`.")
 
 
+def lacks(extra: Extra) -> bool:
+    """Whether a package of this extra is missing. Imports none."""
+    return not all(map(_is_installed, _PACKAGES[extra]))
+
+
 def install_line(extra: Extra) -> str:
     """The command that installs it, also beside an installed Stateline."""
     return f"pip install 'stateline[{extra}]'"

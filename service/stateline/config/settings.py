@@ -175,6 +175,18 @@ class Config(BaseModel):
     """Requests per second of a token, or of an address without one, at a server process. More get TOO_MANY_REQUESTS."""
     server_caller_share_percent: types.Percent = 50
     """How much of the snapshots, scans, change feeds and large bodies one caller (token or address) may have."""
+    sql_processes: types.Count = 2
+    """Statements of SQL that run at a time. Each has a process. One more waits until its deadline."""
+    sql_timeout_ms: types.Milliseconds = 10_000
+    """How long a statement may run. Then its process is killed."""
+    sql_memory_bytes: types.Count = 512 * 1024 * 1024
+    """The memory of a statement, beyond that of its process at rest."""
+    sql_max_rows_scanned: types.Count = 10_000_000
+    """How many rows of stores a statement may read."""
+    sql_max_rows: types.Count = 100_000
+    """The most rows of a result."""
+    sql_max_bytes: types.Count = 16 * 1024 * 1024
+    """The most bytes of a result, as Arrow."""
     server_forwarded_allow_ips: types.OptionalAddresses = None
     """Proxies whose X-Forwarded-For is trusted, where server.rate.limit counts addresses. Unset: none."""
     server_cors_origins: types.OptionalOrigins = None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
-import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +20,6 @@ from starlette.routing import BaseRoute, Route
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
 from stateline.dsl.app import App
-from stateline.processes.tracing import traced
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
@@ -40,12 +35,11 @@ from stateline.server.contract.hidden_paths import hide_directory
 from stateline.server.contract.openapi import Operation, document, with_examples
 from stateline.server.contract.pages import DOCS_HEADERS, docs_page
 from stateline.server.contract.problems import HANDLERS, on_http_error
-from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender
 from stateline.server.guard.access import guarded, install_guard
 from stateline.server.guard.caller import may_read
 from stateline.server.guard.limits import Limits
-from stateline.server.nodes.joining import joined
+from stateline.server.lifetime import lifetime
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
@@ -55,6 +49,7 @@ from stateline.server.relay.answering import RelayedRequests
 from stateline.server.serving import Serving
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.sql.routes import OPERATIONS as SQL
 from stateline.server.state_routes import StateRoutes
 from stateline.server.store_states import StoreStates
 from stateline.server.telemetry.access_log import AccessLog
@@ -66,6 +61,7 @@ from stateline.server.wire.compression import CompressionMiddleware
 OPERATIONS = (
     *QUERIES,
     *SNAPSHOTS,
+    *SQL,
     *CHANGES,
     Operation("/v1/stores", "get", "All stores.", problems=(422, 500)),
     Operation(STORE, "get", "One store and its partitions.", problems=(404, 422, 500, 503)),
@@ -76,11 +72,6 @@ OPERATIONS = (
     Operation("/readyz", "get", "200 if every store can be queried. Else 503 with the reasons.", problems=(503,)),
     Operation("/metrics", "get", "Metrics, as Prometheus text.", problems=(), media_type="text/plain"),
 )
-
-# A starting server waits this long for links to other nodes before it answers.
-_LINKED_WITHIN_S, _LOOK_AGAIN_S = 3.0, 0.02
-# A server that takes over waits this long until every store can be queried.
-_TAKES_OVER_WITHIN_S = 15.0
 
 
 class _KeyConvertor(Convertor[str]):
@@ -126,7 +117,7 @@ def create_app(
     source = ChangeSource(config, serving.topology, serving.copies, serving.routing, serving.ownership, serving.commits)
     changes = ChangeRoutes(serving.stores, serving.bodies, serving.limits, source)
     requests = RequestReader(config, serving.bounds)
-    reads = read_routes(serving, requests, limits, snapshots)
+    reads = read_routes(serving, requests, limits, snapshots, runs_sql=config.server_scan_processes == 0)
     figures = FiguresReader(application, serving.workers.unwritten_figures)
     metrics = Metrics(
         serving.topology,
@@ -148,8 +139,8 @@ def create_app(
     relayed = RelayedRequests(relayed_app(reads.routes()), application)
     api = FastAPI(
         title=app.application_id,
-        lifespan=lambda _: _lifespan(
-            serving, relayed, snapshots, measuring, history, scratch, announces, for_nodes, takes_over
+        lifespan=lambda _: lifetime(
+            serving, reads, relayed, snapshots, measuring, history, scratch, announces, for_nodes, takes_over
         ),
         routes=[
             *reads.routes(),
@@ -196,56 +187,6 @@ def _for_the_lost(page: ConsolePage) -> Callable[[Request, Exception], Awaitable
         return (page.lost(request) if is_lost else None) or await on_http_error(request, error)
 
     return answer
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(
-    serving: Serving,
-    relayed: RelayedRequests,
-    snapshots: SnapshotSweeper,
-    measuring: Measuring,
-    history: History,
-    scratch: Path,
-    announces: bool,
-    for_nodes: socket.socket | None,
-    takes_over: bool,
-) -> AsyncIterator[None]:
-    running = serving.store_watch.follow(), serving.follower.follow(), snapshots.sweep(), history.keep()
-    tasks = [asyncio.create_task(each) for each in running]
-    if serving.group is not None:
-        tasks.append(asyncio.create_task(serving.group.keep()))
-    if measuring.metrics.shared:
-        tasks.append(asyncio.create_task(measuring.metrics.keep_shared()))
-    tasks.append(asyncio.create_task(serving.certificates.keep(warns=announces)))
-    if serving.nodes is not None and announces:
-        receiver = CopyReceiver(serving.config, serving.topology, serving.workers, serving.nodes)
-        tasks.append(asyncio.create_task(receiver.keep()))
-    with contextlib.suppress(OSError):  # a query of a store meets the same, and says so
-        scratch.mkdir(mode=0o700)
-    try:
-        async with AsyncExitStack() as stack:
-            stack.enter_context(traced(serving.config, "server"))
-            if (listener := serving.siblings.listener()) is not None:
-                await stack.enter_async_context(await relayed.listen(listener))
-            if serving.nodes is not None:
-                await stack.enter_async_context(joined(serving.nodes, serving.config, for_nodes, announces=announces))
-                with contextlib.suppress(TimeoutError):  # whoever is asked first would refuse what others have
-                    async with asyncio.timeout(_LINKED_WITHIN_S):
-                        while not serving.nodes.is_settled:
-                            await asyncio.sleep(_LOOK_AGAIN_S)
-            if takes_over:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TAKES_OVER_WITHIN_S):
-                        while await serving.readiness.reasons_not_ready():
-                            await asyncio.sleep(_LOOK_AGAIN_S)
-            yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await serving.close()
-        measuring.close()
-        shutil.rmtree(scratch, ignore_errors=True)  # a leftover is a few kilobytes of RocksDB's log
 
 
 def _routes(

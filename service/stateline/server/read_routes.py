@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
+from stateline.config.extras import lacks
 from stateline.server.contract.problems import HANDLERS
 from stateline.server.guard.limits import Limits
 from stateline.server.queries.requests import RequestReader
@@ -21,7 +22,11 @@ from stateline.server.snapshots.cluster import ClusterSnapshots
 from stateline.server.snapshots.own_parts import OwnParts
 from stateline.server.snapshots.routes import SnapshotRoutes
 from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.sql.routes import SqlRoutes
 from stateline.server.wire.compression import CompressionMiddleware
+
+if TYPE_CHECKING:
+    from stateline.server.sql.statements import Statements
 
 
 class ReadRoutes(NamedTuple):
@@ -29,13 +34,21 @@ class ReadRoutes(NamedTuple):
 
     queries: QueryRoutes
     snapshots: SnapshotRoutes
+    sql: SqlRoutes
 
     def routes(self) -> list[BaseRoute]:
-        return [*self.queries.routes(), *self.snapshots.routes()]
+        return [*self.queries.routes(), *self.snapshots.routes(), *self.sql.routes()]
 
 
-def read_routes(serving: Serving, requests: RequestReader, limits: Limits, sweeper: SnapshotSweeper) -> ReadRoutes:
-    """Return the endpoints that read, of one process."""
+def read_routes(
+    serving: Serving,
+    requests: RequestReader,
+    limits: Limits,
+    sweeper: SnapshotSweeper,
+    *,
+    runs_sql: bool,
+) -> ReadRoutes:
+    """Return the endpoints that read, of one process. Unless it `runs_sql`, statements are relayed."""
     config = serving.config
     large = LargeReads(serving.siblings, limits, is_relaying=config.server_scan_processes > 0)
     scans = ScanAnswers(
@@ -50,7 +63,22 @@ def read_routes(serving: Serving, requests: RequestReader, limits: Limits, sweep
     queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
     own = OwnParts(config, serving.stores, serving.workers, serving.ownership, sweeper.directory)
     cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
-    return ReadRoutes(queries, SnapshotRoutes(config, serving.stores, serving.bodies, limits, sweeper, cluster, large))
+    statements = _statements(serving, cluster, sweeper) if runs_sql and not lacks("sql") else None
+    sql_routes = SqlRoutes(config, serving.stores, serving.bounds, serving.bodies, large, statements)
+    snapshots = SnapshotRoutes(config, serving.stores, serving.bodies, limits, sweeper, cluster, large)
+    return ReadRoutes(queries, snapshots, sql_routes)
+
+
+def _statements(serving: Serving, cluster: ClusterSnapshots, sweeper: SnapshotSweeper) -> Statements:
+    from stateline.server.sql.cuts import Cuts
+    from stateline.server.sql.reading import TableReading
+    from stateline.server.sql.statements import Statements  # loads pyarrow
+    from stateline.sql.pool import QueryProcesses
+
+    config = serving.config
+    reading = TableReading(serving.routing, sweeper.checkpoints)
+    processes = QueryProcesses(config.sql_processes, config.sql_memory_bytes)
+    return Statements(config, serving.stores, serving.routing, reading, Cuts(cluster), processes)
 
 
 def relayed_app(routes: Sequence[BaseRoute]) -> Starlette:

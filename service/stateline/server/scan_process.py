@@ -88,9 +88,11 @@ async def _relayed(app: App, config: Config) -> AsyncIterator[tuple[RelayedReque
     serving = Serving(app.topology(), config, scratch, scans_only=True)
     application = config.state_dir / app.application_id
     sweeper = SnapshotSweeper(application, config.server_snapshots_max_bytes)
-    routes = read_routes(serving, RequestReader(config, serving.bounds), Limits(config), sweeper)
+    routes = read_routes(serving, RequestReader(config, serving.bounds), Limits(config), sweeper, runs_sql=True)
     relayed = RelayedRequests(relayed_app(routes.routes()), application)
     running = [serving.store_watch.follow(), sweeper.close_deleted()]
+    if routes.sql.statements is not None:
+        running.append(routes.sql.statements.keep())
     if serving.group is not None:
         running.append(serving.group.keep())
     tasks = [asyncio.create_task(each) for each in running]

@@ -16,10 +16,10 @@ import duckdb
 import pyarrow as pa
 
 from stateline.sql.plan import Prepared, TableRead, scanned_once, table_reads
-from stateline.sql.statement import QueryTooLargeError, check_text, explained
+from stateline.sql.statement import check_text, explained
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable
-from stateline_store import InvalidArgumentError
+from stateline_store import InvalidArgumentError, SqlInvalidError, SqlNotAllowedError, SqlTooLargeError
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 Rows = Callable[[int], Iterable[pa.RecordBatch]]
@@ -110,7 +110,7 @@ class SqlEngine:
                         feed.load()
                 relation = self._connection.sql(self._statement, params=self._params)
                 reader = relation.to_arrow_reader(BATCH_ROWS)
-                yield reader.schema
+                yield _typed(reader.schema, [str(each) for each in relation.types])
                 yield from reader
         except InvalidArgumentError:
             for feed in feeds.values():
@@ -121,9 +121,9 @@ class SqlEngine:
     def _one_select(self, sql: str) -> duckdb.Statement:
         statements = self._connection.extract_statements(sql)
         if len(statements) != 1:
-            raise InvalidArgumentError(f"{len(statements)} statements were given. Give one SELECT.")
+            raise SqlNotAllowedError(f"{len(statements)} statements were given. Give one SELECT.")
         if (kind := statements[0].type) != duckdb.StatementType.SELECT:
-            raise InvalidArgumentError(
+            raise SqlNotAllowedError(
                 f"{kind.name} is not answered here. Give one SELECT, or EXPLAIN SELECT."
                 + (" PIVOT needs its columns: ON name IN (…)." if kind.name == "MULTI" else "")
             )
@@ -193,6 +193,14 @@ class _Feed:
         return array if array.type == field.type else array.view(field.type)
 
 
+def _typed(schema: pa.Schema, types: Sequence[str]) -> pa.Schema:
+    """Return the schema with JSON columns marked as such (Arrow's canonical extension `arrow.json`)."""
+    fields = [
+        field.with_metadata(_JSON) if kind == "JSON" else field for field, kind in zip(schema, types, strict=True)
+    ]
+    return pa.schema(fields, schema.metadata)
+
+
 def _field(name: str, table: SqlTable, column: str) -> pa.Field:
     """Return the column as DuckDB scans it: JSON by its extension type, times as such."""
     kind, sql = table.schema.field(column).type, table.columns[column]
@@ -228,18 +236,23 @@ def _clean_errors(*, planned: bool = False) -> Iterator[None]:
     except InvalidArgumentError:
         raise
     except (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError) as error:
-        raise QueryTooLargeError(
+        raise SqlTooLargeError(
             "The statement needs more memory than a query may have. Read fewer rows, or aggregate them."
         ) from error
     except (duckdb.Error, pa.ArrowException, RuntimeError, ValueError, TypeError) as error:
-        raise InvalidArgumentError(cleaned(str(error), planned=planned)) from error
+        kind = SqlNotAllowedError if _is_forbidden(str(error)) else SqlInvalidError
+        raise kind(cleaned(str(error), planned=planned)) from error
+
+
+def _is_forbidden(message: str) -> bool:
+    return "disabled by configuration" in message or "Permission Error" in message
 
 
 def cleaned(message: str, *, planned: bool = False) -> str:
     """Return DuckDB's message with its place and candidates, without advice on settings, extensions and its code."""
     if message.startswith("INTERNAL") or "Stack Trace" in message:
         return "DuckDB failed to run the statement. Write it in another way."
-    if "disabled by configuration" in message or "Permission Error" in message:
+    if _is_forbidden(message):
         return "The statement reads a file, the network or a setting. It can read the tables of stores only."
     text = _ADVICE.sub("", _KIND.sub("", message)).strip()
     if planned:

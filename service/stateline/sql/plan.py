@@ -21,7 +21,7 @@ from typing import Any
 from stateline.sql.filters import ALL, Part, conjunction, either, parse
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable
-from stateline_store import InvalidArgumentError
+from stateline_store import SqlNotAllowedError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -85,12 +85,12 @@ class Prepared:
 
 def table_reads(plan: str, tables: Sequence[SqlTable]) -> list[TableRead]:
     """Return the reads of DuckDB's plan, given as JSON. A plan with a scan that is not understood reads every table in
-    full. Raises `InvalidArgumentError` for a plan that writes."""
+    full. Raises `SqlNotAllowedError` for a plan that writes."""
     known = {f"memory.main.{quoted(table.name)}": table for table in tables}
     found: dict[str, tuple[SqlTable, list[tuple[frozenset[str], dict[str, Part]]]]] = {}
     for name, info in _nodes(json.loads(plan)):
         if _WRITES.search(name):
-            raise InvalidArgumentError("The statement writes. Only a SELECT that reads is accepted.")
+            raise SqlNotAllowedError("The statement writes. Only a SELECT that reads is accepted.")
         if (place := _text(info.get("Table", ""))) == "" and name != "SEQ_SCAN":
             continue
         if name != "SEQ_SCAN" or (table := _table(known, place)) is None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from stateline.sql.engine import SqlEngine
 from stateline.sql.messages import HEADER, Kind, frame, read_tables, reads_payload
-from stateline.sql.statement import QueryTooLargeError
 from stateline.sql.tables import SqlTable
 from stateline_store import InvalidArgumentError
 
@@ -62,10 +61,9 @@ class QueryProcess:
                 self._send(Kind.RESULT, part)
             self._send(Kind.DONE)
         except (InvalidArgumentError, _SourceError) as error:
-            kind = type(error).__name__ if isinstance(error, QueryTooLargeError | _SourceError) else ""
-            self._send(Kind.FAILED, orjson.dumps({"kind": kind, "message": str(error)}))
+            self._send(Kind.FAILED, orjson.dumps({"kind": type(error).__name__, "message": str(error)}))
         except MemoryError:
-            self._send(Kind.FAILED, b'{"kind":"QueryTooLargeError","message":"The statement needs too much memory."}')
+            self._send(Kind.FAILED, b'{"kind":"SqlTooLargeError","message":"The statement needs too much memory."}')
         finally:
             self._engine.end()
 

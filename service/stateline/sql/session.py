@@ -22,9 +22,16 @@ from stateline.sql.messages import (
     tables_payload,
 )
 from stateline.sql.plan import Prepared
-from stateline.sql.statement import QueryTimeoutError, QueryTooLargeError, check_text
+from stateline.sql.statement import check_text
 from stateline.sql.tables import SqlTable
-from stateline_store import InvalidArgumentError, NotReadyError
+from stateline_store import (
+    InvalidArgumentError,
+    NotReadyError,
+    SqlInvalidError,
+    SqlNotAllowedError,
+    SqlTimeoutError,
+    SqlTooLargeError,
+)
 
 Sources = Mapping[int, AsyncIterator[bytes]]
 
@@ -36,6 +43,11 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+
+
+_FAILURES: Mapping[str, type[InvalidArgumentError]] = {
+    kind.__name__: kind for kind in (InvalidArgumentError, SqlInvalidError, SqlNotAllowedError)
 }
 
 
@@ -128,7 +140,7 @@ class QuerySession:
     ) -> Prepared:
         """Plan one SELECT over these tables. The process sees no others.
 
-        Raises `InvalidArgumentError` for the statement, `QueryTooLargeError` for its memory, `QueryTimeoutError` at the
+        Raises `InvalidArgumentError` for the statement, `SqlTooLargeError` for its memory, `SqlTimeoutError` at the
         deadline, `NotReadyError` if the process ended.
         """
         check_text(sql)
@@ -200,17 +212,17 @@ class QuerySession:
         if kind != Kind.FAILED:
             raise NotReadyError(f"The query process answered with a frame of kind {kind}. Try again.")
         failure = orjson.loads(payload)
-        if failure["kind"] == QueryTooLargeError.__name__:
-            raise QueryTooLargeError(failure["message"])  # and another process: this one may keep the memory
+        if failure["kind"] == SqlTooLargeError.__name__:
+            raise SqlTooLargeError(failure["message"])  # and another process: this one may keep the memory
         self.is_clean = True
-        raise InvalidArgumentError(failure["message"])
+        raise _FAILURES.get(failure["kind"], SqlInvalidError)(failure["message"])
 
     def _expire(self) -> None:
         self.is_expired = True
         self._process.kill()
 
-    def _timeout(self) -> QueryTimeoutError:
-        return QueryTimeoutError(
+    def _timeout(self) -> SqlTimeoutError:
+        return SqlTimeoutError(
             f"The statement did not end within {self._deadline_s:g} s. Read fewer rows, or give it more time."
         )
 

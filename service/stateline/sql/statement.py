@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from stateline_store import InvalidArgumentError
+from stateline_store import SqlInvalidError
 
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
@@ -24,26 +24,18 @@ _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _EXPLAIN = re.compile(rf"{_COMMENTS}explain\b{_COMMENTS}(?P<more>analyze\b|analyse\b|\()?", re.IGNORECASE | re.DOTALL)
 
 
-class QueryTooLargeError(InvalidArgumentError):
-    """The query needs more memory than a query may have."""
-
-
-class QueryTimeoutError(InvalidArgumentError):
-    """The query did not end before its deadline."""
-
-
 def check_text(sql: str) -> None:
-    """Raise `InvalidArgumentError` for an empty, too long or too deeply nested statement, and for a list of too many
+    """Raise `SqlInvalidError` for an empty, too long or too deeply nested statement, and for a list of too many
     items."""
     if not sql.strip():
-        raise InvalidArgumentError("The statement is empty. Give one SELECT.")
+        raise SqlInvalidError("The statement is empty. Give one SELECT.")
     if len(sql) > MAX_LENGTH:
-        raise InvalidArgumentError(
+        raise SqlInvalidError(
             f"The statement has {len(sql)} characters, and at most {MAX_LENGTH} are accepted. Give long values as "
             "parameters."
         )
     if "\0" in sql:
-        raise InvalidArgumentError("The statement has a NUL character. Give it as a parameter.")
+        raise SqlInvalidError("The statement has a NUL character. Give it as a parameter.")
     commas = [0]
     for part in _PART.finditer(sql):
         if part["open"]:
@@ -53,18 +45,18 @@ def check_text(sql: str) -> None:
         elif part["comma"]:
             commas[-1] += 1
         if len(commas) > MAX_DEPTH:
-            raise InvalidArgumentError(f"The statement nests brackets deeper than {MAX_DEPTH}. Use WITH to flatten it.")
+            raise SqlInvalidError(f"The statement nests brackets deeper than {MAX_DEPTH}. Use WITH to flatten it.")
         if commas[-1] >= MAX_ITEMS:
-            raise InvalidArgumentError(
+            raise SqlInvalidError(
                 f"The statement has a list of more than {MAX_ITEMS} items. Ask in several statements, or join."
             )
 
 
 def explained(sql: str) -> str | None:
     """Return the statement that EXPLAIN is asked for, None for a statement without EXPLAIN. Raises
-    `InvalidArgumentError` for EXPLAIN with options."""
+    `SqlInvalidError` for EXPLAIN with options."""
     if (found := _EXPLAIN.match(sql)) is None:
         return None
     if found["more"]:
-        raise InvalidArgumentError("EXPLAIN has no options here: it never runs the statement. Write EXPLAIN SELECT ….")
+        raise SqlInvalidError("EXPLAIN has no options here: it never runs the statement. Write EXPLAIN SELECT ….")
     return sql[found.end() :]

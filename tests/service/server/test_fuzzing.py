@@ -36,7 +36,7 @@ COVERING = 2000  # requests that do not depend on it, at least
 KEYS = ["N001", "JFK", "LGA", "3", '["JFK","SFO"]']
 STORES = ["aircraft", "airports", "hourly", "rushes", "distances", "routes"]
 # No schema can say which queries a kind answers, in which formats, how keys are written, and where the input stands.
-REFUSED = ["400", "401", "403", "404", "405", "406", "409", "410", "412", "421", "422", "429", "503"]
+REFUSED = ["400", "401", "403", "404", "405", "406", "409", "410", "412", "413", "421", "422", "429", "503"]
 SETTINGS = f"""
 checks.positive_data_acceptance.expected-statuses = {["2xx", *REFUSED]}
 checks.negative_data_rejection.expected-statuses = {REFUSED}

@@ -20,7 +20,7 @@ import pytest
 from stateline.config.loading import load_config
 from stateline.deployment.workers.failed_starts import FailedStarts
 from stateline.log import open_log
-from stateline.server import Listening, main, serve
+from stateline.server import Listening, lifetime, main, serve
 from stateline_store import ConfigurationError
 from support.processes.forked import Forked
 from support.processes.node_secret import write_secret
@@ -341,7 +341,7 @@ def test_a_server_at_a_socket_that_others_reach_is_refused_without_tokens_whoeve
 def test_a_server_that_takes_over_begins_when_every_store_can_be_queried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "_TAKES_OVER_WITHIN_S", HANGING_S)
+    monkeypatch.setattr(lifetime, "_TAKES_OVER_WITHIN_S", HANGING_S)
     config = load_config("flights-app", overrides=[f"state.dir={tmp_path}", COMMITTED])
     api = main.create_app(make_app(), config, takes_over=True)
 

@@ -15,10 +15,9 @@ from service.sql import rows
 from service.sql.rows import BY_NAME, TABLES, answer, key_value
 from stateline import serdes
 from stateline.sql.engine import SqlEngine
-from stateline.sql.statement import QueryTooLargeError
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import tables_of
-from stateline_store import DamagedDataError, InvalidArgumentError
+from stateline_store import DamagedDataError, InvalidArgumentError, SqlTooLargeError
 
 TEXTS = {"texts": [{"key": key, "value": f'{{"n": {n}}}', "timestamp": n} for n, key in enumerate("abcde")]}
 
@@ -151,7 +150,7 @@ def test_errors_have_duckdbs_message_place_and_candidates(engine: SqlEngine, sql
 
 
 def test_a_statement_that_needs_too_much_memory_is_refused(engine: SqlEngine) -> None:
-    with pytest.raises(QueryTooLargeError, match="more memory"):
+    with pytest.raises(SqlTooLargeError, match="more memory"):
         answer(engine, "SELECT list(range) FROM range(100000000)", {})
     assert answer(engine, "SELECT 1 AS a", {}) == [{"a": 1}]
 

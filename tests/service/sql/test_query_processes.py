@@ -16,9 +16,15 @@ from service.sql.rows import BY_NAME, TABLES, batch, key_value, stream
 from stateline import serdes
 from stateline.sql.pool import QueryProcesses
 from stateline.sql.session import QuerySession
-from stateline.sql.statement import QueryTimeoutError, QueryTooLargeError
 from stateline.sql.tables import tables_of
-from stateline_store import DamagedDataError, InvalidArgumentError, NotReadyError, TooManyRequestsError
+from stateline_store import (
+    DamagedDataError,
+    InvalidArgumentError,
+    NotReadyError,
+    SqlTimeoutError,
+    SqlTooLargeError,
+    TooManyRequestsError,
+)
 
 TEXTS = [{"key": key, "value": '{"n": 1}', "timestamp": n} for n, key in enumerate("abcd")]
 DEADLINE_S = 120.0
@@ -149,7 +155,7 @@ def test_an_error_of_a_source_is_raised_and_the_process_stays() -> None:
 @pytest.mark.parametrize("sql", [ENDLESS, "SELECT length(repeat('x', 10)) FROM range(1e15::BIGINT)"])
 def test_a_process_is_killed_at_the_deadline_and_replaced(sql: str) -> None:
     async def scene(pool: QueryProcesses) -> None:
-        with pytest.raises(QueryTimeoutError, match="within 1 s"):
+        with pytest.raises(SqlTimeoutError, match="within 1 s"):
             await ask(pool, sql, deadline_s=1)
         assert pool.killed == 1
         assert await ask(pool, "SELECT 1 AS a") == [{"a": 1}]
@@ -163,7 +169,7 @@ def test_a_source_that_hangs_ends_at_the_deadline() -> None:
         yield b""
 
     async def scene(pool: QueryProcesses) -> None:
-        with pytest.raises(QueryTimeoutError):
+        with pytest.raises(SqlTimeoutError):
             await ask_source(pool, "FROM texts", hanging(), 2)
 
     run(scene)
@@ -207,7 +213,7 @@ def test_no_more_statements_run_than_may_and_a_spare_starts_before_it_is_needed(
 def test_memory_is_bounded_and_its_process_replaced() -> None:
     async def scene(pool: QueryProcesses) -> None:
         (pid,) = pids(pool)
-        with pytest.raises(QueryTooLargeError, match="more memory"):
+        with pytest.raises(SqlTooLargeError, match="more memory"):
             await ask(pool, "SELECT unnest(range(100000000))")
         assert pids(pool) != [pid]
         assert await ask(pool, "SELECT 1 AS a") == [{"a": 1}]

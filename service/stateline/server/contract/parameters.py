@@ -91,6 +91,18 @@ PARAMETERS: dict[str, Parameter] = {
         {"type": "string", "enum": ["all", "none"], "default": "all"}, "none leaves out position and partitions."
     ),
     "type": Parameter({"type": "string"}, "The name of the query."),
+    "sql": Parameter({"type": "string", "minLength": 1}, "One SELECT in DuckDB's SQL. A table is a store."),
+    "q": Parameter({"type": "string", "minLength": 1}, "One SELECT in DuckDB's SQL. A table is a store."),
+    "params": Parameter(
+        {"type": ["array", "object"]}, "Values for $1, $2 … as an array, or for $name as an object. In a URL as JSON."
+    ),
+    "timeout_ms": Parameter(
+        {"type": "integer", "minimum": 100}, "How long the statement may run. At most the setting sql.timeout.ms."
+    ),
+    "max_age_ms": Parameter(
+        {"type": "integer", "minimum": 0, "default": 1000},
+        "How old a shared result, or the moment of several tables, may be. 0: run it now.",
+    ),
     "changes.from": Parameter(
         {"type": ["string", "object"], "default": "latest"},
         "The beginning: earliest, latest, an event's id, or the position of an answer. Last-Event-ID overrides it.",

@@ -23,6 +23,11 @@ class PositionBounds:
         topics = {topic.name for each in self._topology.subtopologies for topic in each.sources}
         return max(_LEAST_NAMED, len(topics) * (1 + store.placement.partitions))
 
+    @property
+    def most_of_all(self) -> int:
+        """Return the same for a bound on all stores."""
+        return 100 * _LEAST_NAMED
+
     def check(self, store: ServedStore, bound: PositionBound) -> None:
         """Refuse a bound on a partition that cannot exist.
 

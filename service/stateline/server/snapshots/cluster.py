@@ -157,6 +157,10 @@ class ClusterSnapshots:
             away = type(error)(f"{error} Not reached: {', '.join(unreached)}.")
             raise NodeRefusedError(away, owner) from error
 
+    def nodes_of(self, stores: Sequence[ServedStore]) -> set[str]:
+        """Return the names of the nodes that a snapshot of these stores would have parts at."""
+        return set(self._places(stores))
+
     def _places(self, stores: Sequence[ServedStore]) -> dict[str, Places]:
         """Return what each node is asked for. Partitions without a known owner are this node's to refuse."""
         found: dict[str, dict[str, list[int]]] = {}

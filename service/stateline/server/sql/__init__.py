@@ -1,0 +1,1 @@
+"""SQL over HTTP: `/v1/sql`."""

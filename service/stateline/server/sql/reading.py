@@ -1,0 +1,198 @@
+"""`TableReading`: the rows that a statement reads, as Arrow streams: of stores as they are, or of one cut.
+
+A cut is a snapshot of several stores at one moment. Rows of a cut come from its checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from stateline.query.values import Failure, Outcome, ScanQuery, Terms, answers_of, failures_of
+from stateline.server.queries.requests import keys_query
+from stateline.server.routing.query_routing import QueryRouting
+from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.server.rows.columns import STREAM_END
+from stateline.server.snapshots.filter import RowSelection
+from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
+from stateline.server.snapshots.rows import batches
+from stateline.server.sql.selection import Selection, scans_of, selection_of
+from stateline.server.state.cursors import pinned
+from stateline.server.state.epochs import close_rests
+from stateline.server.state.merged_scan import READ_AT_ONCE, MergedScan
+from stateline.server.state.served_stores import ServedStore
+from stateline.server.wire.turns import STEP_BYTES, ScanPace, let_others_in
+from stateline.sql.plan import TableRead
+from stateline_store import SqlTooLargeError
+from stateline_store.snapshots.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """One read of a statement, and the store that it is of."""
+
+    read: TableRead
+    store: ServedStore
+    all_versions: bool
+
+    @property
+    def selection(self) -> Selection:
+        return selection_of(self.read, self.store.definition)
+
+    @property
+    def needs_cut(self) -> bool:
+        """Whether only a snapshot has the rows: all versions of many keys."""
+        return self.all_versions and self.read.keys is None
+
+
+@dataclass(slots=True)
+class RowAccount:
+    """The rows that a statement has read. Raises `SqlTooLargeError` beyond `most`."""
+
+    most: int
+    rows: int = 0
+
+    def add(self, rows: int) -> None:
+        self.rows += rows
+        if self.rows > self.most:
+            raise SqlTooLargeError(
+                f"The statement reads more than {self.most:,} rows (sql.max.rows.scanned): narrow it by key or time."
+            )
+
+
+@dataclass(slots=True)
+class OpenTable:
+    """A table that is open at one state: what the partitions answered, and its rows."""
+
+    outcomes: Mapping[int, Outcome]
+    rows: AsyncGenerator[bytes, None]
+
+
+@dataclass(eq=False, repr=False)
+class TableReading:
+    """One per scan process, for the event loop's thread."""
+
+    _routing: QueryRouting
+    _checkpoints: OpenCheckpoints
+
+    async def open_live(
+        self, table: WantedTable, terms: Terms, as_of: int | None, deadline_s: float, resources: AsyncExitStack,
+        account: RowAccount,
+    ) -> OpenTable:  # fmt: skip
+        """Open a table as its store is now. `resources` close it. Raises the first failure of a partition."""
+        store, selection = table.store, table.selection
+        definition = store.definition
+        if selection.is_nothing:
+            return OpenTable({}, _stream(table, _nothing(), account))
+        if selection.keys is not None and not table.all_versions and definition.plain_kind not in ("window", "session"):
+            keys = keys_query(store, selection.keys, as_of)
+            found, at = await self._routing.find(store, terms, keys, store.partitions, deadline_s)
+            _check(at)
+            return OpenTable(at, _stream(table, _once(list(found.items())), account))
+        scans: list[MergedScan] = []
+        resources.callback(_close, scans)
+        merged: dict[int, Outcome] = {}
+        for query in scans_of(selection, definition, all_versions=table.all_versions, as_of=as_of):
+            outcomes = await self._scan(store, terms, query, deadline_s)
+            scans += [MergedScan(query, {p: answer}, READ_AT_ONCE) for p, answer in answers_of(outcomes).items()]
+            merged |= outcomes
+        return OpenTable(pinned(merged), _stream(table, _entries(scans), account))
+
+    async def open_cut(
+        self, table: WantedTable, snapshot: Snapshot, as_of: int | None, resources: AsyncExitStack, account: RowAccount
+    ) -> AsyncGenerator[bytes, None]:
+        """Open a table in a cut. `resources` close it."""
+        definition, selection = table.store.definition, table.selection
+        if definition.kind == "versioned" and not table.all_versions and as_of is None:
+            as_of = 2**63 - 2  # the latest versions
+        wanted = RowSelection(
+            table.read.columns, selection.range, selection.from_ms, selection.to_ms, as_of, selection.keys
+        )
+        if definition.plain_kind not in ("window", "session"):
+            wanted = replace(wanted, from_ms=None, to_ms=None)
+        opened = []
+        for part in (each for each in snapshot.parts if each.store == definition.name):
+            opened.append(await self._checkpoints.acquire(snapshot.id, part))
+            resources.callback(self._checkpoints.release, snapshot.id, part)
+
+        async def found() -> AsyncGenerator[pa.RecordBatch, None]:
+            for checkpoint in opened:
+                pace = ScanPace()
+                rows: Iterator[pa.RecordBatch] = batches(checkpoint, definition, wanted, lambda: pace.rows)  # noqa: B023
+                while True:
+                    with pace.step(pace.rows):
+                        batch = next(rows, None)
+                    if batch is None:
+                        break
+                    yield batch
+                    await let_others_in()
+
+        return _batches_as_stream(arrow_schema(definition, table.read.columns), found(), account)
+
+    async def _scan(
+        self, store: ServedStore, terms: Terms, query: ScanQuery, deadline_s: float
+    ) -> Mapping[int, Outcome]:
+        terms = replace(terms, limit=READ_AT_ONCE)
+        while True:
+            outcomes = await self._routing.scan(store, terms, query, store.partitions)
+            if not failures_of(outcomes) or not self._routing.may_wait(store, terms, outcomes, deadline_s):
+                _check(outcomes)
+                return outcomes
+            close_rests(outcomes)
+            await self._routing.wait_for_scan(store, terms, outcomes, deadline_s)
+
+
+def _close(scans: Sequence[MergedScan]) -> None:
+    for scan in scans:
+        scan.close()
+
+
+def _check(outcomes: Mapping[int, Outcome]) -> None:
+    failed: Failure | None = next(iter(failures_of(outcomes).values()), None)
+    if failed is not None:
+        close_rests(outcomes)
+        raise failed.error
+
+
+async def _nothing() -> AsyncGenerator[list[Any], None]:
+    return
+    yield
+
+
+async def _once(entries: list[Any]) -> AsyncGenerator[list[Any], None]:
+    if entries:
+        yield entries
+
+
+async def _entries(scans: Sequence[MergedScan]) -> AsyncGenerator[list[Any], None]:
+    for scan in scans:
+        pace = ScanPace()
+        while entries := await scan.page(pace.rows, STEP_BYTES):
+            with pace.step(len(entries)):
+                yield entries
+            await let_others_in()
+
+
+async def _stream(
+    table: WantedTable, found: AsyncGenerator[list[Any], None], account: RowAccount
+) -> AsyncGenerator[bytes, None]:
+    definition = table.store.definition
+    schema = arrow_schema(definition, table.read.columns)
+    made = (record_batch(definition, entries, schema) async for entries in found)
+    async for piece in _batches_as_stream(schema, made, account):
+        yield piece
+
+
+async def _batches_as_stream(
+    schema: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None], account: RowAccount
+) -> AsyncGenerator[bytes, None]:
+    yield stream_start(schema)
+    async for batch in found:
+        if batch.num_rows:
+            account.add(batch.num_rows)
+            yield stream_batch(batch)
+    yield STREAM_END

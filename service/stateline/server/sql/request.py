@@ -1,0 +1,81 @@
+"""`SqlRequest`: what a request to `/v1/sql` asks, from its body or its query string."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from stateline.config.settings import Config
+from stateline.server.contract.arguments import Arguments
+from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON, Shape, wanted_format
+from stateline.server.contract.written_arguments import Argument, parsed_json
+from stateline.server.routing.bounds import PositionBounds
+from stateline_store import InvalidArgumentError, IsolationLevel, PositionBound
+
+PARAMETERS = (
+    "sql", "params", "isolation_level", "position_bound", "wait_ms", "as_of", "timeout_ms", "max_age_ms",
+    "max_staleness_ms", "require_active", "format", "details",
+)  # fmt: skip
+DEFAULT_MAX_AGE_MS = 1_000
+_LEVELS = tuple(level.value for level in IsolationLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRequest:
+    """One statement with its terms. Times are milliseconds."""
+
+    sql: str
+    params: Sequence[Any] | Mapping[str, Any]
+    level: IsolationLevel | None
+    """None if none was named: then it depends on the number of tables."""
+    bound: PositionBound
+    wait_ms: int
+    as_of: int | None
+    timeout_ms: int
+    max_age_ms: int
+    max_staleness_ms: int | None
+    require_active: bool
+    media_type: str
+    details: bool
+    """Whether a JSON answer has the envelope."""
+
+
+def read_sql(request: Request, given: Mapping[str, Argument], config: Config, bounds: PositionBounds) -> SqlRequest:
+    """Return what these arguments ask. Raises `InvalidArgumentError`, also for the format."""
+    given = dict(given)
+    if "q" in given and "sql" not in given:
+        given["sql"] = given.pop("q")  # of GET, short for caches and bookmarks
+    arguments = Arguments(given)
+    arguments.refuse_others(PARAMETERS)
+    sql = arguments.text("sql")
+    if sql is None:
+        raise InvalidArgumentError("sql is missing: give one SELECT (`sql` in a body, `q` in a URL).")
+    level = arguments.choice("isolation_level", "", _LEVELS)
+    staleness_ms = arguments.integer("max_staleness_ms", -1, 0, 2**53, "2^53")
+    longest_ms = config.sql_timeout_ms
+    return SqlRequest(
+        sql,
+        _params(given.get("params")),
+        IsolationLevel(level) if level else None,
+        arguments.bound(bounds.most_of_all),
+        arguments.integer("wait_ms", 0, 0, config.server_wait_max_ms, "server.wait.max.ms"),
+        arguments.time("as_of"),
+        arguments.integer("timeout_ms", longest_ms, min(100, longest_ms), longest_ms, "sql.timeout.ms"),
+        arguments.integer("max_age_ms", DEFAULT_MAX_AGE_MS, 0, 3_600_000, "an hour"),
+        None if staleness_ms < 0 else staleness_ms,
+        arguments.boolean("require_active"),
+        wanted_format(request, Shape.read(arguments), JSON, NDJSON, CSV, ARROW),
+        arguments.choice("details", "none", ("all", "none")) == "all",
+    )
+
+
+def _params(argument: Argument | None) -> Sequence[Any] | Mapping[str, Any]:
+    if argument is None or argument.value is None:
+        return ()
+    value = parsed_json("params", argument.value) if argument.textual else argument.value
+    if not isinstance(value, list | dict):
+        raise InvalidArgumentError(f"params={argument.shown()}: an array for $1, $2 …, or an object for $name.")
+    return value

@@ -1,0 +1,259 @@
+"""SQL over HTTP: one SELECT over the stores of a server, with what its rows are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx
+import pyarrow as pa
+import pytest
+
+from stateline.server.guard.tokens import hash_of
+from support.processes.query_server import OwningWorker
+from support.processes.served_here import Here, served_here
+
+ROWS = 500
+VALUES: dict[str, dict[str, Any]] = {
+    f"N{number:05d}": {"seats": number % 7, "maker": ["Airbus", "Boeing", None][number % 3], "range": number / 8}
+    for number in range(ROWS)
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Here, OwningWorker]]:
+    directory = tmp_path_factory.mktemp("sql")
+    worker = OwningWorker(directory)
+    try:
+        worker.put_all(VALUES)
+        worker.commit()
+        with served_here(directory, "server.scan.processes=0", "sql.max.rows=400", "sql.max.rows.scanned=5000") as here:
+            yield here, worker
+    finally:
+        worker.close()
+
+
+@pytest.fixture
+def client(running: tuple[Here, OwningWorker]) -> httpx.Client:
+    return running[0].client
+
+
+def rows(client: httpx.Client, sql: str, **members: Any) -> list[dict[str, Any]]:
+    answer = client.post("/v1/sql", json={"sql": sql, **members})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()
+    return found
+
+
+def refused(client: httpx.Client, sql: str, status: int, reason: str, **members: Any) -> str:
+    answer = client.post("/v1/sql", json={"sql": sql, **members})
+    assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+    detail: str = answer.json()["detail"]
+    return detail
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select key, value->>'maker' as maker from aircraft where key = 'N00007'",
+        "select key from aircraft where key in ('N00001', 'N00400', 'none') order by key",
+        "select key from aircraft where key between 'N00010' and 'N00019' order by key desc",
+        "select key from aircraft where key like 'N0012%' order by key",
+        "select value->>'maker' as maker, sum((value->>'range')::double) as s from aircraft group by 1 order by 1",
+        "select (value->>'seats')::int as seats, count(*) as n from aircraft "
+        "where value->>'maker' = 'Airbus' group by 1 order by 1",
+        "select key from aircraft order by (value->>'range')::double desc, key limit 20",
+        "select count(*) as n from aircraft",
+        "with big as (select key, value from aircraft where (value->>'seats')::int > 5) select count(*) as n from big",
+        "select a.key from aircraft a join aircraft b on a.key = b.key where a.key < 'N00005' order by 1",
+    ],
+)
+def test_rows_are_those_of_the_same_statement_over_a_table_of_the_input(client: httpx.Client, sql: str) -> None:
+    table = pa.table({"key": list(VALUES), "value": [json.dumps(value) for value in VALUES.values()]})
+    oracle = duckdb.connect()
+    oracle.register("input", table)
+    oracle.execute("create view aircraft as select key, value::json as value from input")
+    expected = [
+        dict(zip([d[0] for d in oracle.description], row, strict=True)) for row in oracle.execute(sql).fetchall()
+    ]
+    assert rows(client, sql) == expected
+
+
+def test_values_have_the_types_of_their_store(client: httpx.Client) -> None:
+    (row,) = rows(client, "select key, value, timestamp from aircraft where key = 'N00003'")
+    assert row == {"key": "N00003", "value": VALUES["N00003"], "timestamp": "2013-02-27T21:20:00+00:00"}
+    tables = {row["name"] for row in rows(client, "show tables")}
+    assert tables == {"aircraft", "cache", "counts", "blobs", "places"}
+    columns = {row["column_name"]: row["column_type"] for row in rows(client, "describe counts")}
+    assert columns == {"key": "BIGINT", "value": "BIGINT"}
+
+
+def test_parameters_are_values(client: httpx.Client) -> None:
+    assert rows(client, "select key from aircraft where key = $1", params=["N00001"]) == [{"key": "N00001"}]
+    by_name = rows(client, "select count(*) as n from aircraft where key < $last", params={"last": "N00010"})
+    assert by_name == [{"n": 10}]
+    hostile = "x' or '1'='1"
+    assert rows(client, "select key from aircraft where key = $1", params=[hostile]) == []
+    got = client.get("/v1/sql", params={"q": "select key from aircraft where key = $1", "params": '["N00002"]'})
+    assert got.json() == [{"key": "N00002"}]
+
+
+def test_every_format_has_the_same_rows(client: httpx.Client) -> None:
+    sql = "select key, value, timestamp, null as nothing from aircraft where key < 'N00003' order by key"
+    as_json = rows(client, sql)
+    lines = client.post("/v1/sql", json={"sql": sql, "format": "ndjson"})
+    assert [json.loads(line) for line in lines.text.splitlines()] == as_json
+    arrow = client.post("/v1/sql", json={"sql": sql}, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    table = pa.ipc.open_stream(arrow.content).read_all()
+    assert table.column("key").to_pylist() == [row["key"] for row in as_json]
+    assert table.schema.names == ["key", "value", "timestamp", "nothing"]
+    csv = client.post("/v1/sql", json={"sql": sql, "format": "csv"}).text.splitlines()
+    assert csv[0] == "key,value,timestamp,nothing"
+    assert csv[1] == 'N00000,"{""seats"": 0, ""maker"": ""Airbus"", ""range"": 0.0}",2013-02-27T21:20:00+00:00,'
+
+
+def test_headers_and_envelope_say_what_the_rows_are_of(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    answer = here.client.get("/v1/sql", params={"q": "select count(*) as n from aircraft", "max_age_ms": 0})
+    position = json.loads(answer.headers["stateline-position"])
+    assert position == {"flights": {str(p): worker.offset(p) for p in range(3)}}
+    assert answer.headers["stateline-isolation-level"] == "read_committed"
+    assert (answer.headers["stateline-cut"], answer.headers["age"]) == ("true", "0")
+    again = here.client.get(
+        "/v1/sql", params={"q": "select count(*) as n from aircraft"}, headers={"If-None-Match": answer.headers["etag"]}
+    )
+    assert (again.status_code, again.content) == (304, b"")
+    told = here.client.post("/v1/sql", json={"sql": "select count(*) as n from aircraft", "details": "all"}).json()
+    assert told["rows"] == [{"n": ROWS}]
+    assert told["position"] == position
+    assert told["reads"] == ["aircraft: full scan"]
+
+
+def test_uncommitted_rows_of_one_table_can_be_asked(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    worker.put("N00001", {"seats": 1000})
+    asked = "select (value->>'seats')::int as seats from aircraft where key = 'N00001'"
+    try:
+        assert rows(here.client, asked, isolation_level="read_uncommitted") == [{"seats": 1000}]
+        assert rows(here.client, asked, isolation_level="read_committed", max_age_ms=0) == [{"seats": 1}]
+    finally:
+        worker.put("N00001", VALUES["N00001"])
+        worker.commit()
+    why = refused(here.client, "select 1 from aircraft, counts", 422, "SQL_INVALID", isolation_level="read_uncommitted")
+    assert "read_uncommitted with 2 tables" in why
+
+
+def test_a_bound_is_waited_for_or_refused(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    bound = {"flights": {"0": worker.offset(0) + 1}}
+    asked = "select count(*) as n from aircraft"
+    assert refused(here.client, asked, 412, "NOT_UP_TO_BOUND", position_bound=bound)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(rows, here.client, asked, position_bound=bound, wait_ms=60_000)
+        worker.put("N00000", VALUES["N00000"], partition=0)
+        worker.commit()
+        assert waiting.result()[0]["n"] >= ROWS
+
+
+def test_several_tables_are_of_one_moment(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    sql = "select (select count(*) from aircraft) as a, (select count(*) from counts) as c"
+    answer = here.client.post("/v1/sql", json={"sql": sql, "max_age_ms": 60_000})
+    assert (answer.status_code, answer.headers["stateline-cut"]) == (200, "true"), answer.text
+    worker.put("X1", {"seats": 0})
+    worker.commit()
+    try:
+        shared = here.client.post("/v1/sql", json={"sql": f"{sql} -- another", "max_age_ms": 60_000})
+        fresh = here.client.post("/v1/sql", json={"sql": sql, "max_age_ms": 0})
+        assert (shared.json(), fresh.json()[0]["a"]) == (answer.json(), answer.json()[0]["a"] + 1)
+        assert int(shared.headers["age"]) >= 0
+    finally:
+        worker.put("X1", None)
+        worker.commit()
+
+
+def test_explain_says_what_is_read_and_runs_nothing(client: httpx.Client) -> None:
+    told = rows(client, "explain select value from aircraft where key in ('a', 'b')")
+    assert told == [{"table": "aircraft", "reads": "2 keys: a, b", "columns": "key, value", "estimated_rows": 2}]
+    (full,) = rows(client, "explain select count(*) from aircraft")
+    assert full["reads"] == "full scan"
+    assert full["estimated_rows"] >= ROWS
+
+
+@pytest.mark.parametrize(
+    ("sql", "status", "reason", "says"),
+    [
+        ("select * from nope", 422, "SQL_INVALID", "nope"),
+        ("selec 1", 422, "SQL_INVALID", "syntax error"),
+        ("select kye from aircraft", 422, "SQL_INVALID", 'Candidate bindings: "key"'),
+        ("", 422, "SQL_INVALID", "empty"),
+        ("drop table aircraft", 403, "SQL_NOT_ALLOWED", "one SELECT"),
+        ("select 1; select 2", 403, "SQL_NOT_ALLOWED", "2 statements"),
+        ("select * from read_csv('/etc/passwd')", 403, "SQL_NOT_ALLOWED", "file"),
+        ("copy aircraft to '/tmp/stolen.csv'", 403, "SQL_NOT_ALLOWED", "one SELECT"),
+        ("select * from aircraft", 413, "SQL_TOO_LARGE", "sql.max.rows"),
+        ("select repeat('x', 20000000)", 413, "SQL_TOO_LARGE", "sql.max.bytes"),
+        ("select unnest(range(1000000000))", 413, "SQL_TOO_LARGE", ""),
+    ],
+)
+def test_what_is_refused_says_why(client: httpx.Client, sql: str, status: int, reason: str, says: str) -> None:
+    assert says in refused(client, sql, status, reason)
+
+
+def test_a_statement_ends_at_its_deadline(client: httpx.Client) -> None:
+    endless = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r"
+    assert "0.3 s" in refused(client, endless, 504, "SQL_TIMEOUT", timeout_ms=300)
+    assert rows(client, "select 1 as one") == [{"one": 1}]
+
+
+def test_parameters_that_are_none_are_named(client: httpx.Client) -> None:
+    assert "Unknown parameter 'sq'" in client.post("/v1/sql", json={"sq": "select 1"}).json()["detail"]
+    assert "sql is missing" in client.post("/v1/sql", json={}).json()["detail"]
+    assert "timeout_ms=0" in client.get("/v1/sql", params={"q": "select 1", "timeout_ms": 0}).json()["detail"]
+    assert client.get("/v1/sql", params={"q": "select 1", "format": "xml"}).status_code == 422
+
+
+def test_equal_statements_at_once_run_once(running: tuple[Here, OwningWorker]) -> None:
+    here, _ = running
+    sql = "select count(*) as n, max(value->>'range') as m from aircraft"
+
+    def asked(_: int) -> tuple[str, list[dict[str, Any]]]:
+        answer = httpx.post(f"http://127.0.0.1:{here.port}/v1/sql", json={"sql": sql}, timeout=60)
+        return answer.headers["etag"], answer.json()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(asked, range(24)))
+    assert len({tag for tag, _ in answers}) == 1
+
+
+def test_a_token_sees_the_tables_of_its_stores_alone(tmp_path: Path) -> None:
+    worker = OwningWorker(tmp_path / "state")
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"tokens": [
+        {"name": "all", "sha256": hash_of("all").hex(), "stores": "*"},
+        {"name": "some", "sha256": hash_of("some").hex(), "stores": ["counts"]},
+    ]}))  # fmt: skip
+    tokens.chmod(0o600)
+    try:
+        worker.put("N1", {"seats": 3})
+        worker.commit()
+        settings = ("server.scan.processes=0", f"server.tokens.file={tokens}")
+        with served_here(tmp_path / "state", *settings, until_ready=False) as here:
+            every, some = ({"Authorization": f"Bearer {name}"} for name in ("all", "some"))
+
+            def asked(sql: str, headers: dict[str, str]) -> httpx.Response:
+                return here.client.post("/v1/sql", json={"sql": sql}, headers=headers)
+
+            assert asked("select key from aircraft", every).json() == [{"key": "N1"}]
+            refusal = asked("select key from aircraft", some)
+            assert (refusal.status_code, refusal.json()["reason"]) == (422, "SQL_INVALID")
+            assert "does not exist" in refusal.json()["detail"]
+            assert asked("show tables", some).json() == [{"name": "counts"}]
+            assert asked("select table_name from information_schema.tables", some).json() == [{"table_name": "counts"}]
+            assert here.client.post("/v1/sql", json={"sql": "select 1"}).status_code == 401
+    finally:
+        worker.close()
