@@ -114,6 +114,22 @@ def adopted_rows() -> dict[str, dict[bytes, bytes]]:
     return found
 
 
+def test_a_table_that_java_keeps_in_a_changelog_of_its_own_is_refused_with_that_reason(
+    java: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("moved.py").write_text(
+        "from stateline import App, serdes\n"
+        'app = App("java", config={"bootstrap.servers": "embedded"})\n'
+        'app.table(app.topic("words", key=serdes.string, value=serdes.string), store="counts")\n'
+    )
+    with closing(open_log("embedded", Path(".stateline"))) as log:
+        create(log, {"words": 1})
+        produce(log, "words", [(b"a", b"1", 5)])
+    assert main(["adopt", "moved:app", "--from", str(java.parent)]) == 1
+    why = "Java keeps it in java-counts-changelog, because its topology is not optimized, and this table is read from"
+    assert f"{why} words" in capsys.readouterr().err
+
+
 def test_it_takes_the_directory_of_the_application_itself(java: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "adopting:app", "--from", str(java), "--dry-run"]) == 1
     assert "would be adopted" in capsys.readouterr().out
@@ -138,6 +154,6 @@ def test_it_refuses_a_directory_without_stores_of_the_application(
     source: str, why: str, java: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["adopt", "adopting:app", "--from", source]) == 2
-    assert why in capsys.readouterr().err
+    assert f"{why} words" in capsys.readouterr().err
     assert main(["adopt", "adopting:app", "--from", ".stateline"]) == 2
     assert "own state.dir" in capsys.readouterr().err
