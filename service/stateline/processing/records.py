@@ -72,7 +72,8 @@ class Output:
             headers = self._record_headers
         elif headers:
             check_headers(headers)
-        refuse_too_large(raw_key, raw_value, self._max_record_bytes, headers)
+        # Headers do not count: a record that they make too large is production.exception.handler's.
+        refuse_too_large(raw_key, raw_value, self._max_record_bytes)
         where = partition_key(self._topic.key, raw_key)
         self._pending.append(OutputRecord(self._topic.name, raw_key, raw_value, stamp, headers, where))
 

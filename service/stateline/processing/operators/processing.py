@@ -82,7 +82,7 @@ class ProcessRows:
         else:
             key, value = key_and_value(made, self._function.function)
         raw_key, raw = written(self._key, key), written(self._value, value)
-        refuse_too_large(raw_key, raw, self._most, headers)
+        refuse_too_large(raw_key, raw, self._most)
         return raw_key, raw, timestamp_ms, headers, key, value
 
 

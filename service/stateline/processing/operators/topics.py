@@ -96,7 +96,7 @@ class TopicSink:
             else:
                 key = written(topic.key, rows.keys.typed[place])
                 value = written(topic.value, rows.values.typed[place])
-            refuse_too_large(key, value, self._context.max_record_bytes, rows.records[place].headers)
+            refuse_too_large(key, value, self._context.max_record_bytes)
             return key, value
 
         places = range(len(rows.records))
