@@ -155,6 +155,7 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
     values |= {"from": "0", "to": "2026-01-31T12:00:00Z", "as_of": "1", "prefix": "described"}
     values |= {"require_active": "false", "allow_partial": "false", "limit": "1", "wait_ms": "0", "partition": "0"}
     values |= {"max_staleness_ms": "0", "format": "json", "details": "none", "exact": "true"}
+    values |= {"q": "select 1", "params": "[]", "timeout_ms": "10000", "max_age_ms": "0"}
     columns = {"/count": "approximate_entries", "/position": "committed"}
     for path, methods in openapi["paths"].items():
         for parameter in methods.get("get", {}).get("parameters", []):
@@ -165,7 +166,8 @@ def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict
                 continue
             url = path.replace("{store}", "aircraft").replace("{key}", "described")
             own = columns.get(path[path.rindex("/") :], "value") if name == "columns" else "a"
-            response = client.get(url, params={name: values.get(name, own)})
+            required = {"q": values["q"]} if path == "/v1/sql" else {}
+            response = client.get(url, params={**required, name: values.get(name, own)})
             of_other_kinds = path.endswith(("/windows", "/sessions", "/versions")) and name != "cursor"
             as_of = name == "as_of" and path.endswith(("{key}", "/range"))
             wanted = (400,) if of_other_kinds or as_of else (200, 404)  # what is read wrongly is 422
