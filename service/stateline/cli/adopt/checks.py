@@ -75,7 +75,7 @@ def _form(timestamped: bool, headers: bool) -> str:
 def _without_offset(candidate: Candidate, java: JavaStore) -> TopologyError:
     others = sorted({place.topic for place in java.offsets})
     own = next((topic for topic in others if topic.endswith("-changelog")), None)
-    if own is not None and not candidate.topic.endswith("-changelog"):
+    if own is not None and not (candidate.topic or "").endswith("-changelog"):
         return TopologyError(
             f"Java keeps it in {own}, because its topology is not optimized, and this table is read from "
             f"{candidate.topic}. The worker restores it from there."
