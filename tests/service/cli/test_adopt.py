@@ -154,6 +154,6 @@ def test_it_refuses_a_directory_without_stores_of_the_application(
     source: str, why: str, java: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["adopt", "adopting:app", "--from", source]) == 2
-    assert f"{why} words" in capsys.readouterr().err
+    assert why in capsys.readouterr().err
     assert main(["adopt", "adopting:app", "--from", ".stateline"]) == 2
     assert "own state.dir" in capsys.readouterr().err
