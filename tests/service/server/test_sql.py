@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from stateline import serdes, stores
+from stateline.dsl.app import App
 from stateline.server.guard.tokens import hash_of
-from support.processes.query_server import OwningWorker
+from stateline_store import Windowed
+from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 
 ROWS = 500
@@ -257,3 +262,193 @@ def test_a_token_sees_the_tables_of_its_stores_alone(tmp_path: Path) -> None:
             assert here.client.post("/v1/sql", json={"sql": "select 1"}).status_code == 401
     finally:
         worker.close()
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KINDS_AT_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+UUID_KEY = "0198c0de-0000-7000-8000-0000000000ab"
+
+
+@dataclass
+class Kinds:
+    """A server with stores by type and by kind, whose rows tests put."""
+
+    here: Here
+    worker: OwningWorker
+
+    def rows(self, sql: str, **members: Any) -> list[dict[str, Any]]:
+        return rows(self.here.client, sql, max_age_ms=0, **members)
+
+
+def put(worker: OwningWorker, store: str, partition: int, key: bytes, *more: Any) -> None:
+    """Stage a row of a store of any kind."""
+    kept: Any = worker.stores[store, partition]
+    worker.run(lambda: kept.put(key, *more))
+
+
+def kinds_app() -> App:
+    app = App("flights-app")
+    topic = app.topic("flights", key=serdes.string, value=serdes.json)
+    minute, hour = timedelta(minutes=1), timedelta(hours=1)
+    typed: dict[str, Any] = {"value": serdes.int64}
+    made = [
+        stores.key_value("aircraft", key=serdes.string, **typed),
+        stores.key_value("docs", key=serdes.json, **typed),
+        stores.key_value("packed", key=serdes.msgpack, **typed),
+        stores.key_value("ids", key=serdes.uuid, **typed),
+        stores.key_value("moments", key=serdes.datetime, **typed),
+        stores.window("id-windows", key=serdes.uuid, size=minute, retention=hour, **typed),
+        stores.session("sessions", key=serdes.string, retention=hour, **typed),
+        stores.versioned("prices", key=serdes.string, history=hour, **typed),
+        stores.key_value("prices_versions", key=serdes.string, **typed),
+    ]
+    views = [app.store(each) for each in made]
+
+    @app.process(topic, stores=views)
+    def keep(record: Any, *given: Any) -> None: ...
+
+    return app
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
+    directory = tmp_path_factory.mktemp("sql-kinds")
+    app = kinds_app()
+    tokens = directory / "tokens.json"
+    worker = OwningWorker(directory / "state", app=app)
+    one = serdes.int64.serialize(1)
+    try:
+        put(worker, "docs", 0, b'{"a":1}', one)
+        put(worker, "packed", 0, serdes.msgpack.serialize({"a": 1}), one)
+        for number, spelling in enumerate((UUID_KEY, UUID_KEY.upper())):
+            put(worker, "ids", number, spelling.encode(), one)
+        put(worker, "id-windows", 1, UUID_KEY.encode(), one, KINDS_AT_MS)
+        for at in (-1, 5, 70):
+            put(worker, "moments", 0, serdes.datetime.serialize(EPOCH + timedelta(hours=at)), one)
+        put(worker, "aircraft", 0, b"twice", one)
+        put(worker, "aircraft", 1, b"twice", one)
+        session: Any = Windowed(b"a", KINDS_AT_MS, KINDS_AT_MS + 10 * MINUTE_MS)
+        put(worker, "sessions", 0, session, one)
+        for at, value in ((0, 1), (10, 2)):
+            put(worker, "prices", 0, b"p", serdes.int64.serialize(value), KINDS_AT_MS + at)
+        put(worker, "prices_versions", 0, b"hidden", one)
+        worker.commit()
+        tokens.write_text(json.dumps({"tokens": [
+            {"name": "some", "sha256": hash_of("some").hex(), "stores": ["prices"]},
+            {"name": "all", "sha256": hash_of("all").hex(), "stores": "*"},
+        ]}))  # fmt: skip
+        tokens.chmod(0o600)
+        settings = ("server.scan.processes=0", f"server.tokens.file={tokens}")
+        with served_here(directory / "state", *settings, app=app, until_ready=False) as here:
+            here.client.headers["Authorization"] = "Bearer all"
+            wait_until(lambda: here.client.get("/readyz").status_code == 200)
+            yield Kinds(here, worker)
+    finally:
+        worker.close()
+
+
+def test_a_json_key_is_found_by_its_text(kinds: Kinds) -> None:
+    for table in ("docs", "packed"):
+        for filters in ("key = '{\"a\":1}'", "key >= '{\"a\":0}'", "key IN ('{\"a\":1}', 'x')", "key LIKE '{\"a%'"):
+            assert kinds.rows(f"select value from {table} where {filters}") == [{"value": 1}], (table, filters)
+
+
+def test_a_uuid_is_found_in_either_case_and_each_row_once(kinds: Kinds) -> None:
+    for spelling in (UUID_KEY, UUID_KEY.upper()):
+        assert kinds.rows(f"select count(*) as n from ids where key = '{spelling}'") == [{"n": 2}]
+        assert kinds.rows(f"select value from \"id-windows\" where key = '{spelling}'") == [{"value": 1}]
+
+
+def test_a_key_is_found_in_every_partition_that_has_it(kinds: Kinds) -> None:
+    assert kinds.rows("select count(*) as n from aircraft where key = 'twice'") == [{"n": 2}]
+    assert kinds.rows("select count(*) as n from aircraft where key || '' = 'twice'") == [{"n": 2}]
+
+
+def test_a_session_is_found_by_any_time_that_bounds_it(kinds: Kinds) -> None:
+    early, late = ("2023-11-14T22:14:20Z", "2023-11-14T22:20:20Z")
+    for filters in (f"start <= '{early}'", f"\"end\" >= '{late}' and start <= '{early}'", f"start < '{late}'"):
+        for key in ("", "key = 'a' and "):
+            assert kinds.rows(f"select value from sessions where {key}{filters}") == [{"value": 1}], filters
+        of_cut = f"select s.value from sessions s, docs d where {filters}"
+        assert kinds.rows(of_cut) == [{"value": 1}], filters
+
+
+def test_times_as_keys_are_ordered_by_time(kinds: Kinds) -> None:
+    for filters, count in (
+        ("key >= '1970-01-01 00:00Z'", 2),
+        ("key < '1970-01-02 00:00Z'", 2),
+        ("key > '1969-12-31 00:00Z'", 3),
+    ):
+        assert kinds.rows(f"select count(*) as n from moments where {filters}") == [{"n": count}]
+
+
+def test_all_versions_are_there_at_any_as_of(kinds: Kinds) -> None:
+    only_prices = {"Authorization": "Bearer some"}
+
+    def versions(where: str, **members: Any) -> Any:
+        body = {"sql": f"select value from prices_versions {where}", "max_age_ms": 0, **members}
+        return kinds.here.client.post("/v1/sql", json=body, headers=only_prices).json()
+
+    assert sorted(row["value"] for row in versions("")) == [1, 2]
+    assert sorted(row["value"] for row in versions("where key = 'p'")) == [1, 2]
+    both = "select (select value from prices) as then, (select count(*) from prices_versions) as n"
+    body = {"sql": both, "as_of": KINDS_AT_MS + 5}
+    assert kinds.here.client.post("/v1/sql", json=body, headers=only_prices).json() == [{"then": 1, "n": 2}]
+    assert versions("", isolation_level="read_uncommitted")["reason"] == "SQL_INVALID"
+
+
+def test_a_token_does_not_see_a_store_by_the_name_of_versions(kinds: Kinds) -> None:
+    asked = {"sql": "select * from prices_versions", "max_age_ms": 0}
+    some = kinds.here.client.post("/v1/sql", json=asked, headers={"Authorization": "Bearer some"})
+    assert "hidden" not in some.text
+    assert kinds.rows("select key from prices_versions") == [{"key": "hidden"}]
+
+
+def test_as_of_is_for_versioned_stores(kinds: Kinds) -> None:
+    assert kinds.rows("select value from prices where key = 'p'", as_of=KINDS_AT_MS + 5) == [{"value": 1}]
+    mixed = "select p.value from prices p, docs d"
+    assert kinds.rows(mixed, as_of=KINDS_AT_MS + 5) == [{"value": 1}]
+    assert "no versioned store" in refused(kinds.here.client, "select 1 from docs", 422, "SQL_INVALID", as_of=5)
+
+
+def test_a_statement_for_now_reads_what_was_committed_before_it(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    sql = "select count(*) as n from aircraft a, range(3000000) r(i) where a.key = 'late'"
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(rows, here.client, sql, max_age_ms=0)
+        wait_until(lambda: slow.done() or here.client.get("/healthz").status_code == 200)
+        worker.put("late", {"seats": 1})
+        worker.commit()
+        try:
+            assert rows(here.client, sql, max_age_ms=0) == [{"n": 3_000_000}]
+        finally:
+            slow.result()
+            worker.put("late", None)
+            worker.commit()
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "csv", "arrow"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'infinity'::timestamptz", "'-infinity'::date", "'2020-01-01 00:00:00.123456789'::timestamp_ns",
+        "'24:00:00'::time", "170141183460469231731687303715884105727::hugeint", "map {'a': 1}", "interval 1 month",
+        "'a'::enum('a', 'b')", "union_value(n := 1)", "'101'::bit", "'nan'::double", "[1, null]", "null",
+        "'12:00:00+01'::timetz", "{'a': '0198c0de-0000-7000-8000-0000000000ab'::uuid}",
+    ],
+)  # fmt: skip
+def test_a_value_of_any_type_is_answered(client: httpx.Client, value: str, form: str) -> None:
+    answer = client.post("/v1/sql", json={"sql": f"select {value} as v", "format": form})
+    assert answer.status_code == 200, answer.text
+    if "infinity" in value and form != "arrow":
+        assert value.split("'")[1] in answer.text
+
+
+def test_no_rows_and_equal_names_have_their_columns(client: httpx.Client) -> None:
+    sql = "select key, key, value from aircraft where key = 'none'"
+    told = client.post("/v1/sql", json={"sql": sql, "details": "all"}).json()
+    assert (told["rows"], [each["name"] for each in told["columns"]]) == ([], ["key", "key_1", "value"])
+    assert client.post("/v1/sql", json={"sql": sql, "format": "csv"}).text == "key,key_1,value\r\n"
+    big = 2**70
+    assert rows(client, "select $1 as a, $1 as a", params=[big]) == [{"a": big, "a_1": big}]

@@ -45,6 +45,7 @@ from stateline_store import (
     StoreState,
     TimestampedKeyValueStore,
     TopicPartition,
+    TransactionalStore,
 )
 from support import TESTS
 from support.processes.forked import Forked
@@ -193,9 +194,9 @@ class OwningWorker:
         for definition in topology.stores.values():
             for partition in range(PARTITIONS):
                 store = definition.build()
-                assert isinstance(store, KeyValueStore)
+                assert isinstance(store, TransactionalStore)
                 store.init(StoreContext(f"0_{partition}", directory.task(f"0_{partition}"), types=definition.types))
-                self.stores[definition.name, partition] = store
+                self.stores[definition.name, partition] = store  # type: ignore[assignment]  # most are of this kind
         self._set_state(StoreState.ACTIVE)
         snapshots = SnapshotMaker(directory, topology, self._hosted)
         declared = {definition.name: definition.description for definition in topology.stores.values()}

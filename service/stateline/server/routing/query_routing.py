@@ -84,6 +84,16 @@ class QueryRouting:
         )
         return _rows_found(outcomes, homes), outcomes
 
+    async def scan_all(
+        self, store: ServedStore, terms: Terms, query: ScanQuery, partitions: Collection[int]
+    ) -> dict[int, Outcome]:
+        """Like `scan`, but of a query of one key, ask all partitions, and for no other form of the key."""
+
+        async def look() -> dict[int, Outcome]:
+            return await self._ask(store, terms, dict.fromkeys(partitions, query), None)
+
+        return await self._whole.seen_at_once(store, terms, look)
+
     async def scan(
         self, store: ServedStore, terms: Terms, query: ScanQuery, partitions: Collection[int]
     ) -> dict[int, Outcome]:

@@ -36,10 +36,11 @@ class RowSelection:
     skip: int = 0
     """So many of the rows that all the rest leaves are left out, from the first on."""
 
-    @property
-    def is_nothing(self) -> bool:
-        """Return whether no row can be wanted."""
-        backwards = self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms
+    def is_nothing(self, kind: str) -> bool:
+        """Return whether no row can be wanted of a store of this kind. A session can end after `from_ms` and start
+        before an earlier `to_ms`."""
+        first_ms, last_ms = self.from_ms, self.to_ms
+        backwards = kind != "session" and first_ms is not None and last_ms is not None and first_ms > last_ms
         return self.keys.is_empty or backwards or self.only == () or self.split.is_empty
 
 

@@ -36,9 +36,10 @@ def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: R
     """Return the splits of about `size` bytes on disk that may have wanted rows. If there is none, return the first
     split, so that a reader of all splits has one."""
     every = checkpoint.splits(size)
-    if wanted.is_nothing:
+    store = store_schema(definition, checkpoint.layout)
+    if wanted.is_nothing(store.kind):
         return every[:1]
-    ranges = list(stored_ranges(checkpoint, store_schema(definition, checkpoint.layout), wanted))
+    ranges = list(stored_ranges(checkpoint, store, wanted))
     found = [each for each in every if any(not common(each.keys, one).is_empty for one in ranges)]
     return found or every[:1]
 

@@ -106,9 +106,9 @@ def batches(
     `DamagedDataError` for malformed rows.
     """
     schema = batch_schema(checkpoint, definition, wanted)
-    if wanted.is_nothing:
-        return
     store = store_schema(definition, checkpoint.layout)
+    if wanted.is_nothing(store.kind):
+        return
     decoders = {"key_value": _entries, "window": _windows, "session": _sessions, "versioned": _versions}
     with closing(decoders[store.kind](_Selected(checkpoint, definition, wanted, store, schema, most_rows))) as found:
         yield from _without_first(found, wanted.skip)

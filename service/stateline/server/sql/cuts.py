@@ -75,7 +75,7 @@ class Cuts:
         return self._cluster.nodes_of(stores) != {self._cluster.nodes.own}
 
     def _find(self, names: frozenset[str], max_age_ms: int) -> _Cut | None:
-        fresh = (cut for cut in self._cuts if names <= cut.stores and cut.age_ms <= max_age_ms)
+        fresh = (cut for cut in self._cuts if names <= cut.stores and cut.age_ms < max_age_ms)
         return min(fresh, key=lambda cut: cut.age_ms, default=None)
 
     async def _make(self, stores: Sequence[ServedStore]) -> _Cut:

@@ -27,11 +27,13 @@ from stateline.server.state.merged_scan import READ_AT_ONCE
 from stateline.server.state.served_stores import ServedStore
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline.sql.plan import TableRead
-from stateline_store import SqlTooLargeError
+from stateline_store import NotReadyError, PositionQuery, Query, SqlTooLargeError
 from stateline_store.snapshots.snapshot import Snapshot
 
 # Rows of a partition that are read at a time: about three milliseconds in a process without small reads.
 _STEP_ROWS = 4096
+_MOST_TRIES = 5
+"""How often several keys of windows or versions are read until all are of one state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,23 @@ class WantedTable:
         return selection_of(self.read, self.store.definition)
 
     @property
+    def has_one_row_of_a_key(self) -> bool:
+        """Whether a partition has at most one row of a key."""
+        return not self.all_versions and self.store.definition.plain_kind not in ("window", "session")
+
+    @property
+    def is_as_of(self) -> bool:
+        """Whether its rows depend on `as_of`."""
+        return self.store.definition.plain_kind == "versioned" and not self.all_versions
+
+    def described(self) -> str:
+        """Return the part that is read, as text."""
+        return "full scan" if self.selection.is_everything else self.read.described()
+
+    @property
     def needs_cut(self) -> bool:
         """Whether only a snapshot has the rows: all versions of many keys."""
-        return self.all_versions and self.read.keys is None
+        return self.all_versions and self.selection.keys is None
 
 
 @dataclass(slots=True)
@@ -88,35 +104,40 @@ class TableReading:
     ) -> OpenTable:  # fmt: skip
         """Open a table as its store is now. `resources` close it. Raises the first failure of a partition."""
         store, selection = table.store, table.selection
-        definition = store.definition
-        if selection.is_nothing:
-            return OpenTable({}, _stream(table, _nothing(), account))
-        if selection.keys is not None and not table.all_versions and definition.plain_kind not in ("window", "session"):
-            keys = keys_query(store, selection.keys, as_of)
-            found, at = await self._routing.find(store, terms, keys, store.partitions, deadline_s)
+        as_of = as_of if table.is_as_of else None
+        if selection.is_nothing or (selection.keys is not None and table.has_one_row_of_a_key):
+            keys: Query[Any] = keys_query(store, selection.keys, as_of) if selection.keys else PositionQuery()
+            # A key is not only at home: whatever filters it elsewhere in the statement sees all partitions too.
+            at = await self._routing.ask(store, terms, dict.fromkeys(store.partitions, keys), deadline_s)
             _check(at)
-            return OpenTable(at, _stream(table, _once(list(found.items())), account))
+            found = [entry for answer in answers_of(at).values() for entry in answer.rows.entries]
+            return OpenTable(at, _stream(table, _once(found), account))
         scans: list[QueryRows] = []
         resources.callback(_close, scans)
-        merged: dict[int, Outcome] = {}
-        for query in scans_of(selection, definition, all_versions=table.all_versions, as_of=as_of):
-            outcomes = await self._scan(store, terms, query, deadline_s)
-            scans += [answer.rows for answer in answers_of(outcomes).values()]
-            merged |= outcomes
-        return OpenTable(pinned(merged), _stream(table, _entries(scans), account))
+        for tries in range(_MOST_TRIES):
+            queries = scans_of(selection, store, all_versions=table.all_versions, as_of=as_of)
+            outcomes = [await self._scan(store, terms, query, deadline_s) for query in queries]
+            scans += [answer.rows for each in outcomes for answer in answers_of(each).values()]
+            if _are_of_one_state(outcomes):
+                return OpenTable(pinned(outcomes[0]), _stream(table, _entries(scans), account))
+            _close(scans)
+            scans.clear()
+            if tries and not table.all_versions:
+                selection = replace(selection, keys=None)
+        raise NotReadyError(
+            f"{table.read.table!r} changes faster than its {len(queries)} keys can be read at one state. Ask for "
+            "fewer keys, or for read_committed."
+        )
 
     async def open_cut(
         self, table: WantedTable, snapshot: Snapshot, as_of: int | None, resources: AsyncExitStack, account: RowAccount
     ) -> AsyncGenerator[bytes, None]:
         """Open a table in a cut. `resources` close it."""
         definition, selection = table.store.definition, table.selection
-        if definition.kind == "versioned" and not table.all_versions and as_of is None:
-            as_of = 2**63 - 2  # the latest versions
+        as_of = (2**63 - 2 if as_of is None else as_of) if table.is_as_of else None  # by default the latest
         wanted = RowSelection(
             table.read.columns, selection.range, selection.from_ms, selection.to_ms, as_of, selection.keys
         )
-        if definition.plain_kind not in ("window", "session"):
-            wanted = replace(wanted, from_ms=None, to_ms=None)
         opened = []
         for part in (each for each in snapshot.parts if each.store == definition.name):
             opened.append(await self._checkpoints.acquire(snapshot.id, part))
@@ -141,7 +162,7 @@ class TableReading:
     ) -> Mapping[int, Outcome]:
         terms = replace(terms, limit=READ_AT_ONCE)
         while True:
-            outcomes = await self._routing.scan(store, terms, query, store.partitions)
+            outcomes = await self._routing.scan_all(store, terms, query, store.partitions)
             if not failures_of(outcomes) or not self._routing.may_wait(store, terms, outcomes, deadline_s):
                 _check(outcomes)
                 return outcomes
@@ -155,16 +176,17 @@ def _close(scans: Sequence[QueryRows]) -> None:
             rows.rest.close()
 
 
+def _are_of_one_state(scans: Sequence[Mapping[int, Outcome]]) -> bool:
+    """Return whether the answers of each partition have one Position."""
+    positions = [{p: answer.position for p, answer in answers_of(outcomes).items()} for outcomes in scans]
+    return all(each == positions[0] for each in positions)
+
+
 def _check(outcomes: Mapping[int, Outcome]) -> None:
     failed: Failure | None = next(iter(failures_of(outcomes).values()), None)
     if failed is not None:
         close_rests(outcomes)
         raise failed.error
-
-
-async def _nothing() -> AsyncGenerator[list[Any], None]:
-    return
-    yield
 
 
 async def _once(entries: list[Any]) -> AsyncGenerator[list[Any], None]:

@@ -1,7 +1,7 @@
 """The rows of a statement in a format of HTTP. Pure.
 
 JSON is an array of objects, or `{"rows", "columns", …}` with an envelope. Times are ISO 8601 in UTC, integers are
-exact, bytes are base64url, JSON values are JSON. NaN and infinities are null in JSON.
+exact, bytes are base64url, JSON values are JSON. NaN and infinities are null in JSON. Infinite times are `infinity`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ import orjson
 import pyarrow as pa
 
 from stateline.server.contract.formats import ARROW, CSV, NDJSON
+from stateline_store import SqlInvalidError
 
 _JSON_TYPE = b"arrow.json"
 _STEP_ROWS = 2_000
+_INFINITE = {True: 2**31 - 1, False: 2**63 - 1}
+"""DuckDB's infinite dates, and timestamps."""
 
 
 def rendered(table: pa.Table, media_type: str, envelope: Mapping[str, Any] | None) -> bytes:
@@ -58,11 +61,31 @@ def _rows(table: pa.Table, *, as_json: bool) -> Iterable[Sequence[Any]]:
         _json if as_json and _is_json(field) else None for field in table.schema
     ]
     for batch in table.to_batches(_STEP_ROWS):
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [_values(column) for column in batch.columns]
         for at, convert in enumerate(converts):
             if convert is not None:
                 columns[at] = list(map(convert, columns[at]))
         yield from zip(*columns, strict=True)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):  # Python has no infinite times, and none after the year 9999
+        return [_far(scalar) for scalar in column]
+
+
+def _far(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError) as error:
+        if not (pa.types.is_temporal(scalar.type) and hasattr(scalar, "value")):
+            raise SqlInvalidError(
+                f"The result has a {scalar.type} with a time beyond the years 1 to 9999. Cast it to VARCHAR."
+            ) from error
+        if abs(scalar.value) == _INFINITE[pa.types.is_date(scalar.type)]:
+            return "infinity" if scalar.value > 0 else "-infinity"
+        return scalar.cast(pa.utf8()).as_py()
 
 
 def _is_json(field: pa.Field) -> bool:

@@ -100,6 +100,7 @@ async def _response(request: Request, asked: SqlRequest, result: SqlResult) -> R
         envelope = {
             "position": position, "isolation_level": result.level.value, "cut": result.is_cut, "age_ms": age_ms,
             "rows_read": result.rows_read, "reads": list(result.reads),
+            "positions": {table: each.to_json() for table, each in result.positions.items()},
         }  # fmt: skip
     if result.table.num_rows > _MEASURED_ROWS:
         body = await asyncio.to_thread(rendered, result.table, asked.media_type, envelope)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
-import orjson
 import pyarrow as pa
 
 from stateline.config.settings import Config
-from stateline.query.values import Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.query.values import Terms, answers_of, failures_of, merged_position
 from stateline.server.contract.observation import observed
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.sql.cuts import Cuts
@@ -33,11 +34,12 @@ from stateline_store import (
     SqlTooLargeError,
 )
 from stateline_store.clock import now_ms
+from stateline_store.snapshots.snapshot import Snapshot
 
 # RocksDB counts overwritten and deleted rows too, until they are compacted. Its estimate was up to 28 times too large.
 _ESTIMATED_TOO_LARGE = 30
 # A result stays this long at most, whatever `max_age_ms` asks.
-_SHARED_S = 60.0
+_SHARED_MS = 60_000
 
 _log = logging.getLogger(__name__)
 
@@ -54,14 +56,30 @@ class SqlResult:
     rows_read: int
     reads: tuple[str, ...]
     """What was read of each table, as text."""
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """The Position of each table."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """A result that equal statements share: the task that makes it, and when it ended."""
+    """A result that equal statements share: the task that makes it, and when the rows were read that it has."""
 
-    task: asyncio.Task[SqlResult]
-    ended_s: float | None = None
+    task: asyncio.Task[SqlResult] | None = None
+    read_s: float | None = None
+    """None until the first table is opened."""
+
+    def is_fresh(self, max_age_ms: int) -> bool:
+        return self.read_s is None or time.monotonic() - self.read_s < max_age_ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The rows of each read, the Position of each table, whether they are of one moment, and when that was."""
+
+    sources: Mapping[int, AsyncIterator[bytes]]
+    positions: Mapping[str, Position]
+    is_cut: bool
+    made_at_ms: int
 
 
 @dataclass(eq=False, repr=False)
@@ -74,27 +92,25 @@ class Statements:
     _reading: TableReading
     _cuts: Cuts
     _processes: QueryProcesses
-    _shared: dict[bytes, _Shared] = field(default_factory=dict)
+    _shared: dict[str, _Shared] = field(default_factory=dict)
     _tables: dict[tuple[str, ...], list[SqlTable]] = field(default_factory=dict)
 
     async def run(self, asked: SqlRequest, visible: Sequence[str]) -> SqlResult:
-        """Return the result over these stores, the ones that the caller may read. An equal statement of the last
-        `max_age_ms` over the same stores is not run again.
+        """Return the result over these stores, the ones that the caller may read. An equal statement over the same
+        stores that has read its rows within the last `max_age_ms` is not run again.
 
         Raises `SqlInvalidError` for the statement, `TooManyRequestsError` if too many run, and what the stores
         raise.
         """
         self._forget()
-        key = orjson.dumps([asked.sql, asked.params, str(asked.level), asked.bound.position.to_json(), asked.as_of,
-                            asked.max_staleness_ms, asked.require_active, visible])  # fmt: skip
+        key = json.dumps([asked.sql, asked.params, str(asked.level), asked.bound.position.to_json(), asked.as_of,
+                          asked.max_staleness_ms, asked.require_active, asked.wait_ms, asked.timeout_ms,
+                          visible])  # fmt: skip
         shared = self._shared.get(key)
-        is_fresh = shared is not None and (
-            shared.ended_s is None or time.monotonic() - shared.ended_s <= asked.max_age_ms / 1000
-        )
-        if shared is None or not is_fresh:
-            task = asyncio.create_task(self._result(asked, tuple(visible)))
-            self._shared[key] = shared = _Shared(task)
-            task.add_done_callback(lambda _: self._ended(key, task))
+        if shared is None or shared.task is None or not shared.is_fresh(asked.max_age_ms):
+            self._shared[key] = shared = _Shared()
+            shared.task = asyncio.create_task(self._result(asked, tuple(visible), shared))
+            shared.task.add_done_callback(partial(self._ended, key))
         return await asyncio.shield(shared.task)
 
     async def keep(self) -> None:
@@ -108,70 +124,58 @@ class Statements:
         finally:
             await self._processes.stop()
 
-    def _ended(self, key: bytes, task: asyncio.Task[SqlResult]) -> None:
-        shared = self._shared.get(key)
-        if shared is None or shared.task is not task:
-            return
-        if task.cancelled() or task.exception() is not None:
+    def _ended(self, key: str, task: asyncio.Task[SqlResult]) -> None:
+        failed = task.cancelled() or task.exception() is not None
+        if failed and key in self._shared and self._shared[key].task is task:
             del self._shared[key]
-        else:
-            shared.ended_s = time.monotonic()
 
     def _forget(self) -> None:
-        now_s = time.monotonic()
-        for key in [k for k, each in self._shared.items() if each.ended_s and now_s - each.ended_s > _SHARED_S]:
+        for key in [k for k, each in self._shared.items() if not each.is_fresh(_SHARED_MS)]:
             del self._shared[key]
 
-    async def _result(self, asked: SqlRequest, visible: tuple[str, ...]) -> SqlResult:
+    async def _result(self, asked: SqlRequest, visible: tuple[str, ...], shared: _Shared) -> SqlResult:
         tables = self._tables_of(visible)
         async with self._processes.session(asked.timeout_ms / 1000) as session, AsyncExitStack() as resources:
             prepared = await session.prepare(asked.sql, asked.params, tables)
-            wanted = [self._wanted(read) for read in prepared.reads]
+            wanted = [self._wanted(read, tables) for read in prepared.reads]
             account = RowAccount(self._config.sql_max_rows_scanned)
             if prepared.is_explain:
                 return await self._explained(asked, wanted)
-            await self._refuse_large(asked, wanted)
-            sources, position, level, is_cut = await self._open(asked, wanted, resources, account)
-            made_at_ms = now_ms()
-            table = await self._collected(session.run(sources))
-            reads = tuple(f"{each.read.table}: {each.read.described()}" for each in wanted)
+            await self._refuse_large(wanted)
+            level = _level(asked, wanted)
+            opened = await self._open(asked, wanted, level, resources, account, shared)
+            table = await self._collected(session.run(opened.sources))
+            reads = tuple(f"{each.read.table}: {each.described()}" for each in wanted)
+            position = Position()
+            for each in opened.positions.values():
+                position = position.merge(each)
             observed().rows += table.num_rows
-            return SqlResult(table, position, level, is_cut, made_at_ms, account.rows, reads)
+            return SqlResult(
+                table, position, level, opened.is_cut, opened.made_at_ms, account.rows, reads, opened.positions
+            )
 
     async def _open(
-        self, asked: SqlRequest, wanted: Sequence[WantedTable], resources: AsyncExitStack, account: RowAccount
-    ) -> tuple[Mapping[int, AsyncIterator[bytes]], Position, IsolationLevel, bool]:
+        self, asked: SqlRequest, wanted: Sequence[WantedTable], level: IsolationLevel, resources: AsyncExitStack,
+        account: RowAccount, shared: _Shared,
+    ) -> _Opened:  # fmt: skip
         """Open all tables before one is read, so that the answer has their Position."""
         stores = list({each.store.name: each.store for each in wanted}.values())
-        level = asked.level or IsolationLevel.READ_COMMITTED
-        if level is IsolationLevel.READ_UNCOMMITTED and len(stores) > 1:
-            raise SqlInvalidError(
-                f"isolation_level=read_uncommitted with {len(stores)} tables ({', '.join(s.name for s in stores)}): "
-                "staged rows of several stores have no common moment. Leave it out, or read one table."
-            )
         deadline_s = asyncio.get_running_loop().time() + asked.wait_ms / 1000
-        if len(stores) > 1 or any(each.needs_cut for each in wanted):
-            for store in stores:
-                if asked.bound.position.offsets:
-                    await self._await_bound(store, asked, level, deadline_s)
-            cut = await resources.enter_async_context(
-                self._cuts.cut(stores, 0 if asked.bound.position.offsets else asked.max_age_ms)
-            )
+        if len(wanted) > 1 or any(each.needs_cut for each in wanted):
+            has_bound = bool(asked.bound.position.offsets)
+            for store in stores if has_bound else ():
+                await self._await_bound(store, asked, level, deadline_s)
+            cut = await resources.enter_async_context(self._cuts.cut(stores, 0 if has_bound else asked.max_age_ms))
             if cut is not None:
-                snapshot = cut.snapshot
-                position = Position()
-                for part in snapshot.parts:
-                    position = position.merge(part.position)
-                sources = {
-                    each.read.number: await self._reading.open_cut(each, snapshot, asked.as_of, resources, account)
-                    for each in wanted
-                }
-                return sources, position, level, True
+                made_at_ms = cut.snapshot.created_at_ms
+                shared.read_s = time.monotonic() - max(0, now_ms() - made_at_ms) / 1000
+                return await self._open_cut(asked, wanted, cut.snapshot, resources, account)
             if without := next((each for each in wanted if each.needs_cut), None):
                 raise SqlInvalidError(
                     f"{without.read.table} needs a snapshot unless its keys are named, and there can be none: name "
                     "keys (WHERE key = …), or ask with one node."
                 )
+        made_at_ms, shared.read_s = now_ms(), time.monotonic()
         opened: dict[int, OpenTable] = {}
         for each in wanted:
             terms = Terms(
@@ -180,8 +184,24 @@ class Statements:
             opened[each.read.number] = await self._reading.open_live(
                 each, terms, asked.as_of, deadline_s, resources, account
             )
-        position = _position(table.outcomes for table in opened.values())
-        return {number: table.rows for number, table in opened.items()}, position, level, len(wanted) == 1
+        positions = {
+            each.read.table: merged_position(answers_of(opened[each.read.number].outcomes).values()) for each in wanted
+        }
+        sources = {number: table.rows for number, table in opened.items()}
+        return _Opened(sources, positions, len(wanted) <= 1, made_at_ms)
+
+    async def _open_cut(
+        self, asked: SqlRequest, wanted: Sequence[WantedTable], cut: Snapshot, resources: AsyncExitStack,
+        account: RowAccount,
+    ) -> _Opened:  # fmt: skip
+        sources, positions = {}, {}
+        for each in wanted:
+            sources[each.read.number] = await self._reading.open_cut(each, cut, asked.as_of, resources, account)
+            positions[each.read.table] = Position()
+            for part in cut.parts:
+                if part.store == each.store.name:
+                    positions[each.read.table] = positions[each.read.table].merge(part.position)
+        return _Opened(sources, positions, True, cut.created_at_ms)
 
     async def _await_bound(
         self, store: ServedStore, asked: SqlRequest, level: IsolationLevel, deadline_s: float
@@ -191,10 +211,10 @@ class Statements:
         if failed := next(iter(failures_of(outcomes).values()), None):
             raise failed.error
 
-    async def _refuse_large(self, asked: SqlRequest, wanted: Sequence[WantedTable]) -> None:
+    async def _refuse_large(self, wanted: Sequence[WantedTable]) -> None:
         most = self._config.sql_max_rows_scanned
         for each in wanted:
-            if each.read.is_bounded:
+            if not each.selection.is_everything:
                 continue  # `RowAccount` ends it
             if (estimate := await self._estimate(each.store)) > most * _ESTIMATED_TOO_LARGE:
                 raise SqlTooLargeError(
@@ -212,10 +232,10 @@ class Statements:
         rows = [
             {
                 "table": each.read.table,
-                "reads": each.read.described(),
+                "reads": each.described(),
                 "columns": ", ".join(each.read.columns),
                 "estimated_rows": len(each.read.keys)
-                if each.read.keys is not None
+                if each.read.keys is not None and each.selection.keys is not None
                 else await self._estimate(each.store),
             }
             for each in wanted
@@ -242,23 +262,37 @@ class Statements:
             )
         return table
 
-    def _wanted(self, read: TableRead) -> WantedTable:
-        name, definition = read.table, self._stores.declared(read.table)
-        if definition is None:
-            return WantedTable(read, self._stores.get(name.removesuffix(VERSIONS)), all_versions=True)
-        return WantedTable(read, self._stores.get(name), all_versions=False)
+    def _wanted(self, read: TableRead, tables: Sequence[SqlTable]) -> WantedTable:
+        kind = next(table.kind for table in tables if table.name == read.table)
+        name = read.table.removesuffix(VERSIONS) if kind == "versions" else read.table
+        return WantedTable(read, self._stores.get(name), all_versions=kind == "versions")
 
     def _tables_of(self, visible: tuple[str, ...]) -> list[SqlTable]:
         """Return one object for the same stores, so that a query process keeps its tables."""
         known = self._tables.get(visible)
         if known is None:
-            definitions = [self._stores.declared(name) for name in visible]
+            everywhere = {store.name: store.definition for store in self._stores.global_tables}
+            definitions = [self._stores.declared(name) or everywhere.get(name) for name in visible]
             known = self._tables[visible] = tables_of(each for each in definitions if each is not None)
         return known
 
 
-def _position(outcomes: Iterable[Mapping[int, Outcome]]) -> Position:
-    position = Position()
-    for each in outcomes:
-        position = position.merge(merged_position(answers_of(each).values()))
-    return position
+def _level(asked: SqlRequest, wanted: Sequence[WantedTable]) -> IsolationLevel:
+    """Return the isolation level. Raises `SqlInvalidError` if the tables cannot be read at it, or as of the time."""
+    level = asked.level or IsolationLevel.READ_COMMITTED
+    tables = ", ".join(each.read.table for each in wanted)
+    if level is IsolationLevel.READ_UNCOMMITTED and len(wanted) > 1:
+        raise SqlInvalidError(
+            f"isolation_level=read_uncommitted with {len(wanted)} tables ({tables}): staged rows of several tables "
+            "have no common moment. Leave it out, or read one table."
+        )
+    if level is IsolationLevel.READ_UNCOMMITTED and any(each.needs_cut for each in wanted):
+        raise SqlInvalidError(
+            f"isolation_level=read_uncommitted: {tables} is read from a snapshot, which has committed rows alone. "
+            "Leave it out, or name keys (WHERE key = …)."
+        )
+    if asked.as_of is not None and wanted and not any(each.is_as_of for each in wanted):
+        raise SqlInvalidError(
+            f"as_of={asked.as_of}: the statement reads no versioned store. Leave it out, or read one as its own name."
+        )
+    return level
