@@ -118,6 +118,8 @@ class History:
 class Deployment:
     """The application's log and state directory; workers and servers are processes of their own."""
 
+    module = "support.apps.matrix_app"
+
     def __init__(self, root: Path, servers: str, run: str) -> None:
         self.root, self.run, self.topic = root, run, f"events-{run}"
         self.servers = servers or f"embedded:{root / 'log.db'}"
@@ -128,8 +130,8 @@ class Deployment:
     def send(self, events: list[Event]) -> None:
         """Write these records, and remember them."""
         written = [(key.encode(), None if v is None else json.dumps(v).encode(), at) for key, v, at in events]
+        self.history.add(events)  # first: an answer may have them before this returns
         produce(self.log, self.topic, written)
-        self.history.add(events)
 
     @contextlib.contextmanager
     def worker(self, **settings: Any) -> Iterator[Forked]:
@@ -156,7 +158,7 @@ class Deployment:
     @contextlib.contextmanager
     def _process(self, command: str, log: Path, **settings: Any) -> Iterator[Forked]:
         given = {"bootstrap__servers": self.servers, "state__dir": self.root / "s"} | settings
-        words = [command, "support.apps.matrix_app:app"]
+        words = [command, f"{self.module}:app"]
         for name, value in given.items():
             words += ["--set", f"{name.replace('__', '.')}={value}"]
         environment = {**os.environ, "MATRIX_RUN": self.run}

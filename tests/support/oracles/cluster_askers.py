@@ -1,7 +1,7 @@
 """Clients that ask nodes without end; what each of them is answered is held against the oracle.
 
-What they ask is in modules of its own: `asked_once` (one answer), `asked_scans` (pages and streams), `asked_snapshots`,
-`asked_changes`, and `asked_by_clients` (`stateline.client`).
+What they ask is in modules of its own: `asked_once` (one answer), `asked_scans` (pages and streams), `asked_sql`,
+`asked_snapshots`, `asked_changes`, and `asked_by_clients` (`stateline.client`).
 """
 
 from __future__ import annotations

@@ -41,11 +41,11 @@ class Served:
 
     def children(self) -> list[int]:
         """The server processes that the parent has started and that live."""
-        return [pid for pid in _descendants(self.process.pid) if "--listener" in _arguments(pid)]
+        return [pid for pid in descendants_of(self.process.pid) if "--listener" in arguments_of(pid)]
 
     def scans(self) -> list[int]:
         """The scan processes that live."""
-        return [pid for pid in _descendants(self.process.pid) if "--scans" in _arguments(pid)]
+        return [pid for pid in descendants_of(self.process.pid) if "--scans" in arguments_of(pid)]
 
 
 @contextlib.contextmanager
@@ -103,17 +103,17 @@ def status_of(one: Served, path: str) -> int | None:
         return None
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants_of(pid: int) -> Iterator[int]:
     try:
         own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:  # gone
         return
     for child in map(int, own):
         yield child
-        yield from _descendants(child)
+        yield from descendants_of(child)
 
 
-def _arguments(pid: int) -> list[str]:
+def arguments_of(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except (FileNotFoundError, ProcessLookupError):
