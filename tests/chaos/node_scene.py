@@ -28,6 +28,7 @@ from support.oracles.asked_changes import ChangeReader
 from support.oracles.asked_once import ONCE, ask_range_at
 from support.oracles.asked_scans import SCANS
 from support.oracles.asked_snapshots import SnapshotReader
+from support.oracles.asked_sql import SQL
 from support.oracles.cluster_askers import HANGING_S, LIMITS, Asker, Askers
 from support.oracles.cluster_oracle import ClusterOracle
 from support.oracles.cluster_values import Expected
@@ -83,7 +84,10 @@ class NodeScene:
         self._change_readers = [ChangeReader(store, *given) for store in ("newest", "counts")]
         self.askers = Askers(
             [
-                *(Asker(number, *given, {**ONCE, **SCANS}) for number in range(_CALM_CLIENTS if calm else _CLIENTS)),
+                *(
+                    Asker(number, *given, {**ONCE, **SCANS, **SQL})
+                    for number in range(_CALM_CLIENTS if calm else _CLIENTS)
+                ),
                 *self._change_readers,
                 SnapshotReader("snapshots", *given),
                 ClientAsker("client", *given),
