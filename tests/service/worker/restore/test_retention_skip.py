@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -19,16 +23,20 @@ from stateline.config.settings import Config
 from stateline.log import Log, open_log
 from stateline.log.interface import Record
 from stateline.processing.changelog import owner_headers
-from stateline.worker.restore import retention_skip
+from stateline.worker.restore import changelog_follower, retention_skip, store_restore
 from stateline.worker.restore.restorer import Restorer
+from stateline.worker.restore.store_restore import StoreRestore
 from stateline_store import Position, TopicPartition
 from stateline_store.clock import now_ms
+from support import TESTS
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.patience import HANGING_S
 
 HOUR_MS = 3_600_000
 HOUR, DAY = 60, 24 * 60  # in minutes
 WHOLE = 1 << 60
+SHORT_SESSION: dict[str, Any] = {"session__timeout__ms": 6_000, "consumer__heartbeat__interval__ms": 300}
 
 
 class Kept(NamedTuple):
@@ -167,6 +175,42 @@ def test_a_store_that_keeps_an_hour_of_a_day_reads_less_than_a_fifth_more_than_i
     assert len(kept.rows) <= read <= 1.2 * len(kept.rows) < sum(scene.read) / 10
 
 
+def restored_and_killed(application_id: str, minute_ms: str, guarantee: str, bootstrap: str, root: str) -> None:
+    """Restore a store by small commits, and die after the first."""
+    store_restore._BATCH_BYTES = retention_skip._LEAST_OFFSETS = 1
+    changelog_follower.SLICE_RECORDS = 50
+    commit = StoreRestore.commit
+
+    def killed(self: StoreRestore) -> None:
+        commit(self)
+        if self.restored and self.remaining:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    StoreRestore.commit = killed  # type: ignore[method-assign]
+    app = counting(application_id, int(minute_ms), sliding=False)
+    given = {"bootstrap__servers": bootstrap, "processing__guarantee": guarantee, **SHORT_SESSION}
+    config = configured(app, Path(root) / "state", **given)
+    with closing(open_log(bootstrap, Path(root))) as log, running(app, config, log) as worker:
+        eventually(lambda: bool(worker.tasks.running), "the task runs")
+
+
+def test_a_restore_that_skips_and_is_killed_continues_at_its_offset(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write(out_of_order(5, 3_000, minutes=6 * HOUR), keys=50, pieces=24)
+    shutil.rmtree(scene.root / "state")
+    module = "service.worker.restore.test_retention_skip"
+    run = f"import sys, {module} as tests; tests.restored_and_killed(*sys.argv[1:])"
+    given = [scene.application_id, str(scene.minute_ms), scene.guarantee, scene.bootstrap, str(scene.root)]
+    process = subprocess.run([sys.executable, "-c", run, *given], cwd=TESTS, timeout=HANGING_S, check=False)
+    assert process.returncode == -signal.SIGKILL
+    monkeypatch.setattr(retention_skip, "_LEAST_OFFSETS", 1)
+    resumed, read = scene.restored(anew=False), sum(scene.read)
+    monkeypatch.setattr(retention_skip, "_LEAST_OFFSETS", WHOLE)
+    assert resumed == scene.restored()
+    assert 0 < read < sum(scene.read) / 2
+
+
 def test_a_standby_skips_what_its_owner_no_longer_keeps(
     kafka_broker: SharedBroker,
     guarantee: str,
@@ -180,7 +224,7 @@ def test_a_standby_skips_what_its_owner_no_longer_keeps(
         scene.write(out_of_order(6, 3_000), keys=50, pieces=15)
         monkeypatch.setattr(retention_skip, "_LEAST_OFFSETS", 1)
         caplog.set_level(logging.INFO)
-        more = {"num__standby__replicas": 1, "session__timeout__ms": 6_000, "consumer__heartbeat__interval__ms": 300}
+        more = {"num__standby__replicas": 1, **SHORT_SESSION}
         one = scene.config("state", group__instance__id="one", **more)
         two = scene.config("two", group__instance__id="two", **more)
         with (
