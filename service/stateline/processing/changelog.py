@@ -14,9 +14,12 @@ which the changelog ended when its owner took it over. Later owners have larger 
 record whose epoch is smaller than one before it was written by a former owner.
 
 Records of a store with headers (KIP-1271) have the headers of the value first: their own. A tombstone has the timestamp
-and headers of the record that deleted the key. Those above follow them, in
-the order ``v``, ``c``, ``t``, ``e``. Own headers may have the same names. If the last own header has one, and no ``c``
-follows, a ``v`` = 0x00 comes between, so that a restore knows where the own headers end.
+and headers of the record that deleted the key. Those above follow them, in the order ``v``, ``c``, ``t``, ``e``. Own
+headers may have the same names. If the last own header has one, and no ``c`` follows, a ``v`` = 0x00 comes between, so
+that a restore knows where the own headers end.
+
+Kafka Streams writes own headers without such an end. So a restore takes only what Stateline itself would write: ``t``
+and ``c`` behind a ``v``, an ``e`` that begins with 0xff, and a lone ``v`` = 0x00 behind one of the four names.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
 _TYPES_HEADER = "t"  # in topics: never change
 _EPOCH_HEADER = "e"  # in topics: never change
-_EPOCH_BYTES = 8
+_EPOCH_TAG = b"\xff"  # in topics: never change; before an epoch, so that other programs' headers are not one
+_EPOCH_SIZE = 9
 _VERSION = b"\x00"
 _ADDED = (_VERSION_HEADER, _POSITION_HEADER, _TYPES_HEADER, _EPOCH_HEADER)
 _END_OF_OWN = (_VERSION_HEADER, _VERSION)
@@ -103,15 +107,22 @@ def tombstone(timestamp_ms: int, headers: Headers) -> bytes:
 
 def own_headers(headers: Headers) -> Headers:
     """Return a changelog record's own headers, without those that a commit adds."""
-    at = len(headers)
-    if at and headers[at - 1][0] == _EPOCH_HEADER and len(headers[at - 1][1] or b"") == _EPOCH_BYTES:
-        at -= 1
-    if at and headers[at - 1][0] == _TYPES_HEADER:
-        at -= 1
-    if at and headers[at - 1][0] == _POSITION_HEADER:
-        at -= 1
-        return headers[: at - 1] if at and headers[at - 1][0] == _VERSION_HEADER else headers[:at]
-    return headers[: at - 1] if at and headers[at - 1] == _END_OF_OWN else headers[:at]
+    at = len(headers) - bool(headers and _is_epoch(headers[-1]))
+    end = at - 1 if at and headers[at - 1][0] == _TYPES_HEADER else at
+    if end > 1 and headers[end - 1][0] == _POSITION_HEADER and _is_version(headers[end - 2]):
+        return headers[: end - 2]
+    if at > 1 and headers[at - 1] == _END_OF_OWN and headers[at - 2][0] in _ADDED:
+        return headers[: at - 1]
+    return headers[:at]
+
+
+def _is_epoch(header: tuple[str, bytes | None]) -> bool:
+    name, epoch = header
+    return name == _EPOCH_HEADER and epoch is not None and len(epoch) == _EPOCH_SIZE and epoch.startswith(_EPOCH_TAG)
+
+
+def _is_version(header: tuple[str, bytes | None]) -> bool:
+    return header[0] == _VERSION_HEADER and len(header[1] or b"") == 1
 
 
 def headers_of_table(topic: Topic) -> Callable[[Headers], Headers]:
@@ -145,28 +156,35 @@ def types_headers(types: StoreTypes) -> Headers:
 
 
 def owner_headers(epoch: int) -> Headers:
-    return ((_EPOCH_HEADER, epoch.to_bytes(_EPOCH_BYTES, "big")),)
+    return ((_EPOCH_HEADER, _epoch_bytes(epoch)),)
+
+
+def _epoch_bytes(epoch: int) -> bytes:
+    return _EPOCH_TAG + epoch.to_bytes(_EPOCH_SIZE - 1, "big")
+
+
+def _epoch_number(data: bytes) -> int:
+    return int.from_bytes(data[1:], "big")
 
 
 def owner_epoch(records: Sequence[Record]) -> int:
     """Return the epoch of the last of these changelog records that has one; 0 if none does."""
     for record in reversed(records):
         if (epoch := _epoch(record)) is not None:
-            return int.from_bytes(epoch, "big")
+            return _epoch_number(epoch)
     return 0
 
 
 def _epoch(record: Record) -> bytes | None:
     """Return the epoch, which is the last header."""
-    name, epoch = record.headers[-1] if record.headers else ("", None)
-    return epoch if name == _EPOCH_HEADER and epoch is not None and len(epoch) == _EPOCH_BYTES else None
+    return record.headers[-1][1] if record.headers and _is_epoch(record.headers[-1]) else None
 
 
 def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Sequence[Record], int]:
     """Return these changelog records without those of former owners, and the largest epoch now. It was `newest` before.
     Records without an epoch stay: exactly_once_v2's, where the log itself refuses a former owner's, and those of an
     application's own store or another program."""
-    largest = newest.to_bytes(_EPOCH_BYTES, "big")  # compared as bytes: they are in the order of the numbers
+    largest = _epoch_bytes(newest)  # compared as bytes: they are in the order of the numbers
     late: set[int] = set()
     for at, record in enumerate(records):
         epoch = _epoch(record)
@@ -177,7 +195,7 @@ def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Seque
         else:
             late.add(at)
     kept = [record for at, record in enumerate(records) if at not in late] if late else records
-    return kept, int.from_bytes(largest, "big")
+    return kept, _epoch_number(largest)
 
 
 def stage(store: StateStore, records: Sequence[Record], *, own: Callable[[Headers], Headers] = as_they_are) -> None:

@@ -25,6 +25,7 @@ from stateline.processing.changelog import (
     end_of_last_commit,
     own_headers,
     owner_epoch,
+    owner_headers,
     position_of_changelog,
     with_own,
     without_former_owners,
@@ -236,27 +237,30 @@ def test_the_client_and_spark_have_the_headers_as_they_were() -> None:
 
 def test_a_change_shows_the_headers_of_the_record_and_none_of_a_deletion() -> None:
     definition = app_with_stores().topology().stores["kept"]
-    last_of_a_commit = with_own(ODD, (("v", b"\0"), ("c", b"position"), ("t", b"{}"), ("e", bytes(8))))
+    last_of_a_commit = with_own(ODD, (("v", b"\0"), ("c", b"position"), ("t", b"{}"), *owner_headers(3)))
     for headers, shown in ((with_own(ODD, ()), SHOWN), (last_of_a_commit, SHOWN), ((), [])):
         change = LogRecord("changelog", 0, 3, 5, b"k", b"v", headers)
         assert change_members(definition, change)["headers"] == shown
     assert change_members(definition, LogRecord("changelog", 0, 3, 5, b"k", None, ODD))["headers"] is None
 
 
-@pytest.mark.parametrize("given", [{"e": bytes(8)}, {"v": b"\0"}, {"v": b"\0", "c": b""}, {"t": b"{}"}, {"h": b""}, {}])
+EPOCH = dict(owner_headers(3))
+
+
 @pytest.mark.parametrize(
-    "added", [{}, {"e": bytes(8)}, {"v": b"\0", "c": b"", "t": b"{}"}, {"v": b"\0", "c": b"", "e": bytes(8)}]
+    "given", [EPOCH, {"e": bytes(8)}, {"v": b"\0"}, {"v": b"\0", "c": b""}, {"t": b"{}"}, {"h": b""}, {}]
 )
+@pytest.mark.parametrize("added", [{}, EPOCH, {"v": b"\0", "c": b"", "t": b"{}"}, {"v": b"\0", "c": b"", **EPOCH}])
 def test_own_headers_are_told_from_those_of_a_commit(given: dict[str, bytes], added: dict[str, bytes]) -> None:
     own = tuple(given.items())
     assert own_headers(with_own(own, tuple(added.items()))) == own
 
 
 def test_the_last_header_alone_is_an_owners_epoch() -> None:
-    def record(*headers: tuple[str, bytes]) -> LogRecord:
+    def record(*headers: tuple[str, bytes | None]) -> LogRecord:
         return LogRecord("changelog", 0, 0, 0, b"k", b"v", with_own(headers, ()))
 
-    own = record(("e", b"\0" * 7 + b"\5"))
+    own = record(*owner_headers(5))
     assert owner_epoch([own]) == 0
     assert without_former_owners([own], 9) == ([own], 9)
     assert not position_of_changelog([record(("v", b"\0"), ("c", b"no position"))])

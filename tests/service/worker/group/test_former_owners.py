@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,14 @@ from service.worker.faults import (
     entries,
     table_only,
 )
+from stateline import App, serdes, stores
 from stateline.log import Record
+from stateline.log.interface import Headers
 from stateline.processing.changelog import owner_epoch, owner_headers, position_headers, without_former_owners
 from stateline.server.changes.topic_reader import After, CommittedRecords
 from stateline_store import Position
-from support.processes.running_worker import read_all
+from stateline_store.rows.headers import split_headers
+from support.processes.running_worker import create, produce, read_all
 
 
 def of_owner(epoch: int | None, offset: int = 0) -> Record:
@@ -38,9 +42,42 @@ def test_records_with_a_smaller_epoch_than_one_before_them_are_a_former_owners()
 
 
 def test_records_without_an_epoch_are_nobodys_late_ones() -> None:
-    others = of_owner(None)._replace(headers=(("e", b"short"), ("e", None)))
-    records = [of_owner(7), of_owner(None), others, of_owner(None)]
+    others = [("e", b"short"), ("e", None), ("e", bytes(8)), ("e", b"\xff" * 8), ("e", bytes(9))]
+    records = [of_owner(7), *(of_owner(None)._replace(headers=(each,)) for each in others), of_owner(None)]
     assert without_former_owners(records, 5) == (records, 7)
+    assert owner_epoch(records) == 7
+
+
+LIKE_A_COMMITS: list[Headers] = [
+    (("e", (1 << 62).to_bytes(8, "big")),),
+    (("e", bytes(8)),),
+    (("h", b"1"), ("t", b"no types")),
+    (("c", b"no position"),),
+    (("v", b"\0"),),
+    (("h", None), ("v", b"\0")),
+]
+
+
+def test_headers_of_kafka_streams_named_like_a_commits_stay_and_hide_no_later_record(place: Place) -> None:
+    app = App("app")
+    common: dict[str, Any] = {"key": serdes.string, "value": serdes.string, "headers": True}
+    kept = app.store(stores.timestamped_key_value("counts", **common))
+
+    @app.process(app.topic("in", key=serdes.string, value=serdes.string), stores=[kept])
+    def keep(record: Any, kept: Any) -> None:
+        kept.put(record.key, record.value)
+
+    create(place.log, {CHANGELOG: 1})
+    theirs = {b"k%d" % number: headers for number, headers in enumerate(LIKE_A_COMMITS)}
+    produce(place.log, CHANGELOG, [(key, b"v", 1, headers) for key, headers in theirs.items()])
+    for count in (1, 2):  # the second worker restores from the changelog what the first has written
+        produce(place.log, "in", [(b"own%d" % count, b"v", 1, (("e", bytes(8)),))])
+        theirs[b"own%d" % count] = (("e", bytes(8)),)
+        found = place.work_off(app, place.config(app), count - 1)
+        rows = {key: split_headers(stored)[1] for key, stored in found.rows("counts", 1).items()}
+        assert rows == theirs
+        found.close()
+        place.lose_disk(place.config(app))
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -56,7 +93,7 @@ def test_at_least_once_every_record_says_where_the_changelog_ended_when_its_owne
         ends.append(place.admin.log_end(IN._replace(topic=CHANGELOG)))
     records = read_all(place.log, CHANGELOG, 1)
     epochs = [[value for name, value in record.headers if name == "e"] for record in records]
-    wanted = [[end.to_bytes(8, "big")] for end in ends[:3] for _ in "abc"]
+    wanted = [[b"\xff" + end.to_bytes(8, "big")] for end in ends[:3] for _ in "abc"]
     assert epochs == (wanted if guarantee == "at_least_once" else [[]] * 9)
 
 

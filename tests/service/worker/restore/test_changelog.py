@@ -99,7 +99,7 @@ def test_a_commit_ends_with_the_record_that_carries_the_position() -> None:
 )
 def test_a_header_that_is_no_position_names_the_record(header: bytes, error: type[StatelineError], where: str) -> None:
     with pytest.raises(error, match=where):
-        position_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("c", header),))])
+        position_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("v", b"\0"), ("c", header)))])
 
 
 def test_restored_records_are_what_was_written_and_the_newest_of_a_key_wins(

@@ -280,7 +280,8 @@ def test_of_a_changelog_without_types_nothing_is_known(place: Place) -> None:
 
 
 def test_the_types_of_a_changelog_are_those_of_its_newest_commit_that_says_them() -> None:
-    first, second = (types_headers(keyed(value).types) for value in (serdes.json, serdes.int64))
+    end = position_headers(Position.of({IN: 1}))
+    first, second = ((*end, *types_headers(keyed(value).types)) for value in (serdes.json, serdes.int64))
     records = [Record("log", 0, n, 0, b"a", b"1", headers) for n, headers in enumerate([first, second, ()])]
     assert types_of_changelog(records) == StoreTypes("string", "int64")
     assert types_of_changelog(records[2:]) is None
@@ -289,4 +290,4 @@ def test_the_types_of_a_changelog_are_those_of_its_newest_commit_that_says_them(
         (b'{"key": "a", "value": "b", "unit": 1}', NewerFormatError, "log-0 at offset 3"),
     ):
         with pytest.raises(error, match=message):
-            types_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (("t", said),))])
+            types_of_changelog([Record("log", 0, 3, 0, b"a", b"1", (*end, ("t", said)))])
