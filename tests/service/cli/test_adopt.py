@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,13 +17,24 @@ from rocksdict import Options, Rdict
 
 from stateline.cli.main import main
 from stateline.log import open_log
-from stateline_store import StateDirectory
+from stateline_store import (
+    CommitNotice,
+    IsolationLevel,
+    NotPresentError,
+    Position,
+    SecondaryReader,
+    StateDirectory,
+    StoreContext,
+    StoreState,
+    TimestampedKeyValueStore,
+)
 from stateline_store.files.directory import holds_database
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rows.headers import NO_HEADERS
 from stateline_store.scan import EVERY_KEY
+from support.kafka.shared_broker import SharedBroker
 from support.processes.forked import Forked
-from support.processes.running_worker import create, produce
+from support.processes.running_worker import create, eventually, produce
 from support.run.patience import HANGING_S
 
 APP = """
@@ -32,6 +44,12 @@ for name in ("counts", "noted"):
     definition = stores.timestamped_key_value(name, key=serdes.string, value=serdes.string)
     app.external_store(definition, of="java")
 """
+OWN = """
+from stateline import App, serdes
+app = App("java", config={{"bootstrap.servers": "{servers}"}})
+app.stream("{topic}", key=serdes.string, value=serdes.string).group_by_key().count("counts")
+"""
+JAVA_POSITION = Position({"in": {0: 4}, "lines": {0: 7, 1: 9}})
 LOCKS = "import fcntl, sys; fcntl.lockf(file := open(sys.argv[1], 'r+'), fcntl.LOCK_EX); print(1, flush=True); input()"
 
 
@@ -55,7 +73,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with closing(Rdict(str(path), options, column_families=families)) as db:
             rows = {
                 family: {b"a": (NO_HEADERS if family.endswith("Headers") else b"") + struct.pack(">q", 5) + b"1"},
-                "offsets": {f"java-{name}-changelog-0".encode(): bytes(8)},
+                "offsets": {f"java-{name}-changelog-0".encode(): bytes(8), b"position": JAVA_POSITION.encode()},
             }
             for each, content in rows.items():
                 with closing(db.get_column_family(each)) as opened:
@@ -101,6 +119,58 @@ def test_after_a_kill_at_any_step_no_store_is_half_made_and_adopting_again_finis
     assert adopted_rows() == {"counts": {b"a": row}, "noted": {b"a": row[:8] + NO_HEADERS + row[8:]}}
     assert not list(Path(".stateline/adopting").rglob(".deleted-*"))
     sys.modules.pop("adopting", None)
+
+
+@pytest.fixture
+def own(kafka_broker: SharedBroker, java: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], StateDirectory]:
+    """Adopts the store `counts` for an application that takes Java's place, and counts the records of this topic."""
+
+    def adopted(topic: str) -> StateDirectory:
+        text = OWN.format(servers=kafka_broker.bootstrap_servers, topic=topic)
+        Path("own_counts.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "own_counts", raising=False)
+        command = ["adopt", "own_counts:app", "--from", str(java.parent)]
+        eventually(lambda: main(command) == 0, "the broker's group coordinator answers")
+        return StateDirectory(Path(".stateline"), "java")
+
+    with closing(open_log(kafka_broker.bootstrap_servers, Path())) as log:
+        create(log, {"java-counts-changelog": 1})
+        produce(log, "java-counts-changelog", [(b"a", b"1", 5)])
+    return adopted
+
+
+@pytest.mark.parametrize(("topic", "position"), [("lines", {"lines": {0: 7}}), ("others", {})])
+def test_an_adopted_store_has_the_position_of_its_own_input_in_its_own_partition(
+    topic: str, position: dict[str, dict[int, int]], own: Callable[[str], StateDirectory]
+) -> None:
+    with OfflineStore(own(topic).store("0_0", "counts", timestamped=True)) as store:
+        assert store.commit.position == Position(position)
+
+
+def test_an_adopted_external_store_has_the_position_of_its_changelog(java: Path) -> None:
+    assert main(["adopt", "adopting:app", "--from", str(java.parent)]) == 1
+    with OfflineStore(StateDirectory(Path(".stateline"), "adopting").store("0_0", "counts", timestamped=True)) as store:
+        assert store.commit.position == Position({"java-counts-changelog": {0: 0}})
+
+
+def test_a_store_whose_database_was_deleted_is_adopted_without_its_old_notice_and_position(
+    own: Callable[[str], StateDirectory],
+) -> None:
+    directory = StateDirectory(Path(".stateline"), "java")
+    path, notice_path = (each("0_0", "counts", timestamped=True) for each in (directory.store, directory.notice))
+    notice_path.parent.mkdir(parents=True)
+    with closing(CommitNotice(notice_path)) as notice:
+        notice.open(99, 1)
+        notice.publish_state(StoreState.RESTORING, 12)
+    (directory.task("0_0") / "counts.position").write_text("0\n1\nothers 0 99\n")
+    own("others")
+    with pytest.raises(NotPresentError):
+        SecondaryReader(path, notice_path, Path("scratch"))
+    with closing(TimestampedKeyValueStore("counts")) as store:
+        store.init(StoreContext("0_0", directory.task("0_0")))
+        assert store.position(IsolationLevel.READ_COMMITTED) == Position()
+        with closing(CommitNotice(notice_path)) as notice:
+            assert notice.restore_remaining == 0
 
 
 def adopted_rows() -> dict[str, dict[bytes, bytes]]:

@@ -157,9 +157,10 @@ def _adopted(config: Config, candidate: Candidate, bounds: Offsets, *, dry_run: 
                 return AdoptedPartition(name, task, java_task, "would be adopted", None, offset)
             directory = StateDirectory(config.state_dir, config.application_id)
             path = directory.store(task, name, timestamped=built.timestamped)
-            with directory.lock_task(task):
+            with directory.lock_task(task) as lock:
                 if _has_all(directory, task, name, offsets):
                     return AdoptedPartition(name, task, java_task, "exists", None, offset)
+                directory.delete_store(lock, name)  # what is left of a deleted one: its notice, its Position file
                 position = _position(candidate, java.position, offsets)
                 types = candidate.definition.types
                 target = Target(directory.task(task), path, built.layout, types, offsets, position)
