@@ -27,7 +27,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline_store import LockedError, StateDirectory, TopicPartition, TopologyError, TransactionalStore
 from stateline_store.adoption.java_store import JavaStore
 from stateline_store.rocksdb.offline_store import OfflineStore
-from stateline_store.rows.headers import join_headers
+from stateline_store.rows.headers import NO_HEADERS
 from stateline_store.rows.segments import EVERY_SEGMENT, PREFIX, Segments
 from stateline_store.scan import EVERY_KEY
 from support.kafka.java_streams import TRANSACTIONAL, JavaStreams, class_path
@@ -144,10 +144,8 @@ def rows(app: App, config: Config, name: str, partition: int) -> list[tuple[byte
 
 
 def stored(left: Left, record: Record) -> bytes | None:
-    """The value of a record in a table that may have headers."""
-    if record.value is None or not left.headers:
-        return record.value
-    return join_headers(record.value, record.headers)
+    """The value of a record in a table of Java's that may have headers: they are empty (`docs/adopt.md`)."""
+    return NO_HEADERS + record.value if record.value is not None and left.headers else record.value
 
 
 def restored(left: Left, app: App, config: Config, scratch: Path) -> None:
