@@ -32,7 +32,8 @@ SPLIT_BYTES = 128 * 1024 * 1024
 PARAMETERS: dict[str, Parameter] = {
     "isolation_level": Parameter(
         {"type": "string", "enum": [level.value for level in IsolationLevel]},
-        "Which rows are visible. The setting default.interactive.query.isolation.level by default.",
+        "Which rows are visible. By default read_uncommitted, and read_committed under exactly_once_v2. The setting "
+        "default.interactive.query.isolation.level changes this.",
     ),
     "position_bound": Parameter(_POSITION_SCHEMA, "The least Position accepted: JSON, topic → partition → offset."),
     "wait_ms": Parameter(
