@@ -68,7 +68,7 @@ def test_times_are_bounded_as_each_kind_means_them(scene: Scene, first: int | No
             still = entry["valid_to"] is None or entry["valid_to"] > low
             return entry["timestamp"] <= high and still and low <= high
         if "end" in entry and scene.definition.kind.endswith("session"):
-            return entry["end"] >= low and entry["start"] <= high and low <= high
+            return bool(entry["end"] >= low and entry["start"] <= high)  # it can span both, in either order
         time = entry.get("start", entry.get("timestamp"))
         return time is not None and low <= time <= high if query else True
 
