@@ -63,8 +63,9 @@ def read_routes(
     queries = QueryRoutes(serving.stores, serving.routing, serving.bodies, requests, scans)
     own = OwnParts(config, serving.stores, serving.workers, serving.ownership, sweeper.directory)
     cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
-    statements = _statements(serving, cluster, sweeper) if runs_sql and not lacks("sql") else None
-    sql_routes = SqlRoutes(config, serving.stores, serving.bounds, serving.bodies, large, statements)
+    has_engine = not lacks("sql")
+    statements = _statements(serving, cluster, sweeper) if runs_sql and has_engine else None
+    sql_routes = SqlRoutes(config, serving.stores, serving.bounds, serving.bodies, large, statements, has_engine)
     snapshots = SnapshotRoutes(config, serving.stores, serving.bodies, limits, sweeper, cluster, large)
     return ReadRoutes(queries, snapshots, sql_routes)
 

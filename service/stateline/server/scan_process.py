@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import shutil
@@ -41,8 +40,6 @@ from stateline_store import NotReadyError
 
 _NICE = 10  # of nice(2): a small read gets nine times the processor that a scan gets beside it
 _LOOK_AGAIN_S = 0.1
-
-_log = logging.getLogger(__name__)
 
 
 def run_scan_process(app: App, config: Config) -> None:

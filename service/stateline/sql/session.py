@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from stateline.problem_kinds import ERROR_CLASSES
 from stateline.sql.messages import (
     HEADER,
     MOST_BYTES,
@@ -28,7 +29,6 @@ from stateline_store import (
     InvalidArgumentError,
     NotReadyError,
     SqlInvalidError,
-    SqlNotAllowedError,
     SqlTimeoutError,
     SqlTooLargeError,
 )
@@ -43,11 +43,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
-}
-
-
-_FAILURES: Mapping[str, type[InvalidArgumentError]] = {
-    kind.__name__: kind for kind in (InvalidArgumentError, SqlInvalidError, SqlNotAllowedError)
 }
 
 
@@ -215,7 +210,7 @@ class QuerySession:
         if failure["kind"] == SqlTooLargeError.__name__:
             raise SqlTooLargeError(failure["message"])  # and another process: this one may keep the memory
         self.is_clean = True
-        raise _FAILURES.get(failure["kind"], SqlInvalidError)(failure["message"])
+        raise ERROR_CLASSES.get(failure["kind"], SqlInvalidError)(failure["message"])
 
     def _expire(self) -> None:
         self.is_expired = True

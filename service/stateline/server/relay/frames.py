@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -66,7 +67,7 @@ def encode_request(scope: Scope, body: bytes) -> bytes:
         "path": scope["raw_path"].decode("latin-1"),
         "query": scope["query_string"].decode("latin-1"),
         "root": scope.get("root_path", ""),
-        "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]],
+        "headers": _texts(scope["headers"]),
         "client": scope["client"],
         "token": None if token is None else _token_members(token),
         "request_id": scope[REQUEST_ID],
@@ -88,11 +89,7 @@ async def read_request(reader: asyncio.StreamReader) -> RelayedRequest:
 
 
 def encode_start(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-    told = {
-        "status": status,
-        "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers],
-    }
-    return _frame(START, 0, orjson.dumps(told))
+    return _frame(START, 0, orjson.dumps({"status": status, "headers": _texts(headers)}))
 
 
 def encode_piece(rows: int, piece: bytes) -> tuple[bytes, bytes]:
@@ -109,6 +106,10 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame:
     """Read one frame of an answer. Raises `asyncio.IncompleteReadError` if the answer broke off."""
     kind, rows, length = _FRAME.unpack(await reader.readexactly(_FRAME.size))
     return Frame(kind, rows, await reader.readexactly(length))
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def _frame(kind: int, rows: int, payload: bytes) -> bytes:

@@ -20,7 +20,7 @@ from stateline.server.rows.columns import STREAM_END
 from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
 from stateline.server.snapshots.rows import batches
-from stateline.server.sql.selection import Selection, scans_of, selection_of
+from stateline.server.sql.selection import Selection, scans_of
 from stateline.server.state.cursors import pinned
 from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import READ_AT_ONCE
@@ -42,11 +42,8 @@ class WantedTable:
 
     read: TableRead
     store: ServedStore
+    selection: Selection
     all_versions: bool
-
-    @property
-    def selection(self) -> Selection:
-        return selection_of(self.read, self.store.definition)
 
     @property
     def has_one_row_of_a_key(self) -> bool:
@@ -107,9 +104,9 @@ class TableReading:
         as_of = as_of if table.is_as_of else None
         if selection.is_nothing or (selection.keys is not None and table.has_one_row_of_a_key):
             keys: Query[Any] = keys_query(store, selection.keys, as_of) if selection.keys else PositionQuery()
-            # A key is not only at home: whatever filters it elsewhere in the statement sees all partitions too.
+            # Several partitions may have a key. Other filters of the statement see all of them, too.
             at = await self._routing.ask(store, terms, dict.fromkeys(store.partitions, keys), deadline_s)
-            _check(at)
+            refuse_failures(at)
             found = [entry for answer in answers_of(at).values() for entry in answer.rows.entries]
             return OpenTable(at, _stream(table, _once(found), account))
         scans: list[QueryRows] = []
@@ -164,7 +161,7 @@ class TableReading:
         while True:
             outcomes = await self._routing.scan_all(store, terms, query, store.partitions)
             if not failures_of(outcomes) or not self._routing.may_wait(store, terms, outcomes, deadline_s):
-                _check(outcomes)
+                refuse_failures(outcomes)
                 return outcomes
             close_rests(outcomes)
             await self._routing.wait_for_scan(store, terms, outcomes, deadline_s)
@@ -182,7 +179,8 @@ def _are_of_one_state(scans: Sequence[Mapping[int, Outcome]]) -> bool:
     return all(each == positions[0] for each in positions)
 
 
-def _check(outcomes: Mapping[int, Outcome]) -> None:
+def refuse_failures(outcomes: Mapping[int, Outcome]) -> None:
+    """Raise the first failure of a partition, if any, and release what the others have left open."""
     failed: Failure | None = next(iter(failures_of(outcomes).values()), None)
     if failed is not None:
         close_rests(outcomes)

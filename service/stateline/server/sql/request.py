@@ -29,8 +29,7 @@ class SqlRequest:
 
     sql: str
     params: Sequence[Any] | Mapping[str, Any]
-    level: IsolationLevel | None
-    """None if none was named: then it depends on the number of tables."""
+    level: IsolationLevel
     bound: PositionBound
     wait_ms: int
     as_of: int | None
@@ -53,13 +52,13 @@ def read_sql(request: Request, given: Mapping[str, Argument], config: Config, bo
     sql = arguments.text("sql")
     if sql is None:
         raise InvalidArgumentError("sql is missing: give one SELECT (`sql` in a body, `q` in a URL).")
-    level = arguments.choice("isolation_level", "", _LEVELS)
+    level = arguments.choice("isolation_level", IsolationLevel.READ_COMMITTED.value, _LEVELS)
     staleness_ms = arguments.integer("max_staleness_ms", -1, 0, 2**53, "2^53")
     longest_ms = config.sql_timeout_ms
     return SqlRequest(
         sql,
         _params(given.get("params")),
-        IsolationLevel(level) if level else None,
+        IsolationLevel(level),
         arguments.bound(bounds.most_of_all),
         arguments.integer("wait_ms", 0, 0, config.server_wait_max_ms, "server.wait.max.ms"),
         arguments.time("as_of"),

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from stateline.config.extras import install_line, lacks
+from stateline.config.extras import install_line
 from stateline.config.settings import Config
 from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON
 from stateline.server.contract.openapi import Operation
@@ -51,7 +51,8 @@ _MEASURED_ROWS = 2_000  # a result of more rows is rendered in a thread
 
 @dataclass(eq=False, repr=False)
 class SqlRoutes:
-    """The endpoint of one process. `statements` is None in a process that relays them."""
+    """The endpoint of one process. `statements` is None in a process that relays them. `_has_engine`: DuckDB is
+    installed."""
 
     _config: Config
     _stores: ServedStores
@@ -59,12 +60,13 @@ class SqlRoutes:
     _bodies: Bodies
     _large: LargeReads
     statements: Statements | None
+    _has_engine: bool
 
     def routes(self) -> list[BaseRoute]:
         return [Route(PATH, self.answer, methods=["GET", "POST"])]
 
     async def answer(self, request: Request) -> Response:
-        if lacks("sql"):
+        if not self._has_engine:
             raise SqlNotInstalledError(
                 f"SQL needs DuckDB, which this server does not have: run `{install_line('sql')}`."
             )

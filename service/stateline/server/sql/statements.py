@@ -10,16 +10,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 
 from stateline.config.settings import Config
-from stateline.query.values import Terms, answers_of, failures_of, merged_position
+from stateline.query.values import Terms, answers_of, merged_position
 from stateline.server.contract.observation import observed
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.sql.cuts import Cuts
-from stateline.server.sql.reading import OpenTable, RowAccount, TableReading, WantedTable
+from stateline.server.sql.reading import OpenTable, RowAccount, TableReading, WantedTable, refuse_failures
 from stateline.server.sql.request import SqlRequest
+from stateline.server.sql.selection import selection_of
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.sql.plan import TableRead
 from stateline.sql.pool import QueryProcesses
@@ -38,7 +40,7 @@ from stateline_store.snapshots.snapshot import Snapshot
 
 # RocksDB counts overwritten and deleted rows too, until they are compacted. Its estimate was up to 28 times too large.
 _ESTIMATED_TOO_LARGE = 30
-# A result stays this long at most, whatever `max_age_ms` asks.
+# The longest time for which a result is shared.
 _SHARED_MS = 60_000
 
 _log = logging.getLogger(__name__)
@@ -142,21 +144,19 @@ class Statements:
             if prepared.is_explain:
                 return await self._explained(asked, wanted)
             await self._refuse_large(wanted)
-            level = _level(asked, wanted)
-            opened = await self._open(asked, wanted, level, resources, account, shared)
+            _check_terms(asked, wanted)
+            opened = await self._open(asked, wanted, resources, account, shared)
             table = await self._collected(session.run(opened.sources))
             reads = tuple(f"{each.read.table}: {each.described()}" for each in wanted)
-            position = Position()
-            for each in opened.positions.values():
-                position = position.merge(each)
+            position = Position.of(chain.from_iterable(opened.positions.values()))
             observed().rows += table.num_rows
             return SqlResult(
-                table, position, level, opened.is_cut, opened.made_at_ms, account.rows, reads, opened.positions
+                table, position, asked.level, opened.is_cut, opened.made_at_ms, account.rows, reads, opened.positions
             )
 
     async def _open(
-        self, asked: SqlRequest, wanted: Sequence[WantedTable], level: IsolationLevel, resources: AsyncExitStack,
-        account: RowAccount, shared: _Shared,
+        self, asked: SqlRequest, wanted: Sequence[WantedTable], resources: AsyncExitStack, account: RowAccount,
+        shared: _Shared,
     ) -> _Opened:  # fmt: skip
         """Open all tables before one is read, so that the answer has their Position."""
         stores = list({each.store.name: each.store for each in wanted}.values())
@@ -164,7 +164,7 @@ class Statements:
         if len(wanted) > 1 or any(each.needs_cut for each in wanted):
             has_bound = bool(asked.bound.position.offsets)
             for store in stores if has_bound else ():
-                await self._await_bound(store, asked, level, deadline_s)
+                await self._await_bound(store, asked, deadline_s)
             cut = await resources.enter_async_context(self._cuts.cut(stores, 0 if has_bound else asked.max_age_ms))
             if cut is not None:
                 made_at_ms = cut.snapshot.created_at_ms
@@ -179,7 +179,7 @@ class Statements:
         opened: dict[int, OpenTable] = {}
         for each in wanted:
             terms = Terms(
-                each.store.name, level, asked.bound, asked.require_active, max_staleness_ms=asked.max_staleness_ms
+                each.store.name, asked.level, asked.bound, asked.require_active, max_staleness_ms=asked.max_staleness_ms
             )
             opened[each.read.number] = await self._reading.open_live(
                 each, terms, asked.as_of, deadline_s, resources, account
@@ -197,19 +197,14 @@ class Statements:
         sources, positions = {}, {}
         for each in wanted:
             sources[each.read.number] = await self._reading.open_cut(each, cut, asked.as_of, resources, account)
-            positions[each.read.table] = Position()
-            for part in cut.parts:
-                if part.store == each.store.name:
-                    positions[each.read.table] = positions[each.read.table].merge(part.position)
+            parts = (part.position for part in cut.parts if part.store == each.store.name)
+            positions[each.read.table] = Position.of(chain.from_iterable(parts))
         return _Opened(sources, positions, True, cut.created_at_ms)
 
-    async def _await_bound(
-        self, store: ServedStore, asked: SqlRequest, level: IsolationLevel, deadline_s: float
-    ) -> None:
-        terms = Terms(store.name, level, asked.bound, asked.require_active)
+    async def _await_bound(self, store: ServedStore, asked: SqlRequest, deadline_s: float) -> None:
+        terms = Terms(store.name, asked.level, asked.bound, asked.require_active)
         outcomes = await self._routing.ask(store, terms, dict.fromkeys(store.partitions, PositionQuery()), deadline_s)
-        if failed := next(iter(failures_of(outcomes).values()), None):
-            raise failed.error
+        refuse_failures(outcomes)
 
     async def _refuse_large(self, wanted: Sequence[WantedTable]) -> None:
         most = self._config.sql_max_rows_scanned
@@ -234,9 +229,9 @@ class Statements:
                 "table": each.read.table,
                 "reads": each.described(),
                 "columns": ", ".join(each.read.columns),
-                "estimated_rows": len(each.read.keys)
-                if each.read.keys is not None and each.selection.keys is not None
-                else await self._estimate(each.store),
+                "estimated_rows": await self._estimate(each.store)
+                if each.read.keys is None or each.selection.keys is None
+                else len(each.read.keys),
             }
             for each in wanted
         ]
@@ -244,7 +239,7 @@ class Statements:
             [("table", pa.utf8()), ("reads", pa.utf8()), ("columns", pa.utf8()), ("estimated_rows", pa.int64())]
         )
         table = pa.Table.from_pylist(rows, schema)
-        return SqlResult(table, Position(), asked.level or IsolationLevel.READ_COMMITTED, False, now_ms(), 0, ())
+        return SqlResult(table, Position(), asked.level, False, now_ms(), 0, ())
 
     async def _collected(self, parts: AsyncGenerator[bytes, None] | AsyncIterator[bytes]) -> pa.Table:
         data = bytearray()
@@ -265,7 +260,8 @@ class Statements:
     def _wanted(self, read: TableRead, tables: Sequence[SqlTable]) -> WantedTable:
         kind = next(table.kind for table in tables if table.name == read.table)
         name = read.table.removesuffix(VERSIONS) if kind == "versions" else read.table
-        return WantedTable(read, self._stores.get(name), all_versions=kind == "versions")
+        store = self._stores.get(name)
+        return WantedTable(read, store, selection_of(read, store.definition), all_versions=kind == "versions")
 
     def _tables_of(self, visible: tuple[str, ...]) -> list[SqlTable]:
         """Return one object for the same stores, so that a query process keeps its tables."""
@@ -277,16 +273,15 @@ class Statements:
         return known
 
 
-def _level(asked: SqlRequest, wanted: Sequence[WantedTable]) -> IsolationLevel:
-    """Return the isolation level. Raises `SqlInvalidError` if the tables cannot be read at it, or as of the time."""
-    level = asked.level or IsolationLevel.READ_COMMITTED
+def _check_terms(asked: SqlRequest, wanted: Sequence[WantedTable]) -> None:
+    """Raise `SqlInvalidError` if the tables cannot be read at this isolation level, or as of this time."""
     tables = ", ".join(each.read.table for each in wanted)
-    if level is IsolationLevel.READ_UNCOMMITTED and len(wanted) > 1:
+    if asked.level is IsolationLevel.READ_UNCOMMITTED and len(wanted) > 1:
         raise SqlInvalidError(
             f"isolation_level=read_uncommitted with {len(wanted)} tables ({tables}): staged rows of several tables "
             "have no common moment. Leave it out, or read one table."
         )
-    if level is IsolationLevel.READ_UNCOMMITTED and any(each.needs_cut for each in wanted):
+    if asked.level is IsolationLevel.READ_UNCOMMITTED and any(each.needs_cut for each in wanted):
         raise SqlInvalidError(
             f"isolation_level=read_uncommitted: {tables} is read from a snapshot, which has committed rows alone. "
             "Leave it out, or name keys (WHERE key = …)."
@@ -295,4 +290,3 @@ def _level(asked: SqlRequest, wanted: Sequence[WantedTable]) -> IsolationLevel:
         raise SqlInvalidError(
             f"as_of={asked.as_of}: the statement reads no versioned store. Leave it out, or read one as its own name."
         )
-    return level
