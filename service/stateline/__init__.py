@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateline import serdes, stores
     from stateline.dsl.app import App
+    from stateline.model.join_windows import JoinWindows
     from stateline.model.pipeline import Windowing
     from stateline.model.store_definition import StoreDefinition
     from stateline.model.topic import Topic
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
         SessionWindows,
         SlidingWindows,
         TumblingWindows,
+        UnlimitedWindows,
+        on_window_close,
+        until_time_limit,
         until_window_closes,
     )
     from stateline.processing.processor_context import ProcessorContext
@@ -31,6 +35,7 @@ __all__ = [
     "App",
     "HoppingWindows",
     "InputRecord",
+    "JoinWindows",
     "Output",
     "ProcessorContext",
     "SessionView",
@@ -40,21 +45,26 @@ __all__ = [
     "StoreView",
     "Topic",
     "TumblingWindows",
+    "UnlimitedWindows",
     "VersionedView",
     "WindowView",
     "Windowing",
+    "on_window_close",
     "serdes",
     "stores",
+    "until_time_limit",
     "until_window_closes",
 ]
 __version__ = "0.1.0"
 
 _NAMES = {
     "dsl.app": "App",
+    "model.join_windows": "JoinWindows",
     "model.pipeline": "Windowing",
     "model.store_definition": "StoreDefinition",
     "model.topic": "Topic",
-    "model.windows": "HoppingWindows SessionWindows SlidingWindows TumblingWindows until_window_closes",
+    "model.windows": "HoppingWindows SessionWindows SlidingWindows TumblingWindows UnlimitedWindows on_window_close "
+    "until_time_limit until_window_closes",
     "processing.processor_context": "ProcessorContext",
     "processing.records": "InputRecord Output",
     "processing.store_views": "SessionView StoreView VersionedView WindowView",

@@ -4,6 +4,8 @@
 - of your own types: `model`
 - of a Schema Registry: `avro`, `protobuf`, `json_schema`
 - around one of these, for keys of windows or sessions: `windowed`, `session_windowed`, and `time_windowed` for Java
+- around one of these, for stores of joins and of `suppress`: `held_back`, `subscriber`, `subscription`,
+  `unmatched_key`, `unmatched_values`
 
 docs/serdes.md and the modules of `stateline.serde` describe their bytes.
 """
@@ -14,11 +16,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateline.serde.avro import AvroSerde, schema_text
+from stateline.serde.buffered_change import BufferedChangeSerde
 from stateline.serde.json_schema import JsonSchemaSerde
 from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
 from stateline.serde.protobuf import ProtobufSerde
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
+from stateline.serde.subscription import SubscriberSerde, SubscriptionSerde
+from stateline.serde.unmatched import UnmatchedKeySerde, UnmatchedValuesSerde
 from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
 from stateline_store import InvalidArgumentError
 
@@ -35,6 +40,7 @@ __all__ = [
     "bytes",
     "datetime",
     "float64",
+    "held_back",
     "int32",
     "int64",
     "json",
@@ -44,7 +50,11 @@ __all__ = [
     "protobuf",
     "session_windowed",
     "string",
+    "subscriber",
+    "subscription",
     "time_windowed",
+    "unmatched_key",
+    "unmatched_values",
     "uuid",
     "windowed",
 ]
@@ -154,6 +164,31 @@ def windowed(inner: Serde) -> WindowedSerde:
 def session_windowed(inner: Serde) -> WindowedSerde:
     """Keys of a topic of sessions, around keys of this serde."""
     return WindowedSerde(inner, "session")
+
+
+def held_back(value: Serde) -> Serde:
+    """Values of Kafka Streams' store of `suppress`, around values of this serde."""
+    return BufferedChangeSerde(value)
+
+
+def subscriber(foreign_key: Serde, key: Serde) -> Serde:
+    """Keys of Kafka Streams' store of subscriptions: (foreign key, key)."""
+    return SubscriberSerde(foreign_key, key)
+
+
+def subscription(key: Serde) -> Serde:
+    """Values of Kafka Streams' store of subscriptions, around the left table's keys."""
+    return SubscriptionSerde(key)
+
+
+def unmatched_key(key: Serde) -> Serde:
+    """Keys of Kafka Streams' store of rows that wait in a join of streams: (timestamp, side, key)."""
+    return UnmatchedKeySerde(key)
+
+
+def unmatched_values(left: Serde, right: Serde) -> Serde:
+    """Values of Kafka Streams' store of rows that wait in a join of streams: lists of values of one side."""
+    return UnmatchedValuesSerde(left, right)
 
 
 def time_windowed(inner: Serde) -> TimeWindowedSerde:

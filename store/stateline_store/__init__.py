@@ -35,9 +35,13 @@ if TYPE_CHECKING:
     from stateline_store.reads.query_types import *
     from stateline_store.reads.readers import *
     from stateline_store.reads.secondary import *
-    from stateline_store.reads.session_reads import *
+    from stateline_store.reads.session_reads import SessionReads as SessionReads
     from stateline_store.reads.versioned_reads import *
-    from stateline_store.reads.window_reads import *
+    from stateline_store.reads.window_reads import WindowedIterator as WindowedIterator
+    from stateline_store.reads.window_reads import WindowIterator as WindowIterator
+    from stateline_store.reads.window_reads import WindowReads as WindowReads
+    from stateline_store.reads.window_reads import window_end_ms as window_end_ms
+    from stateline_store.reads.window_reads import windows_of as windows_of
     from stateline_store.rows.segments import Segments as Segments
     from stateline_store.rows.store_schema import *
     from stateline_store.rows.timestamped_rows import TimestampedWindowedIterator as TimestampedWindowedIterator
@@ -97,7 +101,7 @@ _NAMES = {  # what is public in which module
     "stores.transactional_store": "TransactionalStore",
     "reads.versioned_reads": "VersionedReads VersionedRecord",
     "stores.versioned_store": "NOT_PUT VersionedStore",
-    "reads.window_reads": "WindowedIterator WindowIterator WindowReads window_end_ms",
+    "reads.window_reads": "WindowedIterator WindowIterator WindowReads window_end_ms windows_of",
     "stores.window_store": "TimestampedWindowStore WindowStore",
     "rows.windowed_keys": "Windowed",
 }

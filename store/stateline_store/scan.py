@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -15,6 +15,7 @@ from stateline_store.errors import InvalidArgumentError, StoreClosedError
 _log = logging.getLogger(__name__)
 
 Row = TypeVar("Row", covariant=True)
+Item = TypeVar("Item")
 
 
 class ChunkSource:
@@ -118,6 +119,21 @@ def _checked(source: ChunkSource) -> Generator[list[Any], None, None]:
     yield from source.chunks
     if source.was_cut:
         raise StoreClosedError("The store was closed while this iterator was open. Open the store, then scan again.")
+
+
+class Chunk(list[Item]):
+    """Rows of a scan, and about how many bytes they have, as was counted when they were read."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, rows: Iterable[Item] = (), size: int = 0) -> None:
+        super().__init__(rows)
+        self.size = size
+
+    def part(self, start: int, stop: int) -> Chunk[Item]:
+        """Return the rows from `start` to `stop`, with their share of the bytes."""
+        rows = self[start:stop]
+        return Chunk(rows, self.size * len(rows) // max(len(self), 1))
 
 
 # Chunks grow: a look at a few rows reads few ahead, a long scan pays little per row.

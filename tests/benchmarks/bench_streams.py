@@ -10,6 +10,8 @@ transactional stores and with its default, and the better of the two is compared
 - processor: the same count by a function of the application's: ≥ 1.0 × Kafka Streams' count.
 - four: count, count in tumbling windows, count in sessions, and a versioned table, all of one topic: ≥ 2 × Kafka
   Streams, which gives the table a changelog, where ours has its topic.
+- joined, groupcount, customers (`streams_operators.py`): two streams joined, a table's rows counted by another key, and
+  two tables joined by foreign key: ≥ 1.5 × Kafka Streams; peak memory ÷ the JVM's ≤ 0.5.
 - guarantee: count exactly once ÷ at least once ≥ 0.8.
 - two: count by two workers ÷ by one, as it is.
 - memory: peak of the worker's resident memory after a table of 2 million keys ÷ the JVM's ≤ 0.5.
@@ -28,10 +30,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from cores import memory_mb
+from cores import family_cpu_s, memory_mb
 from figures import at_least, at_most
 from processes import process, program, until  # finds the tests' modules, too
+from streams_operators import OPERATORS, Operator
 
 from stateline.log import NewTopic
 from stateline.log.kafka import KafkaLog
@@ -41,10 +45,15 @@ from support.kafka.kafka_broker import KafkaBroker
 
 RECORDS, KEYS, PARTITIONS, ROUNDS = 1_000_000, 200_000, 4, 3
 BEGUN = 0.2
+VALUES = 10_007  # a prime number: keys and values have no common rhythm
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 JAVAS = {f"Kafka Streams, {javas} stores": javas for javas in BY_STORES}
 INPUTS = {"table": ["table"]}
-JAVA_STORES = {"table": ["table"], "four": ["count", "tumbling", "session", "versionedevents"]}
+JAVA_STORES = {
+    "table": ["table"],
+    "four": ["count", "tumbling", "session", "versionedevents"],
+    **{name: [name] for name in OPERATORS},
+}
 _QUIX = "3.28.1"
 _CACHE = Path(__file__).parents[2] / ".cache"
 _HERE = Path(__file__).parent
@@ -63,18 +72,24 @@ class Bench:
         self._log.close()
 
     def fill(self, name: str, records: int, keys: int) -> None:
-        """Make a topic of so many records, each key in turn, half a millisecond apart."""
+        """Make a topic of so many records, each key in turn, half a millisecond apart. Each value ends with a number of
+        eight digits below `VALUES`, and each key gets another one every time."""
         self._admin.create_topics([NewTopic(name, PARTITIONS)])
-        values = [os.urandom(50).hex().encode() for _ in range(1000)]
+        values = [os.urandom(46).hex().encode() + b"%08d" % n for n in range(VALUES)]
         start_ms = time.time_ns() // 1_000_000 - 3_600_000
         with closing(self._log.producer()) as producer:
             for n in range(records):
                 key = b"key-%08d" % (n % keys)
-                producer.produce(name, key, values[n % 1000], timestamp_ms=start_ms + n // 2)
+                producer.produce(name, key, values[n % VALUES], timestamp_ms=start_ms + n // 2)
             producer.flush()
 
-    def rate(self, group: str, topics: Sequence[str], records: int = RECORDS) -> float:
-        """Records of one topic per second, from a fifth to the end of all."""
+    def create(self, name: str) -> None:
+        """Make an empty topic."""
+        self._admin.create_topics([NewTopic(name, PARTITIONS)])
+
+    def rate(self, group: str, topics: Sequence[str], records: int = RECORDS, between: Sequence[str] = ()) -> float:
+        """Records of one topic per second, from a fifth to the end of all. `between` has the internal topics, without
+        the group's name, in the order in which they are worked off."""
         places = [TopicPartition(name, p) for name in topics for p in range(PARTITIONS)]
         total = records * len(topics)
 
@@ -84,7 +99,19 @@ class Bench:
         until(lambda: committed() >= BEGUN * total, f"{group} has begun", 0.01)
         begun_s, before = time.perf_counter(), committed()
         until(lambda: committed() >= total, f"{group} is at the end", 0.01)
+        for name in between:
+            self._until_worked_off(group, f"{group}-{name}")
         return (total - before) / len(topics) / (time.perf_counter() - begun_s)
+
+    def _until_worked_off(self, group: str, topic: str) -> None:
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+
+        def is_worked_off() -> bool:
+            committed = self._admin.committed(group, places)
+            # The end may be a transaction's marker, which no consumer reads.
+            return all(committed.get(place, 0) + 2 >= self._admin.log_end(place) for place in places)
+
+        until(is_worked_off, f"{topic} is at the end", 0.01)
 
     @contextmanager
     def directory(self) -> Iterator[Path]:
@@ -92,11 +119,11 @@ class Bench:
             yield Path(name)
 
     @contextmanager
-    def workers(self, job: str, guarantee: str, number: int = 1) -> Iterator[tuple[str, list[int]]]:
+    def workers(self, job: str, guarantee: str, number: int = 1, prefix: str = "") -> Iterator[tuple[str, list[int]]]:
         """Stateline's, so many: the group's name, and the processes' ids."""
         group = f"ours-{uuid.uuid4().hex[:8]}"
         pids = []
-        with ExitStack() as stack, _environment(STREAMS_JOB=job, STREAMS_ID=group):
+        with ExitStack() as stack, _environment(STREAMS_JOB=job, STREAMS_ID=group, STREAMS_PREFIX=prefix):
             state_dir = stack.enter_context(self.directory())
             for index in range(number):
                 given = {
@@ -112,7 +139,7 @@ class Bench:
             yield group, pids
 
     @contextmanager
-    def java(self, job: str, guarantee: str, javas: str) -> Iterator[tuple[str, list[int]]]:
+    def java(self, job: str, guarantee: str, javas: str, prefix: str = "") -> Iterator[tuple[str, list[int]]]:
         """Kafka Streams with stores of this kind: the group's name, and the process's id."""
         group = f"java-{uuid.uuid4().hex[:8]}"
         settings = {
@@ -123,10 +150,8 @@ class Bench:
         }
         with self.directory() as place:
             stores = JAVA_STORES.get(job, ["count"])
-            options = ["-Xmx2g"]
-            with JavaStreams(
-                self.servers, group, stores, place, partitions=PARTITIONS, settings=settings, java_options=options
-            ) as streams:
+            given: Any = {"prefix": prefix, "settings": settings, "java_options": ["-Xmx2g"]}
+            with JavaStreams(self.servers, group, stores, place, partitions=PARTITIONS, **given) as streams:
                 streams.start()
                 yield group, [streams.pid]
 
@@ -216,11 +241,37 @@ def memory(bench: Bench) -> None:
     at_most("memory at 2 million keys ÷ the JVM's", peaks["Stateline"] / min(peaks[name] for name in JAVAS), 0.5)
 
 
+def operator(bench: Bench, job: str, given: Operator) -> None:
+    """Exactly once, against Kafka Streams with one thread, over topics of its own."""
+    prefix = f"{job}-"
+    for name, (records, keys) in given.topics.items():
+        bench.fill(prefix + name, records, keys)
+    for name in given.results:
+        bench.create(prefix + name)
+    topics, records = [prefix + name for name in given.measured], given.topics[given.measured[0]][0]
+    peers: dict[str, Any] = {"Stateline": partial(bench.workers, job, EXACTLY_ONCE, prefix=prefix)}
+    peers |= {name: partial(bench.java, job, EXACTLY_ONCE, javas, prefix) for name, javas in JAVAS.items()}
+    rates: dict[str, list[float]] = {name: [] for name in peers}
+    peaks: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(ROUNDS):
+        for name, start in peers.items():
+            with start() as (group, pids):
+                rates[name].append(bench.rate(group, topics, records, given.between))
+                peaks[name].append(memory_mb(pids[0]))
+                spent_us = family_cpu_s(pids[0]) * 1e6 / (records * len(topics))
+            figures = f"{rates[name][-1]:,.0f} records/s, {peaks[name][-1]:,.0f} MB, {spent_us:.0f} µs of processor"
+            print(f"  {job}, {name}: {figures} per record, its start included", flush=True)
+    rate, peak = ({name: statistics.median(each) for name, each in of.items()} for of in (rates, peaks))
+    at_least(f"{job}, records/s ÷ Kafka Streams'", rate["Stateline"] / max(rate[name] for name in JAVAS), 1.5)
+    at_most(f"{job}, memory ÷ the JVM's", peak["Stateline"] / min(peak[name] for name in JAVAS), 0.5)
+
+
 JOBS: dict[str, Callable[[Bench], None]] = {
     "table": lambda bench: against_peers(bench, "table", 5, 4),
     "count": lambda bench: against_peers(bench, "count", 2, 2),
     "processor": processor,
     "four": lambda bench: against_peers(bench, "four", 2, None),
+    **{job: partial(operator, job=job, given=given) for job, given in OPERATORS.items()},
     "guarantee": guarantee,
     "two": two,
     "memory": memory,
@@ -230,8 +281,9 @@ JOBS: dict[str, Callable[[Bench], None]] = {
 def main() -> None:
     chosen = sys.argv[1:] or list(JOBS)
     with KafkaBroker() as broker, closing(Bench(broker.bootstrap_servers)) as bench:
-        for name in ("events", "table"):
-            bench.fill(name, RECORDS, KEYS)
+        if set(chosen) - set(OPERATORS):
+            for name in ("events", "table"):
+                bench.fill(name, RECORDS, KEYS)
         for job in chosen:
             JOBS[job](bench)
 

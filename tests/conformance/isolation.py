@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -18,7 +19,7 @@ from stateline.client import Client
 from stateline.log.kafka import KafkaLog
 from stateline_store import IsolationLevel, RetryLaterError
 from support import TESTS
-from support.kafka.java_streams import TRANSACTIONAL, JavaStreams
+from support.kafka.java_streams import SIZE_MS, TRANSACTIONAL, JavaStreams
 from support.processes.forked import Forked
 from support.processes.running_worker import create, produce
 from support.processes.served_here import served_here
@@ -63,6 +64,10 @@ class Sides:
     worker: Forked | None = None
     stream_times: dict[str, list[int]] = field(default_factory=lambda: {topic: [] for topic in STORES.values()})
     """Of each topic: the largest timestamp up to each offset."""
+    sent: dict[str, list[tuple[str, str | None, int]]] = field(
+        default_factory=lambda: {topic: [] for topic in STORES.values()}
+    )
+    """Of each topic: key, value and timestamp by offset."""
 
     def produce(self, count: int) -> None:
         """Write records to each topic: mostly in order, some late, some deletes."""
@@ -78,11 +83,30 @@ class Sides:
             times = self.stream_times[topic]
             for _, _, at_ms in made:
                 times.append(max(at_ms, times[-1]) if times else at_ms)
+            self.sent[topic] += [
+                (key.decode(), None if value is None else value.decode(), at_ms) for key, value, at_ms in made
+            ]
             produce(self.log, f"{self.prefix}{topic}", made)
 
     def stream_time(self, store: str, offset: int) -> int:
         """Return the store's stream time at this Position."""
         return self.stream_times[STORES[store]][offset]
+
+    def counts(self, key: str, start_ms: int, end: int) -> dict[str, int]:
+        """Return the largest timestamp of a tumbling window by its count, up to this offset. Late records count."""
+        found, at_ms = dict[str, int](), 0
+        for name, _, time_ms in self.sent["events"][:end]:
+            if name == key and start_ms <= time_ms < start_ms + SIZE_MS:
+                at_ms = max(at_ms, time_ms)
+                found[str(len(found) + 1)] = at_ms
+        return found
+
+    def versions(self, key: str, offset: int) -> Entries:
+        """Return every version that the key ever had at this Position. None was too late for the history."""
+        values = {at_ms: value for name, value, at_ms in self.sent["versioned"][: offset + 1] if name == key}
+        times = sorted(values)
+        ends = dict(itertools.zip_longest(times, times[1:]))
+        return [(key, at_ms, end, None, value) for at_ms, end in ends.items() if (value := values[at_ms]) is not None]
 
     def question(self) -> Question:
         """Some question of some store."""

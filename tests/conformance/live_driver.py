@@ -12,7 +12,10 @@ from conformance.live_input import PARTITIONS
 from stateline.testing import Record, TestDriver
 from support.processes.running_worker import read_all
 
-CONFIG = {"processing.guarantee": "exactly_once_v2", "deserialization.exception.handler": "skip"}
+CONFIG = {
+    "processing.guarantee": "exactly_once_v2",
+    "processing.exception.handler": "skip",
+}
 
 
 @contextmanager
@@ -21,30 +24,30 @@ def driver_of(sides: Sides) -> Iterator[TestDriver]:
     finds all of them: what was processed as they were written, one after another, is aborted, and read again."""
     topics = sorted({place.topic for place in sides.given.ends})
     app = live_app.build("driven", sides.given.prefix)
-    with TestDriver(app, partitions=PARTITIONS, config=CONFIG, autocommit=False) as driver:
+    with TestDriver(app, partitions=PARTITIONS, config={**CONFIG, **sides.our_settings}, autocommit=False) as driver:
         for topic in topics:
             found = read_all(sides.log, topic, PARTITIONS)
             driver.pipe_all(
-                topic, [Record(_text(r.key), _text(r.value), r.timestamp_ms, partition=r.partition) for r in found]
+                topic, [Record(_text(r.key), _text(r.value), r.timestamp_ms, r.headers, r.partition) for r in found]
             )
         driver.abort()
         driver.commit()
         yield driver
 
 
-def rows_in(driver: TestDriver, name: str, keys: Sequence[str]) -> Rows:
-    """In the form of `Sides.our_rows`."""
-    store, kind = driver.store(name), live_app.build("driven", "").topology().stores[name].plain_kind
+def rows_in(driver: TestDriver, name: str, kind: str, keys: Sequence[str]) -> Rows:
+    """The rows of a store of this plain kind, in the form of `Sides.our_rows`."""
+    store = driver.store(name)
     match kind:
         case "window":
-            return {(row.key, row.start): (row.value, row.timestamp) for row in store.fetch_all()}
+            return {(row.key, row.start): (row.value, row.timestamp, row.headers) for row in store.fetch_all()}
         case "session":
-            return {(row.key, row.start, row.end): row.value for row in store.fetch_all()}
+            return {(row.key, row.start, row.end): (row.value, None, row.headers) for row in store.fetch_all()}
         case "versioned":
             each = ((key, row) for key in keys for row in store.versions(key))
-            return {(key, row.timestamp): (row.value, row.valid_to) for key, row in each}
+            return {(key, row.timestamp): (row.value, row.valid_to, None) for key, row in each}
         case _:
-            return {row.key: (row.value, row.timestamp) for row in store.all()}
+            return {row.key: (row.value, row.timestamp, row.headers) for row in store.all()}
 
 
 def _text(data: bytes | None) -> Any:

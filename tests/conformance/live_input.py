@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from stateline.log.interface import Headers
 from stateline.log.kafka import KafkaLog
 from stateline.model.topic import Topic
 from stateline_store import TopicPartition
@@ -43,8 +45,12 @@ def keys(records: int) -> list[str]:
     return [*(f"key-{number}" for number in range(max(150, min(10_000, records // 100)))), "ключ"]
 
 
-def input_of(topic: str, records: int, begin_ms: int) -> Iterator[tuple[bytes | None, bytes | None, int]]:
-    """What a topic gets of so many records in all, in the order of offsets: (key, value, timestamp).
+Sent = tuple[bytes | None, bytes | None, int, Headers]
+
+
+def input_of(topic: str, records: int, begin_ms: int) -> Iterator[Sent]:
+    """What a topic gets of so many records in all, in the order of offsets: (key, value, timestamp, headers). Most have
+    headers: one, none, or some with a name twice, without a value, and named as a Position's are.
 
     No two topics have the same timestamp anywhere: Kafka Streams leaves open which of these it takes first.
     """
@@ -53,7 +59,7 @@ def input_of(topic: str, records: int, begin_ms: int) -> Iterator[tuple[bytes | 
     length_ms = min(count * _STEP_MS, _LONGEST_MS)
     phase = list(SHARES).index(topic)
     tombstones = 0.03 if topic in ("events", *TIMED) else 0.15
-    row: tuple[bytes | None, bytes | None, int] | None = None
+    row: Sent | None = None
     for number in range(count):
         if row is not None and rng.random() < 0.03:
             yield row  # a double
@@ -71,7 +77,8 @@ def input_of(topic: str, records: int, begin_ms: int) -> Iterator[tuple[bytes | 
             # Each partition has a valid time before the first invalid one: without, Kafka Streams ends.
             said = b"none" if number > 50 * PARTITIONS and rng.random() < 0.1 else b"%d" % at_ms
             value, at_ms = b"%s-%s" % (said, value), begin_ms
-        row = key, value, at_ms
+        own: Headers = (("of", b"%s-%d" % (topic.encode(), number)), ("é", None), ("of", b""), ("v", b"\0"))
+        row = key, value, at_ms, own[: number % 5]
         yield row
 
 
@@ -99,9 +106,12 @@ class Input:
         return {place: end for place, end in self.ends.items() if place.topic in names}
 
 
-def write_input(log: KafkaLog, prefix: str, records: int = RECORDS) -> Input:
-    """Make the topics, and write so many records to all of them together."""
-    topics = {f"{prefix}{kind}": kind for kind in SHARES}
+def write_input(
+    log: KafkaLog, prefix: str, records: int = RECORDS, more: Mapping[str, str] = MappingProxyType({})
+) -> Input:
+    """Make the topics, and write so many records to all of them together. `more` are topics besides, by the kind of
+    their records."""
+    topics = {f"{prefix}{name}": kind for name, kind in {**{kind: kind for kind in SHARES}, **more}.items()}
     create(log, dict.fromkeys(topics, PARTITIONS))
     began_ms = begin_ms()
     for topic, kind in topics.items():

@@ -7,81 +7,37 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from conformance.java_state import INPUTS, KEPT, MORE_RETENTION_MS, PARTITIONS, declarations, feed
+from conformance.java_left import GLOBAL, RECORDS, SETTINGS, Left, restored, rows
+from conformance.java_state import INPUTS, KEPT, PARTITIONS
 from stateline import serdes, stores
 from stateline.cli.adopt.adoption import adopt
 from stateline.cli.adopt.checks import Candidate, checked_offsets
 from stateline.cli.adopt.java_directory import JavaDirectory
-from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Record
 from stateline.log.interface import NewTopic
 from stateline.log.kafka import KafkaLog
-from stateline.model.store_definition import StoreDefinition
 from stateline_store import LockedError, StateDirectory, TopicPartition, TopologyError, TransactionalStore
 from stateline_store.adoption.java_store import JavaStore
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rows.headers import NO_HEADERS
-from stateline_store.rows.segments import EVERY_SEGMENT, PREFIX, Segments
+from stateline_store.rows.segments import PREFIX
 from stateline_store.scan import EVERY_KEY
 from support.kafka.java_streams import TRANSACTIONAL, JavaStreams, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
-from support.processes.running_worker import Stores, configured, create, eventually, read_all, running
+from support.processes.running_worker import configured, create, read_all
 from support.run.length import long_or_short
 
 HEADERS, STAGED = "4.4.0 with headers", "4.4.0 transactional"
 VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0", HEADERS, STAGED), ("3.9.1", "4.4.0"))
 MORE_SETTINGS = {HEADERS: {"dsl.store.format": "HEADERS"}, STAGED: {TRANSACTIONAL: "true"}}
-RECORDS = 400  # of each topic
-GLOBAL = "everywhere"  # a global table and its topic
-SETTINGS = {
-    "commit.interval.ms": 100,
-    "processing.guarantee": "exactly_once_v2",
-    "windowstore.changelog.additional.retention.ms": MORE_RETENTION_MS,
-}
-
-
-@dataclass
-class Left:
-    """`stopped` is the state directory of a Java application after its end, `killed` a copy of when it ran. `refusal`
-    is what `adopt` said while it ran."""
-
-    log: KafkaLog
-    java: JavaStreams
-    inputs: dict[str, str]
-    stopped: Path
-    killed: Path
-    refusal: str
-    headers: bool
-
-    def declarations(self) -> list[StoreDefinition]:
-        *others, joined = declarations(headers=self.headers)  # a join's store has headers in Java, too
-        return [*others, replace(joined, kind="timestamped_window", headers=True) if self.headers else joined]
-
-    def app(self, name: str, definitions: list[StoreDefinition] | None = None, of: str | None = None) -> App:
-        app = App(name)
-        for definition in self.declarations() if definitions is None else definitions:
-            app.external_store(definition, of=of or self.java.application_id)
-        return app
-
-    def config(self, app: App, state_dir: Path) -> Config:
-        return configured(app, state_dir, bootstrap__servers=self.log.bootstrap_servers)
-
-    def feed(self, first: int) -> None:
-        """Write input, and wait until Java has committed it."""
-        feed(self.log, self.inputs, first, RECORDS)
-        read = [topic for name, topic in self.inputs.items() if name != GLOBAL]
-        partitions = [TopicPartition(topic, p) for topic in read for p in range(PARTITIONS)]
-        with closing(self.log.admin()) as admin:
-            ends = {p: admin.log_end(p) for p in partitions}
-            eventually(lambda: admin.committed(self.java.application_id, partitions) == ends, "Java has committed")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -108,7 +64,7 @@ def left(
             made.feed(0)
             app = made.app(f"{run}-early")
             with pytest.raises(LockedError) as refused:
-                adopt(app, made.config(app, folder / "early"), made.stopped, dry_run=False)
+                adopt(app, made.config(app, folder / "early"), [made.stopped], dry_run=False)
             made.refusal = str(refused.value)
             shutil.copytree(made.stopped, made.killed)
             java.stop()
@@ -126,43 +82,16 @@ def contents(directory: Path) -> dict[str, tuple[str, int, int]]:
     return found
 
 
-def rows(app: App, config: Config, name: str, partition: int) -> list[tuple[bytes, bytes]]:
-    """The rows of a store on disk that have not expired, without the numbers that each side gives to duplicates."""
-    definition = app.topology().stores[name]
-    task = str(app.topology().subtopology_of(name).task_id(partition))
-    path = StateDirectory(config.state_dir, config.application_id).store(task, name, timestamped=definition.timestamped)
-    with OfflineStore(path) as store, store.scan(EVERY_KEY) as scan:
-        found, layout, stream_time_ms = dict(scan), store.format.layout, store.commit.stream_time_ms  # type: ignore[union-attr]
-    if layout.segment_interval_ms is None:
-        return sorted(found.items())
-    live = PREFIX.pack(Segments(definition.retention_ms, layout.segment_interval_ms).oldest_live(stream_time_ms))
-    end = EVERY_SEGMENT.end
-    assert end is not None
-    end_of_key = -4 if definition.retain_duplicates else None
-    start = 8 if definition.kind == "timestamped_session" else 0  # Java has no timestamps of sessions
-    return sorted((key[:end_of_key], value[start:]) for key, value in found.items() if key >= min(live, end))
-
-
 def stored(left: Left, record: Record) -> bytes | None:
     """The value of a record in a table of Java's that may have headers: they are empty (`docs/adopt.md`)."""
     return NO_HEADERS + record.value if record.value is not None and left.headers else record.value
-
-
-def restored(left: Left, app: App, config: Config, scratch: Path) -> None:
-    """Run a worker until its stores have every visible record of their changelogs."""
-    ends = {}
-    for definition in left.declarations():
-        for record in read_all(left.log, left.java.changelog(definition.name), PARTITIONS):
-            ends[definition.name, record.topic, record.partition] = record.offset
-    with closing(Stores(app, config, scratch)) as kept, running(app, config, left.log):
-        eventually(lambda: all(kept.offset(*place) >= end for place, end in ends.items()), "the stores have caught up")
 
 
 def test_an_adopted_store_has_every_row_of_its_changelog_and_goes_on_from_there(left: Left, tmp_path: Path) -> None:
     adopted, plain = left.app("adopting"), left.app("restoring")
     to, beside = left.config(adopted, tmp_path / "adopted"), left.config(plain, tmp_path / "restored")
     before = contents(left.stopped)
-    report = adopt(adopted, to, left.stopped, dry_run=False)
+    report = adopt(adopted, to, [left.stopped], dry_run=False)
     assert contents(left.stopped) == before
     assert [each.why for each in report.outcomes] == [""] * len(left.declarations()) * PARTITIONS
     restored(left, plain, beside, tmp_path / "readers")
@@ -189,7 +118,7 @@ def test_nothing_is_adopted_while_the_java_application_runs(left: Left) -> None:
 def test_no_store_of_a_killed_application_is_adopted(left: Left, tmp_path: Path) -> None:
     app = left.app("killed")
     before = contents(left.killed)
-    report = adopt(app, left.config(app, tmp_path), left.killed, dry_run=False)
+    report = adopt(app, left.config(app, tmp_path), [left.killed], dry_run=False)
     assert contents(left.killed) == before
     assert {each.store for each in report.outcomes} == {each.name for each in left.declarations()}
     for each in report.outcomes:
@@ -208,7 +137,7 @@ def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopte
     ]
     app = left.app("otherwise", definitions)
     app.external_store(declared["table"], of=left.java.application_id, changelog=left.inputs["table"])
-    report = adopt(app, left.config(app, tmp_path), left.stopped, dry_run=False)
+    report = adopt(app, left.config(app, tmp_path), [left.stopped], dry_run=False)
     whys = {each.store: each.why for each in report.outcomes}
     assert whys.pop("plain") == ""
     for name, why in {
@@ -221,13 +150,13 @@ def test_a_store_that_is_declared_otherwise_is_refused_and_the_others_are_adopte
         assert why in whys[name]
     assert any(note.startswith("Store absent has no files there.") for note in report.notes)
     assert any(note.startswith("Not declared here, and not adopted: duplicates-") for note in report.notes)
-    again = adopt(app, left.config(app, tmp_path), left.stopped, dry_run=False)
+    again = adopt(app, left.config(app, tmp_path), [left.stopped], dry_run=False)
     assert {each.outcome for each in again.outcomes if each.store == "plain"} == {"exists"}
 
 
 def test_a_dry_run_writes_nothing(left: Left, tmp_path: Path) -> None:
     app = left.app("dry")
-    report = adopt(app, left.config(app, tmp_path / "state"), left.stopped, dry_run=True)
+    report = adopt(app, left.config(app, tmp_path / "state"), [left.stopped], dry_run=True)
     assert {each.outcome for each in report.outcomes} == {"would be adopted"}
     assert not (tmp_path / "state").exists()
 
@@ -259,7 +188,7 @@ def test_a_global_table_is_adopted_for_each_worker(left: Left, tmp_path: Path) -
     settings = {"dsl__store__format": "HEADERS"} if left.headers else {}
     config = configured(app, tmp_path, bootstrap__servers=left.log.bootstrap_servers, num__workers=2, **settings)
     app.configure(config)
-    report = adopt(app, config, left.stopped, dry_run=False)
+    report = adopt(app, config, [left.stopped], dry_run=False)
     assert [each.task for each in report.outcomes] == ["global/worker-0", "global/worker-1"]
     if any(each.why for each in report.outcomes):  # before 4.3, Java writes the offsets of small tables seldom
         assert left.java.version < "4.3"

@@ -21,12 +21,12 @@ import pytest
 from conformance.golden import section, unhex
 from stateline.log.interface import Record
 from stateline.processing.changelog import (
+    origin,
     own_headers,
     position_headers,
     rows_with_own,
     stage,
     staged_rows,
-    tombstone,
     with_own,
 )
 from stateline.processing.records import OutputRecord
@@ -178,7 +178,7 @@ def call_with_headers(store: TransactionalStore, what: dict[str, Any], number: i
     joined = None if value is None else join_headers(value, unhexed(what["headers"])).hex()
     call(store, {**what, "value": joined, "timestamp": now if what["timestamp"] is None else what["timestamp"]})
     if value is None:
-        store.keep_tombstones({row_key(store, what): tombstone(now, (("record", bytes([number])),))})
+        store.keep_origins({row_key(store, what): origin(now, (("record", bytes([number])),))})
 
 
 def row_key(store: TransactionalStore, what: dict[str, Any]) -> bytes:

@@ -91,7 +91,7 @@ def test_a_word_count_goes_to_stateline_and_back_and_no_word_is_lost_or_counted_
 
         def adopted() -> bool:
             try:
-                report = adopt(app, config, java_dir, dry_run=False)
+                report = adopt(app, config, [java_dir], dry_run=False)
             except LockedError:
                 return False
             assert [each.outcome for each in report.outcomes] == ["adopted"] * PARTITIONS

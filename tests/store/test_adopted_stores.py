@@ -116,6 +116,16 @@ def test_segments_become_one_database_in_the_order_of_time(tmp_path: Path) -> No
     assert java_stores(tmp_path / "java") == ["store"]
 
 
+def test_a_segment_whose_families_a_kill_prevented_has_no_rows(tmp_path: Path) -> None:
+    """Java makes the families of a new segment after its database."""
+    row = {window_key(b"key", 0): i64(7) + b"1"}
+    database(tmp_path / "java/store/store.0", {"keyValueWithTimestamp": row, "offsets": OFFSETS})
+    database(tmp_path / "java/store/store.60000", {"default": {}, "offsets": OFFSETS})
+    layout = Layout("window", timestamped=True, segment_interval_ms=60_000)
+    rows = copied(tmp_path / "java", tmp_path / "here", layout)
+    assert rows == {i64(0) + window_key(b"key", 0): i64(7) + b"1"}
+
+
 def test_segments_of_another_length_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     database(tmp_path / "java/store/store.60000", {"default": {window_key(b"key", 60_000): b"1"}, "offsets": OFFSETS})
     with pytest.raises(TopologyError, match="retention that Java has"):

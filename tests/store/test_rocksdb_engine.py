@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocksdict import Cache, Rdict, ReadOptions, WriteBufferManager
+from rocksdict import Cache, Options, Rdict, ReadOptions, WriteBufferManager
 
 from stateline_store import (
     CallerError,
@@ -32,6 +32,7 @@ from stateline_store.engines.engine import Commit
 from stateline_store.rocksdb import options as rocksdb_options
 from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.options import DEFAULT_TUNING, WRITE_BUFFERS_BYTES, primary_options
+from stateline_store.rocksdb.rows import rows_at_least
 from stateline_store.scan import EVERY_KEY, LARGEST_CHUNK_BYTES
 from support.rocksdb import database_of, offsets_of, write_to
 from support.run.patience import HANGING_S
@@ -434,3 +435,24 @@ def test_stores_that_stand_still_with_full_memtables_do_not_make_another_one_flu
         engine = RocksDBEngine(tmp_path / f"restored-{number}")
         assert (engine.last_commit().number, engine.get(b"869")) == (1, b"v" * 1000)
         engine.close()
+
+
+def test_rows_are_at_least_those_of_the_largest_run_less_all_deletes(tmp_path: Path) -> None:
+    (options := Options(raw_mode=True)).set_disable_auto_compactions(True)
+    db = Rdict(str(tmp_path), options)
+    steps = (
+        (range(1000), b"x", 1000),
+        (range(1000), b"y", 1000),
+        (range(0, 1000, 2), None, 500),
+        (range(9), b"z", 500),
+    )
+    assert rows_at_least(db, tmp_path) == 0
+    for numbers, value, certain in steps:
+        for number in numbers:
+            key = b"%05d" % number
+            db.delete(key) if value is None else db.put(key, value)
+        db.flush()
+        assert rows_at_least(db, tmp_path) == certain
+    db.compact_range(None, None)
+    assert rows_at_least(db, tmp_path) == 505
+    db.close()

@@ -140,15 +140,15 @@ def read_settings_file(path: Path) -> dict[str, object] | None:
         raise ConfigurationError(f"{path} cannot be read as TOML: {error}") from error
 
 
-def check_settings(settings: Mapping[str, object], origin: str) -> None:
-    """Raise `ConfigurationError` for an unknown name, with the nearest known one, and for an invalid value. Rules over
-    several settings are checked once all sources are known."""
+def check_settings(settings: Mapping[str, object], origin: str) -> Config:
+    """Return the settings with their types. Raises `ConfigurationError` for an unknown name, with the nearest known
+    one, and for an invalid value. Rules over several settings are checked once all sources are known."""
     given = {"application.id": SourcedValue("unnamed", origin)}
     for name, setting in from_tree(settings, origin):
         _check_known(name, setting)
         given[name] = setting
     _resolve_aliases(given)
-    _validated(given)
+    return _validated(given)
 
 
 def _check_known(name: str, given: SourcedValue) -> None:

@@ -61,6 +61,10 @@ class Config(BaseModel):
     """Stores buffer writes until they are committed. Always true: false is refused."""
     dsl_store_format: types.StoreFormat = "DEFAULT"
     """HEADERS: tables and the stores of streams keep the headers of records (KIP-1271)."""
+    topology_auto_repartition: types.Switch = False
+    """Repartition rows with a changed key before a group, join or table. Only App(config=…) can have it."""
+    topology_optimization: types.Optimization = "none"
+    """single.store.self.join: an inner join of a stream with itself keeps its rows in one store (KIP-862)."""
     ensure_explicit_internal_resource_naming: types.Switch = False
     """Refuse to start if a store, and with it a changelog, has a generated name."""
     repartition_purge_interval_ms: types.Milliseconds = 30_000

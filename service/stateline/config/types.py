@@ -173,6 +173,9 @@ TracingExporter = Annotated[Literal["none", "otlp"], BeforeValidator(_lower), Al
 LogFormat = Annotated[Literal["text", "json"], BeforeValidator(_lower), Allowed("text or json")]
 PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
 StoreFormat = Annotated[Literal["DEFAULT", "HEADERS"], BeforeValidator(_upper), Allowed("DEFAULT or HEADERS")]
+Optimization = Annotated[
+    Literal["none", "single.store.self.join"], BeforeValidator(_lower), Allowed("none or single.store.self.join")
+]
 UpgradeFrom = Annotated[Literal["v1"] | None, BeforeValidator(_lower), Allowed("v1, or nothing")]
 Upgrade = Annotated[Literal["in_place", "roll_over"] | None, BeforeValidator(_lower), Allowed("in_place or roll_over")]
 BytesOrUnlimited = Annotated[

@@ -16,6 +16,7 @@ from stateline.config.settings import Config
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.pipeline_checks import check_windowing
 from stateline.dsl.punctuations import punctuation_of
+from stateline.dsl.several_topics import read_topics
 from stateline.dsl.streams import Stream, Table
 from stateline.dsl.table_kinds import inner_key, kind_of_table, windows_table
 from stateline.dsl.wrong_kinds import listed, wrong_kind
@@ -27,12 +28,12 @@ from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.store_definition import GlobalTable, StoreDefinition
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology
-from stateline.processing.operators import TableSource
+from stateline.processing.operators import TableSource, VersionedTableSource
 from stateline.serde.plain import Serde, shown
 from stateline.serde.registered import json_of_text
 from stateline.serde.schema_registry import SchemaRegistry
 from stateline.stores import milliseconds
-from stateline_store import InvalidArgumentError, TopologyError
+from stateline_store import ConfigurationError, InvalidArgumentError, TopologyError
 
 _REGISTRY = "schema.registry."
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,22 +60,35 @@ class App:
         self.application_id = application_id
         self.target = "MODULE:APP"  # as commands are given it, once one was
         self.examples: Mapping[str, str] = dict(examples or {})
-        self.config: dict[str, Any] = _settings(config)
+        checked = _checked(config)
+        self.config: dict[str, Any] = dict(config or {})
         named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
         self._declarations = Declarations(application_id, SchemaRegistry(named))
+        self._declarations.auto_repartition = checked is not None and checked.topology_auto_repartition
 
     def configure(self, config: Config) -> None:
         """Give serdes the settings that are in force, ``schema.registry.*``, in place of those of the `App`; as Kafka
-        Streams' ``Serde.configure``. Tables and operators' stores get their format, ``dsl.store.format``. Commands and
-        the test driver do it before anything is written or read."""
+        Streams' ``Serde.configure``. Tables and operators' stores get their format, ``dsl.store.format``, and
+        self-joins their stores, ``topology.optimization``. Commands and the test driver do it before anything is
+        written or read."""
         self._declarations.registry.configure(config.schema_registry)
-        self._declarations.store_format = config.dsl_store_format
+        self._use(config)
 
     def configured_topology(self, config: Config) -> Topology:
         """Return the topology with tables and operators' stores in the format of ``dsl.store.format``. Workers and
         servers begin with it, so that an `App` that was not configured has the same stores."""
-        self._declarations.store_format = config.dsl_store_format
+        self._use(config)
         return self.topology()
+
+    def _use(self, config: Config) -> None:
+        self._declarations.store_format = config.dsl_store_format
+        self._declarations.optimization = config.topology_optimization
+        wanted, declared = config.topology_auto_repartition, self._declarations.auto_repartition
+        if "topology_auto_repartition" in config.model_fields_set and wanted != declared:
+            raise ConfigurationError(
+                f"topology.auto.repartition={str(wanted).lower()} comes too late, because steps are declared already: "
+                "give it in App(config=…) alone."
+            )
 
     def topic(
         self,
@@ -145,7 +159,7 @@ class App:
         tables of the newest values take it. `headers` keeps the records' headers, except in versioned stores.
 
         The store has the topic's name unless `store` names it. A record without a value deletes its key. A record
-        without a key is an error for the deserialization policy. The topic is the store's changelog."""
+        without a key is dropped and counted. The topic is the store's changelog."""
         kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
         if headers and versioned is not None:
             raise InvalidArgumentError("headers=True: a versioned table keeps none. Leave one of the two out.")
@@ -180,22 +194,28 @@ class App:
         topic = self._declarations.declare(changelog_of(self.application_id, definition, of, changelog))
         return self.store(kept_from(topic, definition, store))
 
-    def stream(self, topic: str | Topic, *, key: Serde | None = None, value: Serde | None = None) -> Stream:
-        """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`)."""
-        source = self._declarations.topic("app.stream", topic, key, value)
-        return Stream(self._declarations, self._declarations.stream_root(source), source.key, source.value)
+    def stream(
+        self, topic: str | Topic | Sequence[str | Topic], *, key: Serde | None = None, value: Serde | None = None
+    ) -> Stream:
+        """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`).
+
+        Several topics make one stream, ``app.stream(["a", "b"])``, in the order of their timestamps. They have the same
+        types, and need equal partition counts."""
+        node, source = read_topics(self._declarations, topic, key, value)
+        return Stream(self._declarations, node, source.key, source.value)
 
     def ktable(self, table: StoreDefinition) -> Table:
         """A table that `app.table` has declared, to be joined, or to have its changes taken as a stream.
 
-        Raises `TopologyError` for other stores, and for versioned and windowed tables.
+        Raises `TopologyError` for other stores, and for windowed tables.
         """
         if not isinstance(table, StoreDefinition):
             raise wrong_kind("app.ktable", table, "declared table")
         self._declarations.refuse_undeclared("app.ktable", table)
-        if table.source is None or table.kind != "timestamped_key_value":
-            raise TopologyError(f"{table.name!r} is no table of the newest values: pass what app.table(…) returned.")
-        root = self._declarations.root(table.source, table, partial(TableSource, table.name))
+        if table.source is None or table.kind not in ("timestamped_key_value", "versioned"):
+            raise TopologyError(f"{table.name!r} is no table of the values of keys: pass what app.table(…) returned.")
+        source = VersionedTableSource if table.kind == "versioned" else TableSource
+        root = self._declarations.root(table.source, table, partial(source, table.name))
         return Table(self._declarations, root, table)
 
     def global_table(
@@ -346,16 +366,16 @@ class App:
         return replace(topology, target=self.target)
 
 
-def _settings(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Raises `ConfigurationError` for names that no setting has, and values that theirs cannot have."""
+def _checked(config: Mapping[str, Any] | None) -> Config | None:
+    """Return the settings with their types, None if none are given. Raises `ConfigurationError` for names that no
+    setting has, and values that theirs cannot have."""
     if config is None:
-        return {}
+        return None
     if not isinstance(config, Mapping):
         raise InvalidArgumentError(f"config={shown(config)}: give a dict of settings, {{'commit.interval.ms': 1000}}.")
     from stateline.config.loading import check_settings  # here: few applications need all settings
 
-    check_settings(config, "App(config=…)")
-    return dict(config)
+    return check_settings(config, "App(config=…)")
 
 
 def _check_examples(keys: Mapping[str, str], declared: Mapping[str, StoreDefinition]) -> None:

@@ -25,13 +25,13 @@ from stateline.model.declared_at import here
 from stateline.model.event_time import refuse_in_pipeline
 from stateline.model.external_stores import written_by_us
 from stateline.model.function_checks import check_function
-from stateline.model.nodes import Root
+from stateline.model.nodes import OperatorNode, Root
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.processor import Processor, Punctuation, processor_of
 from stateline.model.store_definition import GlobalTable, StoreDefinition, changelog_name
 from stateline.model.topic import Topic, checked_name
 from stateline.model.topology import Topology, subtopologies, unused_stores
-from stateline.model.unnamed_stores import generated_name
+from stateline.model.unnamed_stores import generated_join_name, generated_name, number_of_join
 from stateline.processing.operators import StreamSource
 from stateline.serde.binding import Role, bound, in_topic_names, is_unbound
 from stateline.serde.plain import Serde, shown
@@ -59,7 +59,10 @@ class Declarations:
         self._generated: dict[str, str] = {}  # generated store names, and where each is declared
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
+        self._self_joins: dict[str, Callable[[bool], None]] = {}  # by the store that the optimisation saves
         self.store_format = "DEFAULT"  # until the settings in force are known (`App.configure`)
+        self.optimization = "none"
+        self.auto_repartition = False  # as the `App` says, before the first step
 
     # Topics
 
@@ -118,6 +121,13 @@ class Declarations:
         known = not isinstance(topic, str) or topic in self._topics
         return self.topic(operator, topic) if known else self.topic(operator, topic, key, value)
 
+    def chosen_topic(self, name: str, key: Serde, value: Serde) -> Topic:
+        """Return the declared topic of this name, else one with these serdes, which stays undeclared."""
+        if (known := self._topics.get(name)) is not None:
+            return known
+        topic = checked_name("topic", name)
+        return Topic(topic, self._bound(key, topic, "key"), self._bound(value, topic, "value"))
+
     def is_declared(self, topic: str | Topic) -> bool:
         """Whether the types of this topic are known."""
         return isinstance(topic, Topic) or topic in self._topics
@@ -166,6 +176,14 @@ class Declarations:
         self._generated[name] = str(here())
         return name
 
+    def join_store_name(self, operator: str, like: str | None = None, what: str = "store") -> str:
+        """Generate Kafka Streams' name of a store of a join of streams: ``KSTREAM-JOINTHIS-0000000002-store``. The name
+        `like` another one has its number."""
+        number = len(self._generated) if like is None else number_of_join(like)
+        name = generated_join_name(operator, number, what)
+        self._generated[name] = str(here())
+        return name
+
     def operators_store(
         self, definition: StoreDefinition, changelog: Mapping[str, object] | None = None
     ) -> StoreDefinition:
@@ -173,6 +191,10 @@ class Declarations:
         if changelog is not None:
             definition = definition.with_logging(changelog)
         return self.store(replace(definition, is_operators=True))
+
+    def self_join(self, right: str, use_one_store: Callable[[bool], None]) -> None:
+        """Note an inner join of a stream with itself, which may do without the store `right`."""
+        self._self_joins[right] = use_one_store
 
     def global_table(self, definition: StoreDefinition) -> GlobalTable:
         """Declare a global table that is kept in such a store."""
@@ -233,6 +255,17 @@ class Declarations:
         arguments = self.arguments(f"Processor {name!r}", function, "record", stores, forwards)
         self._names.take("processor", name)
         self._processors[name] = Processor(name, function, source, *arguments)
+
+    def name_step(self, node: OperatorNode | Root, name: str) -> None:
+        """Give this step a name of its own. Raises `TopologyError` if it has one, or if another step or processor has
+        it."""
+        if isinstance(node, Root):
+            raise TopologyError(f"named({name!r}): no step comes before it: call it behind the step that it names.")
+        if node.title:
+            raise TopologyError(f"named({name!r}): the step is named {node.title!r} already: name it once.")
+        self._names.refuse_taken("processor", checked_name("step", name))
+        self._names.take("processor", name)
+        node.title = name
 
     def punctuation(
         self,
@@ -307,23 +340,27 @@ class Declarations:
 
         Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
         """
+        saved = set(self._self_joins) if self.optimization == "single.store.self.join" else set()
+        for right, use_one_store in self._self_joins.items():
+            use_one_store(right in saved)
+        stores = {name: definition for name, definition in self._stores.items() if name not in saved}
         operators = [processor_of(self._topics[topic], tuple(roots)) for topic, roots in self._roots.items()]
         processors = [*self._processors.values(), *operators]
         processors += self._punctuators(processors)
         self._refuse_writers()
-        for store in unused_stores(self._stores.values(), processors):
+        for store in unused_stores(stores.values(), processors):
             with self._names.at("store", store.name):
                 raise TopologyError(
                     f"No processor uses the store {store.name!r}: name it in `stores=[…]` of one, or remove it."
                 )
-        kept = {name: self._formatted(definition) for name, definition in self._stores.items()}
+        kept = {name: self._formatted(definition) for name, definition in stores.items()}
         return Topology(
             self.application_id,
             subtopologies(kept.values(), processors),
             kept,
             dict(self._pipelines),
             {table.store.name: self._formatted(table.store) for table in self._global_tables.values()},
-            generated=dict(self._generated),
+            generated={name: place for name, place in self._generated.items() if name not in saved},
         )
 
     def _formatted(self, definition: StoreDefinition) -> StoreDefinition:

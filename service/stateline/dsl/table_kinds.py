@@ -38,6 +38,19 @@ def kind_of_table(
     return "session" if sessions else "newest" if versioned is None else "versioned"
 
 
+def kept_rows(name: str, key: Serde, value: Serde, versions: timedelta | None, *, persistent: bool) -> StoreDefinition:
+    """A store of the newest value of each key, or of all `versions` of this time."""
+    if versions is None:
+        return stores.timestamped_key_value(name, key=key, value=value, persistent=persistent)
+    stores.milliseconds("versioned", versions)  # as the argument is named
+    return stores.versioned(name, key=key, value=value, history=versions, persistent=persistent)
+
+
+def history_of(table: StoreDefinition) -> timedelta | None:
+    """Return for how long a table keeps its versions; None for one of the newest values."""
+    return timedelta(milliseconds=table.retention_ms) if table.kind == "versioned" else None
+
+
 def inner_key(source: Topic, kind: str) -> Serde:
     """Return the serde of the inner keys. Raises `TopologyError` for a topic of other keys."""
     if not isinstance(source.key, serdes.WindowedSerde) or source.key.kind != kind:

@@ -12,7 +12,7 @@ from stateline_store import TopologyError
 
 T = TypeVar("T")
 Wanted: TypeAlias = Literal[
-    "topic", "declared topic", "store", "new store", "stream", "table", "declared table", "table to join"
+    "topic", "declared topic", "store", "new store", "stream", "table", "declared table", "table or stream to join"
 ]
 
 _KEEP_IT = "keep what it has with .to_table(…), and give that"
@@ -24,7 +24,7 @@ _ADVICE: dict[Wanted, str] = {
     "stream": "give what app.stream(…) returned, or one of a stream's methods",
     "table": "give what app.ktable(…) returned, or a table that was made of others",
     "declared table": "give what app.table(…) returned",
-    "table to join": "give a Table, what app.table(…) returned, or, with on=…, what app.global_table(…) returned",
+    "table or stream to join": "give a Table, a Stream with within=…, app.table(…), or app.global_table(…) with on=…",
 }
 # By what was given; else the above.
 _INSTEAD: dict[tuple[Wanted, str], str] = {
@@ -41,7 +41,6 @@ _INSTEAD: dict[tuple[Wanted, str], str] = {
     ("table", "Stream"): _KEEP_IT,
     ("table", "StoreDefinition"): "give app.ktable(…) of it",
     ("table", "GlobalTable"): "join a stream with it by Stream.join(…, on=…)",
-    ("table to join", "Stream"): _KEEP_IT + "; pipelines join streams with each other",
 }
 
 
@@ -59,9 +58,14 @@ def listed(operator: str, argument: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
+def is_of_stateline(given: object) -> bool:
+    """Whether this is a stream, a table, a topic or another thing that an application declares."""
+    return type(given).__module__.startswith("stateline.")
+
+
 def _described(given: object) -> str:
     if isinstance(given, Topic | StoreDefinition):
         return f"the {'topic' if isinstance(given, Topic) else 'store'} {given.name!r}"
-    if type(given).__module__.startswith("stateline."):
+    if is_of_stateline(given):
         return f"a {type(given).__name__}"
     return shown(given)

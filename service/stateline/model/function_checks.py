@@ -23,17 +23,21 @@ def check_function(
     role: str = "function",
     may_yield: bool = False,
     may_take_context: bool = False,
+    before: str = "",
 ) -> None:
     """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
 
     The message has the operator, and what it calls its `role` with. A function whose arguments cannot be read, such as
     some written in C, is accepted. With `may_yield` generators are, too: the operator goes through what comes back;
-    with `may_take_context` it may name a `context` that it wants besides.
+    with `may_take_context` it may name a `context` that it wants besides. The message says that it may take `before`,
+    too.
     """
     count = len(arguments)
     calls = (
         f"with {count} argument{'' if count == 1 else 's'}: {', '.join(arguments)}" if count else "without arguments"
     )
+    if before:
+        calls += f", or with {before} before them"
     if not callable(function):
         raise TopologyError(
             f"{operator} was given {shown(function)} as its {role}: give a function. It is called {calls}."
@@ -51,6 +55,12 @@ def check_function(
         )
     if (takes := _other_arguments(function, arguments, with_context=may_take_context)) is not None:
         raise TopologyError(f"{operator} calls its {role} {calls}. {_name(function)} takes {takes}.")
+
+
+def wants(function: object, count: int) -> bool:
+    """Whether it needs so many arguments, by position: it takes them, and not one less."""
+    fewer, all_ = (_other_arguments(function, ("",) * n, with_context=False) for n in (count - 1, count))
+    return all_ is None and fewer is not None
 
 
 def takes_context(function: object) -> bool:

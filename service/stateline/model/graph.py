@@ -70,8 +70,9 @@ def _subtopology(subtopology: Subtopology) -> GraphPart:
     for store in subtopology.stores:
         if store.source is not None:
             edges.append(Edge(_topic(store.source.name), _store(store)))
+    numbers: dict[int, int] = {}
     for processor in subtopology.processors:
-        edges += _operators(processor) if processor.roots else _processor(processor)
+        edges += _operators(processor, numbers, subtopology.ordinal) if processor.roots else _processor(processor)
     entries = [_topic(topic.name) for topic in subtopology.sources]
     entries += [_drawn(processor) for processor in subtopology.processors if processor.is_called_by_clock]
     number = subtopology.ordinal
@@ -91,13 +92,13 @@ def _processor(processor: Processor) -> Iterator[Edge]:
     yield from (Edge(drawn, _topic(topic.name)) for topic in processor.forwards)
 
 
-def _operators(processor: Processor) -> Iterator[Edge]:
-    """The nodes of one topic, numbered in order: only the number distinguishes two filters."""
-    numbers: dict[int, int] = {}
+def _operators(processor: Processor, numbers: dict[int, int], ordinal: int) -> Iterator[Edge]:
+    """The nodes of one topic that no topic before had, and the edges to others. `numbers` are those of the
+    subtopology's nodes: only the number distinguishes two filters."""
 
     def drawn(node: OperatorNode) -> Drawn:
         number = numbers.setdefault(id(node), len(numbers))
-        return Drawn(f"operator {processor.source.name} {number}", "operator", node.name)
+        return Drawn(f"operator {number} of {ordinal}", "operator", node.title or node.name)
 
     waiting: list[tuple[Drawn, Sequence[OperatorNode]]] = [(_start(root), root.children) for root in processor.roots]
     while waiting:

@@ -10,6 +10,7 @@ from stateline.model.store_definition import DAY_MS
 from stateline.model.table_topics import table_settings
 from stateline.model.topic import Topic
 from stateline.model.topology import Topology
+from stateline.serde.subscription import AnswerSerde, SubscriptionSerde
 from stateline_store import ConfigurationError
 
 # For a pipeline's result without a table: every row counts. The broker decides the retention.
@@ -100,20 +101,33 @@ def _results(topology: Topology) -> Iterator[InternalTopic]:
 
 def _repartition_topics(topology: Topology, configured: ConfiguredTopics) -> Iterator[InternalTopic]:
     """Yield the repartition topics. Each is `like` the topics that it is joined with, else like those of its
-    records."""
+    records. The topics of joins by foreign key come last: they are always like the table that they lead to."""
+    for is_foreign in (False, True):
+        yield from _of_kind(topology, configured, is_foreign=is_foreign)
+
+
+def _of_kind(topology: Topology, configured: ConfiguredTopics, *, is_foreign: bool) -> Iterator[InternalTopic]:
     for subtopology in topology.subtopologies:
         sources = tuple(t.name for t in subtopology.sources)
         internal = [t for p in subtopology.processors for t in p.forwards if t.internal]
         for topic in internal:
+            if _is_foreign(topic) != is_foreign:
+                continue
             like = _beside(topology, topic) or sources
             settings = {**_REPARTITION_SETTINGS, **configured.settings}
             yield InternalTopic(topic.name, "repartition topic", settings, topic.partitions, like)
 
 
+def _is_foreign(topic: Topic) -> bool:
+    return isinstance(topic.value, SubscriptionSerde | AnswerSerde)
+
+
 def _beside(topology: Topology, topic: Topic) -> tuple[str, ...]:
-    """Return the user's topics that are processed together with this one, such as the other side of a join."""
-    readers = [s for s in topology.subtopologies if topic in s.sources]
-    return tuple(t.name for s in readers for t in s.sources if not t.internal)
+    """Return the user's topics that are processed together with this one, such as the other side of a join. A topic of
+    a join by foreign key may have repartition topics there."""
+    beside = [t for s in topology.subtopologies if topic in s.sources for t in s.sources]
+    users = tuple(t.name for t in beside if not t.internal)
+    return users or tuple(t.name for t in beside if _is_foreign(topic) and not _is_foreign(t))
 
 
 def _changelogs(topology: Topology, configured: ConfiguredTopics) -> Iterator[InternalTopic]:

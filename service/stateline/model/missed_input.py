@@ -196,7 +196,9 @@ def is_read_alone(subtopology: Subtopology, topic: str) -> bool:
     So it writes no topic of the user's, calls no function without a store, passes on no changes of a table, and needs
     no other topic in step."""
     readers, tables = subtopology.readers(topic), {table.name for table in subtopology.tables(topic)}
-    if subtopology.needs_order() or any(not to.internal for reader in readers for to in reader.forwards):
+    if subtopology.needs_order() or any(reader.chooses_topic for reader in readers):
+        return False
+    if any(not to.internal for reader in readers for to in reader.forwards):
         return False
     if any(not reader.stores and not reader.forwards for reader in readers):
         return False

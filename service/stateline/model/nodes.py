@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,11 @@ class OperatorNode:
     - `global_table`: it reads the current rows of a table beside the tasks.
     - `on_changes`: it calls a user's function for each change, and a failure costs only that change.
     - `in_order`: it needs the records of several topics in the order of their timestamps.
+    - `joins_streams`: it takes `SideRows`, of several slices in the order of their records.
+    - `chooses_topic`: it also writes to topics that are not known before.
     - `shares_stores`: for each record, it needs exactly the writes that other operators made up to that record.
+
+    `title` is the name that the application gives to the step, empty for none.
     """
 
     name: str
@@ -31,7 +36,10 @@ class OperatorNode:
     global_table: StoreDefinition | None = None
     on_changes: bool = False
     in_order: bool = False
+    joins_streams: bool = False
+    chooses_topic: bool = False
     shares_stores: bool = False
+    title: str = ""
     children: list[OperatorNode] = field(default_factory=list)
 
     def then(self, child: OperatorNode) -> OperatorNode:
@@ -84,6 +92,8 @@ def shares_with_others(roots: Sequence[Root]) -> bool:
     nodes = nodes_of(roots)
     tables = {root.topic.name for root in roots}
     for node in nodes:
+        if node.shares_stores and node.on_changes and node.stores:
+            return True  # it counts changes, say: a slice would show it the last ones alone
         if node.shares_stores:
             others = {store.name for each in nodes if each is not node for store in each.stores}
             if any(s.name in others or (s.source is not None and s.source.name in tables) for s in node.stores):
@@ -96,8 +106,46 @@ def is_met_twice(roots: Sequence[Root]) -> bool:
     operators before the next one, or a slice would come in another order."""
     parents: list[Root | OperatorNode] = [*roots, *nodes_of(roots)]
     met = [id(child) for parent in parents for child in parent.children]
-    topics = [topic.name for parent in parents if isinstance(parent, OperatorNode) for topic in parent.forwards]
+    writers = [node for node in parents if isinstance(node, OperatorNode) and (node.forwards or node.chooses_topic)]
+    topics = [topic.name for node in writers for topic in node.forwards]
+    if len(writers) > 1 and any(node.chooses_topic for node in writers):
+        return True  # it may be a topic of another one
     return len(set(met)) < len(met) or len(set(topics)) < len(topics)
+
+
+def joins_in_order(roots: Iterable[Root]) -> list[OperatorNode]:
+    """Return the joins of streams, each behind those whose results it takes."""
+    found: dict[int, OperatorNode] = {}
+
+    def visit(node: OperatorNode) -> None:
+        if id(node) not in found:
+            for child in node.children:
+                visit(child)
+            found[id(node)] = node
+
+    for root in roots:
+        for child in root.children:
+            visit(child)
+    return [node for node in reversed(found.values()) if node.joins_streams]
+
+
+def meet_in_joins_alone(roots: Sequence[Root]) -> bool:
+    """Whether rows of several topics meet in joins of streams, and nowhere else. Then operators may take the records of
+    a slice topic by topic: the joins put them in order again."""
+    nodes = nodes_of(roots)
+    parents: list[Root | OperatorNode] = [*roots, *nodes]
+    met = Counter(id(child) for parent in parents for child in parent.children)
+    written = [topic.name for node in nodes for topic in node.forwards]
+    written += [node.name for node in nodes if node.chooses_topic]
+    aggregates = any(node.stores for node in nodes if not node.joins_streams)
+    return (
+        any(node.joins_streams for node in nodes)
+        and all(met[id(node)] == 1 or node.joins_streams for node in nodes)
+        and len(written) < 2  # in the order of its records, which several operators would mix
+        and not aggregates  # of a slice of one topic, they would give the last changes alone
+        and not any(root.table for root in roots)
+        and not any(node.looks_up or node.global_table or node.shares_stores for node in nodes)
+    )
 
 
 def calls_on_changes(roots: Iterable[Root]) -> bool:

@@ -34,6 +34,11 @@ class Processor:
     punctuation: Punctuation | None = None
 
     @property
+    def chooses_topic(self) -> bool:
+        """Whether it also writes to topics that are not known before."""
+        return any(node.chooses_topic for node in nodes_of(self.roots))
+
+    @property
     def is_called_by_clock(self) -> bool:
         return self.punctuation is not None and self.punctuation.on == "wall_clock_time"
 

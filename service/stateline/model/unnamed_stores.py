@@ -11,12 +11,28 @@ from stateline.model.reset_command import reset_command
 from stateline.model.topology import Topology
 from stateline_store.errors import ConfigurationError
 
-_GENERATED = re.compile(r" ?\b[A-Z-]+-STATE-STORE-\d{10}\b")
+_GENERATED = re.compile(r" ?\b[A-Z-]+-(?:STATE-STORE-\d{10}|\d{10}-(?:store|Buffer))\b")
 
 
 def generated_name(operator: str, number: int) -> str:
     """Kafka Streams' name of a store without one. In topics: never change."""
     return f"{operator}-STATE-STORE-{number:010d}"
+
+
+def generated_join_name(operator: str, number: int, what: str = "store") -> str:
+    """Kafka Streams' name of a store, or ``Buffer``, of a join without a name. In topics: never change."""
+    return f"{operator}-{number:010d}-{what}"
+
+
+def number_of_join(name: str) -> int:
+    """Return the number in the name of a join's store."""
+    return int(name.removesuffix("-store").rpartition("-")[2])
+
+
+def number_in(name: str, before: str, after: str = "") -> int | None:
+    """Return the number in a generated name of Kafka Streams that an application gives, None for another name."""
+    found = re.fullmatch(rf"{before}-(\d{{10}}){after}", name)
+    return None if found is None else int(found[1])
 
 
 def check_names(topology: Topology, *, explicit: bool) -> None:
@@ -42,7 +58,8 @@ def made_of(topology: Topology) -> dict[str, str]:
         for processor in subtopology.processors:
             for root in processor.roots:
                 for store, path in _stores(root):
-                    found.setdefault(store, path)
+                    if store in topology.generated:
+                        found.setdefault(store, path)
     return found
 
 

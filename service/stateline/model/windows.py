@@ -7,7 +7,7 @@ that comes later than `grace` after its window's end is left out and counted. Le
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from stateline.model.declared_at import says_where
@@ -15,6 +15,9 @@ from stateline_store import InvalidArgumentError
 
 _MILLISECOND = timedelta(milliseconds=1)
 _NONE = timedelta(0)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FOREVER_MS = 2**63 - 1
+"""The size and retention of unlimited windows, Kafka Streams' largest time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,38 @@ class SessionWindows(Windows):
         return self.gap_ms + self.grace_ms + 1
 
 
-TimeWindows: TypeAlias = TumblingWindows | HoppingWindows
+@says_where
+@dataclass(frozen=True, slots=True)
+class UnlimitedWindows(Windows):
+    """One window for each key, from `start` on, which never ends. `start` is a datetime with a zone, by default 1970.
+    Earlier records are in no window. The store keeps the windows for ever.
+
+    Raises `InvalidArgumentError` for a time without a zone or before 1970, and for a grace: no record can be late.
+    """
+
+    start: datetime = _EPOCH
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.start, datetime) or self.start.tzinfo is None or self.start < _EPOCH:
+            raise InvalidArgumentError(f"start={self.start!r}: a datetime with a zone, 1970 or later, is accepted.")
+        if self.grace != _NONE:
+            raise InvalidArgumentError(f"grace={self.grace!r}: an unlimited window never ends. Leave the grace out.")
+
+    @property
+    def start_ms(self) -> int:
+        return (self.start - _EPOCH) // _MILLISECOND
+
+    @property
+    def size_ms(self) -> int:
+        return FOREVER_MS
+
+    @property
+    def closed_after_ms(self) -> int:
+        """It never closes: no stream time is that much after its start."""
+        return FOREVER_MS + 1
+
+
+TimeWindows: TypeAlias = TumblingWindows | HoppingWindows | UnlimitedWindows
 AnyWindows: TypeAlias = TimeWindows | SlidingWindows | SessionWindows
 
 
@@ -154,7 +188,43 @@ def until_window_closes() -> UntilWindowCloses:
     return UntilWindowCloses()
 
 
-def retention_of(windows: AnyWindows, retention: timedelta | None, store: str) -> timedelta:
+@dataclass(frozen=True, slots=True)
+class OnWindowClose:
+    """The result of `on_window_close`."""
+
+
+def on_window_close() -> OnWindowClose:
+    """Have `WindowedStream.emit_strategy` emit each window once it is final (`EmitStrategy.onWindowClose`)."""
+    return OnWindowClose()
+
+
+@dataclass(frozen=True, slots=True)
+class UntilTimeLimit:
+    """The result of `until_time_limit`."""
+
+    wait: timedelta
+
+    @property
+    def wait_ms(self) -> int:
+        return self.wait // _MILLISECOND
+
+
+def until_time_limit(wait: timedelta) -> UntilTimeLimit:
+    """Have `Table.suppress` hold back each key's changes for so long (`Suppressed.untilTimeLimit`), in stream time.
+    Raises `InvalidArgumentError` unless it is 0 or more."""
+    _checked("until_time_limit", wait)
+    return UntilTimeLimit(wait)
+
+
+def refuse_unlimited(what: str, windows: AnyWindows) -> None:
+    """Raise `InvalidArgumentError` for windows that never end, and so have no final value."""
+    if isinstance(windows, UnlimitedWindows):
+        raise InvalidArgumentError(f"{what}: {windows} never end, so nothing would be emitted. Use .to_stream().")
+
+
+def retention_of(
+    windows: SessionWindows | SlidingWindows | _WindowsOfASize, retention: timedelta | None, store: str
+) -> timedelta:
     """How long the store keeps them: as given, else as short as it may be. Raises `InvalidArgumentError` for less."""
     least = timedelta(milliseconds=windows.least_retention_ms)
     if retention is None:

@@ -18,6 +18,9 @@ and headers of the record that deleted the key. Those above follow them, in the 
 headers may have the same names. If the last own header has one, and no ``c`` follows, a ``v`` = 0x00 comes between, so
 that a restore knows where the own headers end.
 
+A change that `suppress` holds back has one own header, ``v`` = 0x03, behind all others: Kafka Streams reads the last
+``v`` there.
+
 Kafka Streams writes own headers without such an end. So a restore takes only what Stateline itself would write: ``t``
 and ``c`` behind a ``v``, an ``e`` that begins with 0xff, and a lone ``v`` = 0x00 behind one of the four names.
 """
@@ -53,6 +56,8 @@ _EPOCH_SIZE = 9
 _VERSION = b"\x00"
 _ADDED = (_VERSION_HEADER, _POSITION_HEADER, _TYPES_HEADER, _EPOCH_HEADER)
 _END_OF_OWN = (_VERSION_HEADER, _VERSION)
+BUFFER_VERSION = ((_VERSION_HEADER, b"\x03"),)
+"""The own header of a change that `suppress` holds back (`buffered_changes`). In topics: never change."""
 
 OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 """Under which a store's offsets have the largest epoch of its changelog up to its own offset. No topic can be called
@@ -87,12 +92,12 @@ def produce_with_own(
 
 
 def rows_with_own(store: TransactionalStore, rows: Iterable[LogRow]) -> list[OwnRow]:
-    """Return staged rows of a store with headers, with their own headers apart. A tombstone has the timestamp and
-    headers of the record that deleted the key."""
-    tombstones, found = store.tombstones, list[OwnRow]()
-    for key, joined, timestamp_ms in rows:
-        kept = tombstones.get(key or b"") if joined is None else None
-        value, own = (None, ()) if joined is None else split_headers(joined)
+    """Return staged rows with their own headers apart. A change with an origin has the timestamp and headers of that:
+    a delete in a store with headers, any in a store without."""
+    origins, found = store.origins, list[OwnRow]()
+    for key, stored, timestamp_ms in rows:
+        kept = origins.get(key or b"") if stored is None or not store.headers else None
+        value, own = split_headers(stored) if store.headers and stored is not None else (stored, ())
         if kept is not None:
             stamped = split(kept)
             timestamp_ms, own = max(stamped.timestamp, 0), split_headers(stamped.value)[1]
@@ -100,13 +105,20 @@ def rows_with_own(store: TransactionalStore, rows: Iterable[LogRow]) -> list[Own
     return found
 
 
-def tombstone(timestamp_ms: int, headers: Headers) -> bytes:
-    """Return the bytes for `TransactionalStore.keep_tombstones`."""
+def has_own(store: StateStore) -> TypeGuard[TransactionalStore]:
+    """Whether changelog records of this store's staged changes may have headers of their own."""
+    return isinstance(store, TransactionalStore) and (store.headers or bool(store.origins))
+
+
+def origin(timestamp_ms: int, headers: Headers) -> bytes:
+    """Return the bytes for `TransactionalStore.keep_origins`."""
     return join(join_headers(b"", headers), timestamp_ms)
 
 
 def own_headers(headers: Headers) -> Headers:
     """Return a changelog record's own headers, without those that a commit adds."""
+    if len(headers) > 1 and headers[-1:] == BUFFER_VERSION and not own_headers(headers[:-1]):
+        return BUFFER_VERSION
     at = len(headers) - bool(headers and _is_epoch(headers[-1]))
     end = at - 1 if at and headers[at - 1][0] == _TYPES_HEADER else at
     if end > 1 and headers[end - 1][0] == _POSITION_HEADER and _is_version(headers[end - 2]):
@@ -142,6 +154,8 @@ def _without_position(headers: Headers) -> Headers:
 
 def with_own(own: Headers, added: Headers) -> Headers:
     """Return own headers and those that a commit adds, so that `own_headers` finds them again."""
+    if own == BUFFER_VERSION:
+        return (*added, *own)
     if own and own[-1][0] in _ADDED and not (added and added[0][0] == _VERSION_HEADER):
         return (*own, _END_OF_OWN, *added)
     return (*own, *added)
@@ -176,8 +190,9 @@ def owner_epoch(records: Sequence[Record]) -> int:
 
 
 def _epoch(record: Record) -> bytes | None:
-    """Return the epoch, which is the last header."""
-    return record.headers[-1][1] if record.headers and _is_epoch(record.headers[-1]) else None
+    """Return the epoch, which is the last header that a commit adds."""
+    headers = _added(record.headers) if record.headers[-1:] == BUFFER_VERSION else record.headers
+    return headers[-1][1] if headers and _is_epoch(headers[-1]) else None
 
 
 def without_former_owners(records: Sequence[Record], newest: int) -> tuple[Sequence[Record], int]:
@@ -251,7 +266,8 @@ def _newest(records: Sequence[Record], header: str) -> tuple[Record, bytes] | No
 
 def _added(headers: Headers) -> Headers:
     """Return the headers that a commit has added."""
-    return headers[len(own_headers(headers)) :] if headers else ()
+    own = len(own_headers(headers)) if headers else 0
+    return headers[:-own] if own and own_headers(headers) is BUFFER_VERSION else headers[own:]
 
 
 def _decoded(record: Record, value: bytes, decode: Callable[[bytes, str], _InHeader]) -> _InHeader:

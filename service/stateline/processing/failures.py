@@ -38,12 +38,15 @@ DEAD_LETTER = "__streams.errors."
 """With this begin the names of a dead letter's headers: Kafka Streams' (KIP-1034)."""
 
 Policy = Literal["fail", "skip", "dead-letter"]
-Reason: TypeAlias = Literal["late", "no_key", "no_value", "no_timestamp", "too_far_ahead", "skipped", "dead_letter"]
+Reason: TypeAlias = Literal[
+    "late", "no_key", "no_value", "no_timestamp", "stale", "too_far_ahead", "skipped", "dead_letter"
+]
 _WHY: Mapping[str, str] = {
     "late": "came after their windows had closed, or their store's retention was over",
     "no_key": "have no key",
     "no_value": "have no value",
     "no_timestamp": "have no valid timestamp",
+    "stale": "answer a left row that has changed since",
 }
 
 

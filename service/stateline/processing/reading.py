@@ -9,11 +9,10 @@ from operator import itemgetter
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.clock import MACHINE_CLOCK, Clock
-from stateline.processing.failures import FailureHandler
+from stateline.processing.failures import FailureHandler, reading_of
 from stateline.processing.records import InputRecord
 from stateline_store import InvalidArgumentError, TopicPartition
 
-NO_KEY = "A table's record needs a key, and this one has none."
 TIMESTAMP_MS = itemgetter(Record._fields.index("timestamp_ms"))
 SOURCE = itemgetter(Record._fields.index("topic"), Record._fields.index("partition"))
 _KEY, _VALUE = (itemgetter(Record._fields.index(name)) for name in ("key", "value"))
@@ -73,37 +72,43 @@ def since_1970(
     return [record for record in records if record.timestamp_ms >= 0]
 
 
-def check(topic: Topic, records: Sequence[Record], *, key_required: bool) -> None:
-    """Raise `InvalidArgumentError` unless every key and value can be read, and has a key if `key_required`."""
+def check(topic: Topic, records: Sequence[Record]) -> None:
+    """Raise `InvalidArgumentError` unless every key and value can be read."""
     check_key, check_value = topic.key.check, topic.value.check
     for record in records:
         if record.key is not None:
             check_key(record.key)
-        elif key_required:
-            raise InvalidArgumentError(NO_KEY)
         if record.value is not None:
             check_value(record.value)
 
 
-def readable(
-    topic: Topic, records: Sequence[Record], failures: FailureHandler | None, *, key_required: bool
-) -> Sequence[Record]:
+def keyed(records: Sequence[Record], failures: FailureHandler | None = None) -> Sequence[Record]:
+    """Return the readable records of one topic that a table takes. As in Kafka Streams' `KTableSource`, those without a
+    key are dropped under every policy, and counted by `failures`."""
+    if None not in map(_KEY, records):
+        return records
+    kept = [record for record in records if record.key is not None]
+    if failures is not None:
+        failures.drop(len(records) - len(kept), "no_key", reading_of(records[0].topic))
+    return kept
+
+
+def readable(topic: Topic, records: Sequence[Record], failures: FailureHandler | None) -> Sequence[Record]:
     """Return the records that can be read. The others: see `timely`."""
     try:
-        check(topic, records, key_required=key_required)
+        check(topic, records)
         return records
     except InvalidArgumentError:
         pass  # one by one, outside of this block: a dead letter reports only its own failure
-    return [r for r in records if _is_readable(topic, r, failures, key_required)]
+    return [r for r in records if _is_readable(topic, r, failures)]
 
 
-def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None, key_required: bool) -> bool:
+def _is_readable(topic: Topic, record: Record, failures: FailureHandler | None) -> bool:
     try:
-        check(topic, [record], key_required=key_required)
+        check(topic, [record])
     except InvalidArgumentError as error:
         if failures is not None:
-            lacks_key = key_required and record.key is None
-            failures.cannot_read(record, error, reason="no_key" if lacks_key else None)
+            failures.cannot_read(record, error)
         return False
     return True
 

@@ -26,7 +26,8 @@ class InputRecord(NamedTuple):
 
 
 class OutputRecord(NamedTuple):
-    """A record that a processor forwarded, as bytes. `partition_key` decides the partition; None: the key does."""
+    """A record that a processor forwarded, as bytes. It goes to `partition`, or else to that of
+    `partition_key`, or else of the key."""
 
     topic: str
     key: bytes | None
@@ -34,6 +35,7 @@ class OutputRecord(NamedTuple):
     timestamp_ms: int
     headers: Headers = ()
     partition_key: bytes | None = None
+    partition: int | None = None
 
 
 def check_headers(given: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from stateline.log.interface import Headers
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.changelog import keeps_headers, tombstone
+from stateline.processing.changelog import keeps_headers, origin
 from stateline.processing.records import check_headers
 from stateline_store import (
     KeyValueStore,
@@ -123,7 +123,7 @@ class _View(Generic[_Store]):
         """Have the changelog's record of a delete carry this timestamp and these headers, as the put of a value."""
         if keeps_headers(self._store):
             headers = self._record_headers if headers is None else headers
-            self._store.keep_tombstones({changelog_key: tombstone(self._stamp(timestamp_ms), headers)})
+            self._store.keep_origins({changelog_key: origin(self._stamp(timestamp_ms), headers)})
 
     def _stamp(self, timestamp_ms: int | None) -> int:
         return self._record_timestamp_ms if timestamp_ms is None else timestamp_ms

@@ -25,6 +25,7 @@ from stateline_store import (
     Query,
     RangeQuery,
     Reader,
+    SessionRangeQuery,
     StoreSchema,
     VersionedKeyQuery,
     VersionedKeysQuery,
@@ -33,6 +34,8 @@ from stateline_store import (
     queries,
 )
 
+OF_ALL_KEYS = (WindowRangeQuery, SessionRangeQuery)
+"""Queries whose rows can come as they are stored (`Terms.stored_rows`)."""
 _OF_ONE_KEY = (KeyQuery, VersionedKeyQuery)
 
 
@@ -67,7 +70,11 @@ def execute(
         answer = queries.run(query, reader, schema, bound=terms.bound, partition=bounded)
     except NotUpToBoundError:
         return Failure(_behind(terms.store, partition), reader.position)
-    return PartitionAnswer(_rows(query, answer.result, schema, terms.limit), answer.position, copy)
+    result = answer.result
+    if terms.stored_rows and isinstance(query, OF_ALL_KEYS):
+        result.close()
+        result = queries.stored_rows(query, reader, schema)
+    return PartitionAnswer(_rows(query, result, schema, terms.limit), answer.position, copy)
 
 
 def _is_reversed(query: RangeQuery | VersionedRangeQuery) -> bool:

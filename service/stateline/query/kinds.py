@@ -40,6 +40,7 @@ from stateline_store import (
     WindowRangeQuery,
     window_end_ms,
 )
+from stateline_store.reads.session_reads import stored_order
 from stateline_store.rows.windowed_keys import session_order, window_key
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 
@@ -291,16 +292,16 @@ def entries_of(query: ScanQuery, result: Scan[Any], schema: StoreSchema) -> Scan
     return result if with_key is None else with_key(query, result, schema)
 
 
-def sort_key(query: ScanQuery, intervals_ms: Set[int]) -> SortKey | None:
+def sort_key(query: ScanQuery, intervals_ms: Set[int], *, stored: bool = False) -> SortKey | None:
     """The key that sorts the entries of all partitions, in the order that each partition has.
 
     `intervals_ms` are the segment intervals of the partitions. Returns None if they differ, after a change of the
     retention, and the order depends on them: then the partitions' entries have no common order. Returns None for
-    windows of all keys in any order, too.
+    windows of all keys in any order, too. `stored`: the entries are stored rows.
     """
     form = _SCANS[type(query)]
     if form.segment_order is None:
-        return form.order
+        return stored_order if stored else form.order
     if len(intervals_ms) > 1 or _order(query) is Order.ANY:
         return None
-    return form.segment_order(next(iter(intervals_ms), 1) or 1)
+    return _BY_KEY if stored else form.segment_order(next(iter(intervals_ms), 1) or 1)

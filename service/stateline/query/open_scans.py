@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -65,7 +66,8 @@ class OpenScans(Generic[ScanT]):
     most is closed, and raises `CursorExpiredError` afterwards. So no client ends a scan of a client that has fewer."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+        # Random, so that no scan of another process has the same number: a client may read from two of them.
+        self._numbers = itertools.count(1 + secrets.randbits(48))
         self.kept: dict[int, KeptScan[ScanT]] = {}
         self._counts: Counter[Place] = Counter()
 

@@ -61,6 +61,8 @@ class Terms:
     limit: int = 1000
     max_staleness_ms: int | None = None
     """A copy whose owner may be elsewhere answers when its `lag_ms` is at most this; None: not for that reason."""
+    stored_rows: bool = False
+    """Windows and sessions of all keys come as stored rows. Only for partitions that this process reads itself."""
 
 
 @dataclass(slots=True)  # not frozen, which makes it take three times as long, for every read

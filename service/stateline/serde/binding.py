@@ -6,11 +6,15 @@ declaration of a topic or a store calls it, with the name of the topic or of the
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-from stateline.serde.plain import Serde
+import orjson
+
+from stateline.serde.plain import Serde, check_serde, shown
 from stateline.serde.schema_registry import SchemaRegistry
+from stateline_store import InvalidArgumentError
 
 Role: TypeAlias = Literal["key", "value"]
 
@@ -55,6 +59,51 @@ class WrappingSerde:
 
     def looking_up(self) -> Self:
         return replace(self, inner=looking_up(self.inner))
+
+
+@dataclass(frozen=True, slots=True)
+class PartsSerde(WrappingSerde, ABC):
+    """Rows that an operator keeps or sends, with parts of the serde `inner`. Text and JSON show the parts. A subclass
+    has what else a serde has, and may accept JSON."""
+
+    def __post_init__(self) -> None:
+        check_serde(self.inner)
+
+    def parse_text(self, text: str) -> bytes:
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            value = text  # which `from_json` refuses
+        return self.from_json(value)
+
+    def from_json(self, value: Any) -> bytes:
+        raise InvalidArgumentError(f"{shown(value)}: only an operator of Stateline writes such values.")
+
+    @abstractmethod
+    def deserialize(self, data: bytes) -> Any: ...
+
+    @abstractmethod
+    def to_json(self, data: bytes) -> Any: ...
+
+    def check(self, data: bytes) -> None:
+        self.deserialize(data)
+
+    def key_to_json(self, data: bytes) -> Any:
+        return self.to_json(data)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPartsSerde(PartsSerde):
+    """Parts of two serdes. Binding it binds both."""
+
+    other: Serde
+
+    def bound_to(self, topic: str, role: Role, registry: SchemaRegistry) -> Self:
+        inner, other = (bound(each, topic, role, registry) for each in (self.inner, self.other))
+        return replace(self, inner=inner, other=other)
+
+    def looking_up(self) -> Self:
+        return replace(self, inner=looking_up(self.inner), other=looking_up(self.other))
 
 
 def bound(serde: Serde, topic: str, role: Role, registry: SchemaRegistry) -> Serde:

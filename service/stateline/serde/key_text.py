@@ -5,6 +5,7 @@
 | json                        | its JSON text, byte for byte                                               |
 | float64                     | decimal; `NaN`, `Infinity`, `-Infinity`, `NaN:` and 16 hexadecimal digits  |
 | model, msgpack, *windowed   | its JSON where that has all of its bytes, else `base64:` and base64url     |
+| subscriber, unmatched       | the same                                                                   |
 | avro, protobuf, json_schema | `base64:` and base64url, which needs no registry                           |
 | all others                  | as the type reads it                                                       |
 
@@ -26,6 +27,8 @@ from stateline.serde.plain import BytesSerde, FloatSerde, JsonSerde, Serde, Stri
 from stateline.serde.registered import RegisteredSerde, innermost
 from stateline.serde.scalars import UuidSerde
 from stateline.serde.shown_as_json import SHOWN_AS_JSON
+from stateline.serde.subscription import SubscriberSerde
+from stateline.serde.unmatched import UnmatchedKeySerde
 from stateline.serde.windowed import TimeWindowedSerde, WindowedSerde
 from stateline_store import InvalidArgumentError
 
@@ -85,6 +88,7 @@ def _json_or_bytes(serde: Serde, data: bytes) -> str:
 _TEXTS: dict[type, Callable[[Any, bytes], str | None]] = {
     **dict.fromkeys(SHOWN_AS_JSON, _bytes),
     **dict.fromkeys((ModelSerde, MsgpackSerde, WindowedSerde, TimeWindowedSerde), _json_or_bytes),
+    **dict.fromkeys((SubscriberSerde, UnmatchedKeySerde), _json_or_bytes),
     JsonSerde: lambda serde, data: _STRING.deserialize(data),
     FloatSerde: FloatSerde.special_text,
 }

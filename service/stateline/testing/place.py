@@ -64,6 +64,7 @@ class DriverFolder:
             f"bootstrap.servers=embedded:{folder / 'log.db'}",
             f"commit.interval.ms={MAX_TRANSACTION_TIMEOUT_MS}",
             f"transaction.timeout.ms={MAX_TRANSACTION_TIMEOUT_MS}",
+            "server.scan.processes=0",  # the server is this process alone
         ]
         found = load_config(
             self._app.application_id, defaults=self._app.config, environment={}, overrides=[*self._given, *own]

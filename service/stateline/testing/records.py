@@ -96,7 +96,7 @@ def _encoded(topic: Topic, record: Record, now_ms: int, *, is_copy: bool) -> Out
 
 
 def _produce(producer: Producer, rows: Iterable[_Row], *, is_copy: bool = False) -> None:
-    for (name, key, value, timestamp_ms, headers, where), number in rows:
+    for (name, key, value, timestamp_ms, headers, where, _), number in rows:
         producer.produce(
             name, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=number, partition_key=where,
             is_copy=is_copy,

@@ -28,7 +28,9 @@ from stateline_store.position import Position, TopicPartition
 from stateline_store.rocksdb.errors import translated
 from stateline_store.rocksdb.options import DEFAULT_TUNING, primary_options
 from stateline_store.rocksdb.rows import OFFSETS_FAMILY, commit_rows, format_rows, types_row
+from stateline_store.rows.headers import without_headers
 from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.rows.windowed_keys import SESSION_SUFFIX, WINDOW_SUFFIX, split_keys
 from stateline_store.steps import reached
 
@@ -64,9 +66,10 @@ def adopt_store(java: JavaStore, target: Target) -> int:
     try:
         rows = _Rows(target.layout)
         tables = _Tables(draft)
+        loses_headers = java.has_headers and not target.layout.timestamped
         for start_ms, chunks in java.rows():
             for chunk in chunks:
-                tables.add(rows.converted(chunk, start_ms))
+                tables.add(rows.converted(_plain(chunk) if loses_headers else chunk, start_ms))
         tables.finish()
         reached("adopt:rows-written")
         commit = Commit(1, now_ms(), target.position, target.offsets, rows.stream_time_ms, rows.sequence)
@@ -81,6 +84,11 @@ def adopt_store(java: JavaStore, target: Target) -> int:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return tables.rows
+
+
+def _plain(chunk: Chunk) -> Chunk:
+    """Return rows with headers without their timestamps and headers."""
+    return [(key, without_headers(value[TIMESTAMP.size :])) for key, value in chunk]
 
 
 class _Rows:

@@ -101,7 +101,7 @@ class JavaStore:
         self.is_closed = True
         self.families: set[str] = set()
         self._opened = contextlib.ExitStack()
-        self._databases: list[Rdict] = []
+        self._databases: list[tuple[Rdict, frozenset[str]]] = []  # with their families
         self.position, offsets = Position(), list[dict[TopicPartition, int]]()
         try:
             for directory in files.databases:
@@ -130,8 +130,8 @@ class JavaStore:
         """Yield the start of each segment, and its rows in key order, in chunks. The start is 0 without segments.
         Values have Stateline's form: timestamp (-1: unknown), headers, value."""
         starts = self.files.starts_ms or (0,)
-        for start, directory, database in zip(starts, self.files.databases, self._databases, strict=True):
-            yield start, self._rows(database, directory)
+        for start, directory, (database, families) in zip(starts, self.files.databases, self._databases, strict=True):
+            yield start, self._rows(database, families, directory)
 
     def close(self) -> None:
         """Close the databases."""
@@ -146,9 +146,10 @@ class JavaStore:
     ) -> None:
         self.close()
 
-    def _rows(self, database: Rdict, directory: Path) -> Rows:
-        """Yield the rows of all families. If a key is in several, the newest family has its row."""
-        newest_first = [*sorted(self.families & _WITH_HEADERS), *({_TIMESTAMPED} & self.families), ""]
+    def _rows(self, database: Rdict, families: frozenset[str], directory: Path) -> Rows:
+        """Yield the rows of all families. If a key is in several, the newest family has its row. A segment may lack a
+        family that others have: Java makes families after the database, and may be killed in between."""
+        newest_first = [*sorted(families & _WITH_HEADERS), *({_TIMESTAMPED} & families), ""]
         scans = [_scan(self._family(database, name) if name else database, directory) for name in newest_first]
         filled = [
             (_form(name, headers=self.has_headers), itertools.chain([first], scan))
@@ -181,7 +182,7 @@ class JavaStore:
         except Exception as error:
             raise translated(error, directory) from error
         self._opened.callback(database.close)
-        self._databases.append(database)
+        self._databases.append((database, frozenset(found)))
         self.families.update(found)
         if OFFSETS_FAMILY not in found:
             return {}, Position()

@@ -179,6 +179,15 @@ def _window_range(query: WindowRangeQuery, reader: Reader, schema: StoreSchema) 
     return _shown(_windows(reader, schema).fetch_all(*_times(query), reverse=_is_down(query)), schema)
 
 
+def stored_rows(
+    query: WindowRangeQuery | SessionRangeQuery, reader: Reader, schema: StoreSchema
+) -> Scan[tuple[bytes, bytes]]:
+    """Scan the rows of this query of all keys as they are stored. `run` checks the query."""
+    if isinstance(query, SessionRangeQuery):
+        return SessionReads(reader, _segments(schema)).stored(*_times(query), reverse=_is_down(query))
+    return _windows(reader, schema).stored(*_times(query), reverse=_is_down(query))
+
+
 def _sessions(
     query: SessionKeyQuery | WindowRangeQuery, reader: Reader, schema: StoreSchema
 ) -> Scan[tuple[Windowed, Value]]:

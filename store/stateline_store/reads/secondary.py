@@ -39,7 +39,7 @@ from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import Position, TopicPartition
 from stateline_store.reads.readers import Reader
 from stateline_store.rocksdb.errors import translated
-from stateline_store.rocksdb.rows import estimated_rows
+from stateline_store.rocksdb.rows import estimated_rows, rows_at_least
 from stateline_store.rocksdb.scans import scan_rows
 from stateline_store.rocksdb.secondary import OwnerFiles, RocksDBSecondary
 from stateline_store.rows.segments import SegmentRange
@@ -55,10 +55,14 @@ class SecondaryReader(Reader):
 
     isolation_level = IsolationLevel.READ_COMMITTED
 
-    def __init__(self, store_directory: Path, notice_path: Path, scratch_directory: Path) -> None:
+    def __init__(
+        self, store_directory: Path, notice_path: Path, scratch_directory: Path, *, scans_much: bool = False
+    ) -> None:
         """Open the store as its owner last committed it. `scratch_directory` is created if need be, and its files are
-        removed at `close`. Raises `NotPresentError` if no owner has opened the store here, or if it was wiped."""
+        removed at `close`. With `scans_much`, scans put no blocks into the cache, which takes a third of their time.
+        Raises `NotPresentError` if no owner has opened the store here, or if it was wiped."""
         self._directory = store_directory
+        self._scans_much = scans_much
         self._scratch = scratch_directory
         self._secondary: RocksDBSecondary | None = None
         self._closed = False
@@ -145,11 +149,15 @@ class SecondaryReader(Reader):
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """Scan the rows of this range in key order. The scan keeps its rows, across refreshes and even across
         `close`."""
-        return scan_rows(self._open().db, keys, self._directory, reverse=reverse)
+        return scan_rows(self._open().db, keys, self._directory, reverse=reverse, cached=not self._scans_much)
 
     def approximate_num_entries(self) -> int:
         """Return the approximate number of rows."""
         return estimated_rows(self._open().db, self._directory)
+
+    def rows_at_least(self) -> int:
+        """Return how many rows there are for certain. It may be far less than all."""
+        return rows_at_least(self._open().db, self._directory)
 
     def close(self) -> None:
         """Release everything, also the scratch files. A second call does nothing."""

@@ -5,7 +5,7 @@ Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from stateline_store.engines.engine import no_key
 from stateline_store.reads.keyed_scans import scan_key, scan_keys, scan_nothing
 from stateline_store.reads.merged_scans import ScanSource, merged
 from stateline_store.reads.readers import Reader
-from stateline_store.reads.window_reads import WindowedIterator
+from stateline_store.reads.window_reads import WindowedIterator, within
 from stateline_store.rows.segments import PREFIX, Segments, existing
 from stateline_store.rows.suffixed_rows import SuffixedRange
 from stateline_store.rows.windowed_keys import (
@@ -22,7 +22,6 @@ from stateline_store.rows.windowed_keys import (
     Windowed,
     are_within,
     session_key,
-    session_order,
     split_keys,
     split_session_key,
     windowed_rows,
@@ -30,6 +29,9 @@ from stateline_store.rows.windowed_keys import (
 from stateline_store.scan import Scan, StoreIterator
 
 _Chunk: TypeAlias = list[tuple[Windowed, bytes]]
+# The parts of a stored key.
+_KEY, _SUFFIX = slice(PREFIX.size, -SESSION_SUFFIX.size), slice(-SESSION_SUFFIX.size, None)
+_END = slice(-SESSION_SUFFIX.size, -PREFIX.size)
 
 
 class SessionReads:
@@ -98,13 +100,17 @@ class SessionReads:
 
     def sessions_of_all_keys(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> WindowedIterator:
         """Scan the sessions of `find_sessions_ended` by key, then end and start. All segments are read side by side."""
+        return Scan.of_chunks(_taken_apart(self.stored(earliest_end, latest_end, reverse=reverse)))
+
+    def stored(self, earliest_end: int, latest_end: int, *, reverse: bool = False) -> StoreIterator:
+        """Scan the rows of `sessions_of_all_keys` as they are stored: segments are in their keys (`sessions_of`)."""
         first, last = self._readable(earliest_end, latest_end)
         segments = existing(self._reader.scan, self._segments.between(first, last))
         least, greatest = SESSION_SUFFIX.pack(max(first, 0), 0), SESSION_SUFFIX.pack(max(last, 0), MAX_TIMESTAMP_MS)
         scans = [self._reader.scan(SuffixedRange.of_segment(at, least, greatest), reverse=reverse) for at in segments]
-        ended = partial(_ended, first_end=first, last_end=last)
+        ended = partial(within, times=_END, first=PREFIX.pack(first), last=PREFIX.pack(last))
         sources = [ScanSource(rows, ended) for rows in scans or [scan_nothing(self._reader)]]
-        return merged(sources, session_order, lambda row: session_order((_session(row), None)), reverse=reverse)
+        return merged(sources, stored_order, lambda name: (name[_KEY], name[_SUFFIX]), reverse=reverse)
 
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """Scan all sessions of all keys."""
@@ -121,16 +127,22 @@ def _of_one_key(rows: StoreIterator, width: int, latest_start: int) -> Generator
             yield [(session, value) for session, value in found if session.start_ms <= latest_start]
 
 
-def _session(stored_key: bytes) -> Windowed:
-    return split_session_key(stored_key[PREFIX.size :])
+def sessions_of(rows: Sequence[tuple[bytes, bytes]]) -> _Chunk:
+    """Return stored rows as (session, value). Raises `DamagedDataError` for a key that is too short."""
+    keys, ends, starts = split_keys(rows, SESSION_SUFFIX, PREFIX.size)
+    return windowed_rows(keys, starts, ends, rows)
 
 
-def _ended(chunk: list[tuple[bytes, bytes]], first_end: int, last_end: int) -> _Chunk:
-    keys, ends, starts = split_keys(chunk, SESSION_SUFFIX, PREFIX.size)
-    found = windowed_rows(keys, starts, ends, chunk)
-    if are_within(ends, first_end, last_end):
-        return found
-    return [row for row in found if first_end <= row[0].end_ms <= last_end]
+def stored_order(row: tuple[bytes, object]) -> tuple[bytes, bytes]:
+    """Return the sort key of a stored row among the sessions of all keys: that of `session_order`, as bytes."""
+    name = row[0]
+    return name[_KEY], name[_SUFFIX]
+
+
+def _taken_apart(rows: StoreIterator) -> Generator[_Chunk, None, None]:
+    with rows:
+        for chunk in rows.chunks():
+            yield sessions_of(chunk)
 
 
 def _of_keys(

@@ -5,13 +5,13 @@ Values are the stored bytes: those of a timestamped store are ``timestamp:i64 BE
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeAlias
 
 from stateline_store.engines.engine import no_key
 from stateline_store.reads.keyed_scans import scan_key, scan_keys, scan_nothing
 from stateline_store.reads.readers import Reader
-from stateline_store.rows.segments import PREFIX, Segments
+from stateline_store.rows.segments import PREFIX, SegmentRange, Segments
 from stateline_store.rows.windowed_keys import (
     MAX_SEQUENCE,
     MAX_TIMESTAMP_MS,
@@ -22,10 +22,13 @@ from stateline_store.rows.windowed_keys import (
     window_key,
     windowed_rows,
 )
-from stateline_store.scan import Scan, StoreIterator
+from stateline_store.scan import KeyRange, Scan, StoreIterator
 
 WindowIterator: TypeAlias = Scan[tuple[int, bytes]]
 WindowedIterator: TypeAlias = Scan[tuple[Windowed, bytes]]
+_Rows: TypeAlias = list[tuple[Windowed, bytes]]
+_Stored: TypeAlias = list[tuple[bytes, bytes]]
+_START = slice(-WINDOW_SUFFIX.size, PREFIX.size - WINDOW_SUFFIX.size)  # of a stored key
 
 
 def window_end_ms(start_ms: int, window_size_ms: int) -> int:
@@ -69,8 +72,17 @@ class WindowReads:
     def fetch(self, key: bytes, time_from: int, time_to: int, *, reverse: bool = False) -> WindowIterator:
         """Scan (start, value) of this key's windows that start from `time_from` to `time_to`, in time order."""
         first, last = self._readable(time_from, time_to)
+        return self._of_key(key, self._segments.between(first, last), first, last, reverse=reverse)
+
+    def kept(self, key: bytes) -> WindowIterator:
+        """Scan `fetch` of all times, also windows that are hidden but not removed yet."""
+        newest_ms = self._reader.stream_time_ms
+        live = range(self._segments.oldest_live(newest_ms), self._segments.id_of(max(newest_ms, 0)) + 1)
+        return self._of_key(key, live, 0, MAX_TIMESTAMP_MS, reverse=False)
+
+    def _of_key(self, key: bytes, segments: range, first: int, last: int, *, reverse: bool) -> WindowIterator:
         least, greatest = WINDOW_SUFFIX.pack(first, 0), WINDOW_SUFFIX.pack(last, MAX_SEQUENCE)
-        rows = scan_key(self._reader, self._segments.between(first, last), key, least, greatest, reverse=reverse)
+        rows = scan_key(self._reader, segments, key, least, greatest, reverse=reverse)
         return Scan.of_chunks(_of_one_key(rows, len(key) + len(least)))
 
     def fetch_keys(
@@ -88,12 +100,44 @@ class WindowReads:
         """Scan (windowed key, value) of all windows that start from `time_from` to `time_to`."""
         return self.fetch_keys(None, None, time_from, time_to, reverse=reverse)
 
+    def stored(self, time_from: int, time_to: int, *, reverse: bool = False) -> StoreIterator:
+        """Scan the rows of `fetch_all` as they are stored, with segment and sequence in their keys (`windows_of`)."""
+        first, last = self._readable(time_from, time_to)
+        segments = self._segments.between(first, last)
+        if not segments:
+            return scan_nothing(self._reader)
+        rows = self._reader.scan(KeyRange(PREFIX.pack(segments[0]), SegmentRange(segments).end), reverse=reverse)
+        return Scan.of_chunks(_started(rows, PREFIX.pack(first), PREFIX.pack(last)))
+
     def all(self, *, reverse: bool = False) -> WindowedIterator:
         """Scan (windowed key, value) of all windows."""
         return self.fetch_keys(None, None, 0, MAX_TIMESTAMP_MS, reverse=reverse)
 
     def _readable(self, from_ms: int, to_ms: int) -> tuple[int, int]:
         return self._segments.readable(from_ms, to_ms, self._reader.stream_time_ms)
+
+
+def windows_of(rows: Sequence[tuple[bytes, bytes]], size_ms: int, skipped: int = PREFIX.size) -> _Rows:
+    """Return stored rows as (windowed key, value). `skipped` bytes stand before each key. Raises `DamagedDataError` for
+    a key that is too short."""
+    keys, starts, _ = split_keys(rows, WINDOW_SUFFIX, skipped)
+    latest = MAX_TIMESTAMP_MS - size_ms  # the end of a later one is cut
+    ends = [start_ms + size_ms if start_ms <= latest else MAX_TIMESTAMP_MS for start_ms in starts]
+    return windowed_rows(keys, starts, ends, rows)
+
+
+def within(chunk: _Stored, times: slice, first: bytes, last: bytes) -> _Stored:
+    """Return the stored rows whose time, in this part of the key, is from `first` to `last`, both included."""
+    found = [name[times] for name, _ in chunk]  # compared as bytes, for none is negative
+    if found and (min(found) < first or max(found) > last):
+        return [row for row, time in zip(chunk, found, strict=True) if first <= time <= last]
+    return chunk
+
+
+def _started(rows: StoreIterator, first: bytes, last: bytes) -> Generator[_Stored, None, None]:
+    with rows:
+        for chunk in rows.chunks():
+            yield within(chunk, _START, first, last)
 
 
 def _of_one_key(rows: StoreIterator, width: int) -> Generator[list[tuple[int, bytes]], None, None]:
@@ -106,16 +150,13 @@ def _of_one_key(rows: StoreIterator, width: int) -> Generator[list[tuple[int, by
 def _of_keys(
     rows: StoreIterator, lower: bytes, upper: bytes | None, first: int, last: int, size: int
 ) -> Generator[list[tuple[Windowed, bytes]], None, None]:
-    latest = MAX_TIMESTAMP_MS - size  # the end of a later one is cut
     with rows:
         for chunk in rows.chunks():
-            keys, starts, _ = split_keys(chunk, WINDOW_SUFFIX)
-            ends = [start_ms + size if start_ms <= latest else MAX_TIMESTAMP_MS for start_ms in starts]
-            found = windowed_rows(keys, starts, ends, chunk)
-            if not (lower == b"" and upper is None and are_within(starts, first, last)):
+            found = windows_of(chunk, size, 0)
+            if not (lower == b"" and upper is None and are_within([name.start_ms for name, _ in found], first, last)):
                 found = [
-                    row
-                    for row, key, start_ms in zip(found, keys, starts, strict=True)
-                    if first <= start_ms <= last and key >= lower and (upper is None or key <= upper)
+                    (name, value)
+                    for name, value in found
+                    if first <= name.start_ms <= last and name.key >= lower and (upper is None or name.key <= upper)
                 ]
             yield found

@@ -23,7 +23,15 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from stateline_store.rocksdb.errors import damaged, translated
 from stateline_store.rows.segments import SegmentRange, segment_of
 from stateline_store.rows.suffixed_rows import SuffixedRange, by_key, by_key_down
-from stateline_store.scan import FIRST_CHUNK, LARGEST_CHUNK, LARGEST_CHUNK_BYTES, KeyRange, Scan, StoreIterator
+from stateline_store.scan import (
+    FIRST_CHUNK,
+    LARGEST_CHUNK,
+    LARGEST_CHUNK_BYTES,
+    Chunk,
+    KeyRange,
+    Scan,
+    StoreIterator,
+)
 
 # The readahead for scans of a whole store. They take an eighth less time than with RocksDB's first 8 KiB per table.
 _READAHEAD_BYTES = 256 * 1024
@@ -40,7 +48,8 @@ def scan_rows(
     try:
         options, bound = ReadOptions(), keys.end
         options.fill_cache(cached)  # type: ignore[call-arg]  # its stub forgets the argument
-        if not cached and not (isinstance(keys, KeyRange) and keys.end == keys.start + b"\0"):  # one key
+        # Not for one key, and not for one of many scans side by side, which would fill the memory.
+        if not cached and type(keys) is KeyRange and keys.end != keys.start + b"\0":
             options.set_readahead_size(_READAHEAD_BYTES)
         if bound is not None:
             options.set_iterate_upper_bound(bound)
@@ -83,16 +92,15 @@ def _forwards(rows: Iterator[tuple[Any, Any]], witness: RdictIter, keys: KeyRang
     witness.status()
 
 
-def _taken(rows: Iterator[tuple[Any, Any]], count: int) -> list[tuple[bytes, bytes]]:
-    chunk, room, not_small = list[tuple[bytes, bytes]](), LARGEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES // LARGEST_CHUNK
+def _taken(rows: Iterator[tuple[Any, Any]], count: int) -> Chunk[tuple[bytes, bytes]]:
+    chunk, size = Chunk[tuple[bytes, bytes]](), 0  # each row is counted while the processor has it at hand
     take = chunk.append
     for row in islice(rows, count):
         take(row)
-        size = len(row[0]) + len(row[1])
-        if size > not_small:  # as many small ones as there may be have few bytes: they are not counted
-            room -= size
-            if room <= 0:
-                break
+        size += len(row[0]) + len(row[1])
+        if size >= LARGEST_CHUNK_BYTES:
+            break
+    chunk.size = size
     return chunk
 
 

@@ -129,8 +129,8 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
                 gone[key] = None
                 if self._expired is not None:
                     self._expired[key] = stored
-        if self._tombstones.rows:
-            self._tombstones.take({**gone})  # no record deleted them
+        if self._origins.rows:
+            self._origins.take({**gone})  # no record deleted them
         self._buffer.take(gone)
 
     def _look_again(self, first: int) -> None:

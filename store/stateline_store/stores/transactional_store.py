@@ -44,7 +44,7 @@ class TransactionalStore(CommittedStore):
     ) -> None:
         super().__init__(name, persistent=persistent, headers=headers, tuning=tuning)
         self._buffer = TransactionBuffer()
-        self._tombstones = TransactionBuffer()
+        self._origins = TransactionBuffer()
         self._pending = Position()
         self._stream_time_ms = -1
         self._sequence = 0
@@ -103,17 +103,17 @@ class TransactionalStore(CommittedStore):
         """Return the changelog's key of a stored key."""
         return key[self._segment_width :]
 
-    def keep_tombstones(self, tombstones: Mapping[bytes, bytes]) -> None:
-        """Keep the timestamp and headers of the records that deleted these keys, for the changelog of a store with
-        headers. Keys are the changelog's, and a value is a row with headers whose value is empty. Call it after each
-        delete."""
+    def keep_origins(self, origins: Mapping[bytes, bytes]) -> None:
+        """Keep the timestamp and headers of the records that changed these keys, for the changelog. A store with
+        headers needs it for deletes alone: its values have their own. Keys are the changelog's, and a value is a row
+        with headers whose value is empty. Call it after each such change."""
         self._open()
-        self._tombstones.put_all(tombstones.items())
+        self._origins.put_all(origins.items())
 
     @property
-    def tombstones(self) -> Mapping[bytes, bytes | None]:
-        """The tombstones that were kept since the last commit, by the changelog's keys."""
-        return self._tombstones.rows
+    def origins(self) -> Mapping[bytes, bytes | None]:
+        """The origins that were kept since the last commit, by the changelog's keys."""
+        return self._origins.rows
 
     def staged(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Iterate over the changed keys since the last commit, in key order, with stored bytes, None for a delete."""
@@ -132,7 +132,7 @@ class TransactionalStore(CommittedStore):
 
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
-        return self._buffer.bytes_staged + self._tombstones.bytes_staged
+        return self._buffer.bytes_staged + self._origins.bytes_staged
 
     def publish_staged(self) -> None:
         """Publish how much is staged. Takes a few nanoseconds."""
@@ -194,14 +194,14 @@ class TransactionalStore(CommittedStore):
         undo the writes of one record whose processor fails."""
         self._open()
         self._buffer.savepoint()
-        self._tombstones.savepoint()
+        self._origins.savepoint()
         self._at_savepoint = (self._stream_time_ms, self._sequence)
 
     def rollback_to_savepoint(self) -> None:
         """Drop the changes since `savepoint`, if there is one. The pending Position stays."""
         self._open()
         self._buffer.rollback_to_savepoint()
-        self._tombstones.rollback_to_savepoint()
+        self._origins.rollback_to_savepoint()
         if self._at_savepoint is not None:
             self._stream_time_ms, self._sequence = self._at_savepoint
             self._at_savepoint = None
@@ -244,7 +244,7 @@ class TransactionalStore(CommittedStore):
 
     def _drop_staged(self) -> None:
         self._buffer.clear()
-        self._tombstones.clear()
+        self._origins.clear()
         self._pending = Position()
         self._stream_time_ms, self._sequence = self._committed.stream_time_ms, self._committed.sequence
         self._at_savepoint = None

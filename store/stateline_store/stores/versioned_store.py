@@ -13,6 +13,7 @@ Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`. `version
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from types import NoneType
 from typing import ClassVar, Final
 
@@ -21,6 +22,7 @@ from stateline_store.layout import Layout, StoreKind
 from stateline_store.reads.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
 from stateline_store.rows.segments import Segments
+from stateline_store.rows.versioned_rows import bounds
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.scan import Scan
 from stateline_store.state_store import Change, StoreContext
@@ -109,6 +111,11 @@ class VersionedStore(TransactionalStore):
     ) -> Scan[VersionedRecord]:
         """Scan the versions, staged or committed, that are valid at some time of this span, newest first by default."""
         return self._reading().get_versions(key, from_time, to_time, ascending=ascending)
+
+    def deleted_after(self, key: bytes, time_ms: int) -> int:
+        """Return the timestamp of the tombstone that a deleted key has later than this time, -1 without one."""
+        with closing(self._reading().rows(key, time_ms)) as rows:
+            return next((bounds(row)[0] for _, row in rows), -1)
 
     @property
     def dropped_records(self) -> int:

@@ -24,9 +24,9 @@ from stateline_store.rows.timestamped_rows import (
     split,
     with_timestamps,
 )
-from stateline_store.rows.windowed_keys import MAX_SEQUENCE, WINDOW_SUFFIX
+from stateline_store.rows.windowed_keys import MAX_SEQUENCE, MAX_TIMESTAMP_MS, WINDOW_SUFFIX
 from stateline_store.scan import ValueAndTimestamp
-from stateline_store.state_store import IsolationLevel, StoreContext
+from stateline_store.state_store import Change, IsolationLevel, StoreContext
 from stateline_store.stores.segmented_store import Changes, RowPackers, SegmentedStore
 
 
@@ -62,6 +62,7 @@ class WindowStore(SegmentedStore):
             )
         self._window_size_ms = window_size_ms
         self._retain_duplicates = retain_duplicates
+        self._starts_are_timestamps = False
 
     @property
     def window_size_ms(self) -> int:
@@ -94,6 +95,10 @@ class WindowStore(SegmentedStore):
         """Scan (start, value) of this key's windows that start from `time_from` to `time_to`, both included, in time
         order, duplicates in the order of their puts. A negative time means 0. A snapshot, staged over committed."""
         return self._values_of(self._seen_reads().fetch(key, time_from, time_to, reverse=reverse))
+
+    def kept(self, key: bytes) -> WindowIterator:
+        """Scan `fetch` of all times, also windows that are hidden but not removed yet."""
+        return self._values_of(self._seen_reads().kept(key))
 
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
@@ -144,6 +149,42 @@ class WindowStore(SegmentedStore):
         self._sequence = sequence  # not before: a put that is refused takes none
         if window_start_ms > self._stream_time_ms:
             self._stream_time_ms = window_start_ms
+
+    def put_duplicates(self, rows: Iterable[tuple[bytes, int, bytes | None]]) -> list[bytes]:
+        """Stage many (key, start in ms, value) of a store that retains duplicates. Returns the stored key of each. A
+        row without a value only takes a number, as in Kafka Streams' changelog. A late one is dropped and counted. The
+        starts are timestamps of the rows, also in the changelog.
+
+        Raises `InvalidArgumentError` for a start below 0 or above 2^63 - 1. Nothing has changed then.
+        """
+        self._open()
+        packers, interval, sequence = self._packers, self._interval_ms, self._sequence
+        stream_time_ms, dropped, staged, keys = self._stream_time_ms, self._dropped, dict[bytes, bytes | None](), []
+        for key, start_ms, value in rows:
+            sequence = sequence % MAX_SEQUENCE + 1
+            if not 0 <= start_ms <= MAX_TIMESTAMP_MS:
+                raise InvalidArgumentError(f"A window starts at 0 to {MAX_TIMESTAMP_MS} ms, not at {start_ms!r:.30}.")
+            keys.append(stored := packers[len(key)](start_ms // interval, key, start_ms, sequence))
+            if value is None:
+                continue
+            if start_ms // interval < self._segments.oldest_live(stream_time_ms):
+                dropped += 1
+                continue
+            staged[stored] = value
+            stream_time_ms = max(stream_time_ms, start_ms)
+        self._buffer.take(staged)
+        self._sequence, self._dropped, self._stream_time_ms = sequence, dropped, stream_time_ms
+        self._starts_are_timestamps = True
+        return keys
+
+    def staged_changes(self) -> Iterable[Change]:
+        """Return the changes as other stores do. After `put_duplicates`, a change has the window's start as its
+        timestamp."""
+        changes = super().staged_changes()
+        if not self._starts_are_timestamps:
+            return changes
+        unpack, behind = WINDOW_SUFFIX.unpack_from, -WINDOW_SUFFIX.size
+        return (Change(key, value, unpack(key, behind)[0]) for key, value, _ in changes)
 
     def stored_keys(self, windows: Iterable[tuple[bytes, int]]) -> list[bytes]:
         """Return the stored keys of these (key, start in ms) for `get_rows` and `put_rows`. With duplicates,

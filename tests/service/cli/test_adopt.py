@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -97,6 +98,39 @@ def test_it_lists_what_it_adopts_and_says_of_each_other_store_why_not(
     )
     assert main(["inspect", ".stateline", "--store", "counts"]) == 0
     assert "counts" in capsys.readouterr().out
+
+
+def test_of_several_instances_it_adopts_the_usable_copy_with_the_highest_offset(
+    java: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_log("embedded", tmp_path / ".stateline")) as log:
+        produce(log, "java-counts-changelog", [(b"a", b"2", 6), (b"a", b"3", 7)])
+    instances = [java.parent]
+    for offset, status in ((1, 0), (2, 1)):  # the last one is marked as open
+        instances.append(tmp_path / f"instance-{offset}")
+        shutil.copytree(java.parent, instances[-1])
+        families = {each: Options(raw_mode=True) for each in ("default", "keyValueWithTimestamp", "offsets")}
+        path = str(instances[-1] / "java/0_0/rocksdb/counts")
+        with closing(Rdict(path, Options(raw_mode=True), column_families=families)) as db:
+            with closing(db.get_column_family("offsets")) as offsets:
+                offsets[b"java-counts-changelog-0"] = struct.pack(">q", offset)
+                offsets[b"status"] = struct.pack(">q", status)
+            with closing(db.get_column_family("keyValueWithTimestamp")) as rows:
+                rows[b"a"] = struct.pack(">q", 5 + offset) + b"%d" % (1 + offset)
+    command = ["adopt", "adopting:app", *(word for each in instances for word in ("--from", str(each)))]
+    for outcome in ("adopted", "exists"):
+        assert main([*command, "--json"]) == 1  # of the store with headers
+        said = capsys.readouterr()
+        counts, _ = json.loads(said.out)
+        assert (counts["store"], counts["outcome"], counts["offset"]) == ("counts", outcome, 1)
+        assert f"Not taken: store counts in {instances[0]}/java/0_0. It has offset 0, and another copy has" in said.err
+        assert f"Not taken: store counts in {instances[2]}/java/0_0. It was open when" in said.err
+    with OfflineStore(StateDirectory(Path(".stateline"), "adopting").store("0_0", "counts", timestamped=True)) as store:
+        with store.scan(EVERY_KEY) as scan:
+            assert dict(scan) == {b"a": struct.pack(">q", 6) + b"2"}
+        assert list(store.commit.offsets.values()) == [1]
+    assert main([*command, "--from", "nowhere"]) == 2
+    assert "nowhere: there is no such directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("step", ["rows-written", "rows-moved", "database-made", "database-moved"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -106,8 +107,9 @@ def test_a_worker_and_a_driver_say_once_which_tables_lose_rows_and_how_that_is_m
     ):
         week = {"retention.ms": "604800000"}  # a broker's default
         admin.create_topics(NewTopic(name, 2 if name == table else 1, week) for name in (table, both, windows, static))
-        produce(log, table, [(b"%d" % n, b"1", n) for n in range(20)])
-        produce(log, static, [(b"a", b"1", 1)])
+        now_ms = time.time_ns() // 1_000_000  # the broker deletes what is older than a week
+        produce(log, table, [(b"%d" % n, b"1", now_ms + n) for n in range(20)])
+        produce(log, static, [(b"a", b"1", now_ms)])
         cut = {TopicPartition(table, 0): 3, TopicPartition(static, 0): 1}
         admin.delete_records(cut)
         with running(app, configured(app, tmp_path / "state"), log) as worker:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from stateline import App, TumblingWindows, serdes, stores
+from stateline import App, JoinWindows, TumblingWindows, serdes, stores
 from stateline.dsl.streams import Stream
 from stateline.testing import Record, TestDriver
 
+AT_ONCE = JoinWindows(timedelta(0), grace=timedelta(seconds=1))
 SENT = [("trace", b"1"), ("none", None), ("trace", b"2")]  # a name may come twice, and order counts
 
 
@@ -41,6 +42,7 @@ STEPS: dict[str, Callable[[Stream, Any], Any]] = {
     "repartition": lambda s, t: s.select_key(lambda k, v: v, key=serdes.string).repartition("by-value"),
     "join": lambda s, t: s.join(t.store, lambda mine, theirs: mine),
     "left_join": lambda s, t: s.left_join(t.store, lambda mine, theirs: mine),
+    "stream join": lambda s, t: s.join(s, lambda mine, theirs: mine, within=AT_ONCE),
     "to_table": lambda s, t: s.to_table("kept").to_stream(),
     "table join": lambda s, t: s.to_table("kept").join(t, lambda mine, theirs: mine, store="joined").to_stream(),
     "reduce": lambda s, t: s.group_by_key().reduce(lambda old, new: new, "newest").to_stream(),

@@ -78,7 +78,12 @@ MISTAKES: dict[str, str] = {
     "stream.join(numbers, taking)": "keys of type string, and 'numbers' of type int64",
     "app.ktable(products).join(app.ktable(numbers), taking, 'both')": "Table 'products' has keys of type string",
     "stream.merge(app.stream(app.topic('other', key=serdes.int64)))": "cannot be merged",
-    "stream.join(stream, taking)": "join was given a Stream",
+    # Names of steps
+    "stream.named('first')": "no step comes before it",
+    "stream.peek(taking).named('a step')": "'a step' cannot be used as step name",
+    "stream.peek(taking).named('own')": "Processor 'own' is declared in",
+    "stream.peek(taking).named('one').named('two')": "the step is named 'one' already",
+    "stream.join(stream, taking)": "within=None: a join of two streams needs within=",
     "app.ktable(products).filter(5)": "filter was given 5 as its predicate",
     "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).reduce(5, 'r')": "reduce was given 5 as its reducer",
     "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).count('c').suppress(5)": "suppress(5)",

@@ -31,7 +31,7 @@ def taking(*given: Any) -> Any: ...
 
 
 MIXED_UP: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a stream joined with a stream": (lambda s: s.stream.join(s.stream, taking), r"join .* Stream,.*\.to_table"),
+    "a stream joined with a stream": (lambda s: s.stream.join(s.stream, taking), r"join of two streams .*\.to_table"),
     "a stream joined with a name": (
         lambda s: s.stream.left_join("products", taking),
         r"left_join .*'products'.*app\.table",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ from stateline_store import (
     WindowRangeQuery,
     WindowStore,
 )
+from stateline_store.reads.session_reads import sessions_of
+from stateline_store.reads.window_reads import windows_of
 from stateline_store.scan import LARGEST_CHUNK, LARGEST_CHUNK_BYTES
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -200,6 +203,70 @@ def test_windows_of_all_keys_are_in_the_order_that_partitions_are_merged_by(
     assert order is not None
     assert rows(outcome) == sorted(rows(outcome), key=order, reverse=reverse)
     assert len(rows(outcome)) == len(set(puts))
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 400_000)), max_size=30),
+    st.integers(0, 400_000) | st.none(), st.integers(0, 400_000) | st.none(), st.integers(50_000, 10**6), st.booleans(),
+)  # fmt: skip
+def test_stored_rows_are_those_that_a_query_shows_in_the_same_order(
+    puts: list[tuple[bytes, int]], first: int | None, last: int | None, retention_ms: int, reverse: bool
+) -> None:
+    windows = WindowStore("w", retention_ms=retention_ms, window_size_ms=10, persistent=False)
+    order = Order.DESCENDING if reverse else Order.ASCENDING
+    query = WindowRangeQuery(time_from=first, time_to=last, order=order)
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(windows):
+        windows.init(StoreContext("0_0", Path(directory)))
+        for key, start in puts:
+            windows.put(key, b"v", start)
+        windows.commit({})
+        reader, terms = windows.reader(IsolationLevel.READ_COMMITTED), Terms("w", IsolationLevel.READ_COMMITTED)
+        shown, stored = (
+            execute(query, reader, windows.stored_schema, 0, each, ACTIVE)
+            for each in (terms, replace(terms, stored_rows=True))
+        )
+    assert isinstance(stored, PartitionAnswer)
+    assert windows_of(list[Any](stored.rows.entries), 10) == rows(shown)
+    keys = [key for key, _ in stored.rows.entries]
+    assert keys == sorted(keys, reverse=reverse)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=3) | st.sampled_from([b"a", b"a\0", b"a\0\0\0", b"ab"]),
+                       st.integers(0, 400_000), st.integers(0, 200_000)), max_size=30),
+    st.integers(0, 400_000) | st.none(), st.integers(0, 400_000) | st.none(), st.integers(50_000, 10**6), st.booleans(),
+)  # fmt: skip
+def test_stored_sessions_are_those_that_a_query_shows_in_the_order_of_their_sort_key(
+    puts: list[tuple[bytes, int, int]], first: int | None, last: int | None, retention_ms: int, reverse: bool
+) -> None:
+    sessions = SessionStore("s", retention_ms=retention_ms, persistent=False)
+    order = Order.DESCENDING if reverse else Order.ASCENDING
+    query = SessionRangeQuery(time_from=first, time_to=last, order=order)
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(sessions):
+        sessions.init(StoreContext("0_0", Path(directory)))
+        for key, start, length in puts:
+            sessions.put(Windowed(key, start, start + length), b"v")
+        sessions.commit({})
+        reader, terms = sessions.reader(IsolationLevel.READ_COMMITTED), Terms("s", IsolationLevel.READ_COMMITTED)
+        shown, stored = (
+            execute(query, reader, sessions.stored_schema, 0, each, ACTIVE)
+            for each in (terms, replace(terms, stored_rows=True))
+        )
+        newest, oldest = reader.stream_time_ms, max(0, reader.stream_time_ms - retention_ms + 1)
+    assert isinstance(stored, PartitionAnswer)
+    found = list[Any](stored.rows.entries)
+    assert sessions_of(found) == rows(shown)
+    by_stored, by_shown = sort_key(query, set(), stored=True), sort_key(query, set())
+    assert by_stored is not None
+    assert by_shown is not None
+    assert found == sorted(found, key=by_stored, reverse=reverse)
+    readable = {
+        Windowed(key, start, start + length)
+        for key, start, length in puts
+        if max(oldest, first or 0) <= start + length <= min(newest, newest if last is None else last)
+    }
+    expected = sorted(((window, b"v") for window in readable), key=by_shown, reverse=reverse)
+    assert rows(shown) == expected
 
 
 def test_a_scan_that_looks_at_many_rows_in_vain_lets_others_in_between(tmp_path: Path) -> None:

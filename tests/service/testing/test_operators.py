@@ -123,3 +123,19 @@ def test_punctuations_by_stream_time_are_called_as_the_oracle_says_also_over_res
         assert [(r.key, r.value, r.timestamp_ms) for r in driver.read("out")] == [
             (at, counted, at) for at, counted in called(given)
         ]
+
+
+def test_tables_drop_records_without_a_key_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("tables")
+    app.ktable(app.table("a", key=serdes.string, value=serdes.string)).to_stream().to("out")
+    app.global_table("everywhere", key=serdes.string, value=serdes.string)
+    with TestDriver(app) as driver:
+        for topic in ("a", "everywhere"):
+            driver.pipe(topic, None, "1")
+            driver.pipe(topic, "k", "2")
+            said = f"'read {topic}' drops records that have no key: 1 so far, of 1 records"
+            assert said in caplog.text
+        assert [(row.key, row.value) for row in driver.read("out")] == [("k", "2")]
+        assert driver.store("everywhere").get("k") == "2"
+        driver.restart()
+        assert driver.store("a").get("k") == "2"

@@ -16,11 +16,12 @@ TABLES = ("newest", "cache", "dated")
 LOGGED = ("counts", "memory", "windows", "stamped", "visits", "history")
 
 
-def build(run: str, *, stamped: bool = False) -> App:
-    """The application of one run: its topic and its name are its own. `stamped`: counts have timestamps."""
+def build(run: str, *, stamped: bool = False, headers: bool = False) -> App:
+    """The application of one run: its topic and its name are its own. `stamped`: counts have timestamps. `headers`: a
+    table and the windows with timestamps keep headers."""
     app = App(f"changes-{run}")
     source = app.topic(f"in-{run}", key=serdes.string, value=serdes.json)
-    app.table(source, store="newest")
+    app.table(source, store="newest", headers=headers)
     app.table(source, store="cache", persistent=False)
     app.table(source, store="dated", versioned=timedelta(days=1))
     common: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
@@ -29,7 +30,7 @@ def build(run: str, *, stamped: bool = False) -> App:
         (stores.timestamped_key_value if stamped else stores.key_value)("counts", **common),
         stores.key_value("memory", persistent=False, **common),
         stores.window("windows", size=timedelta(milliseconds=SIZE_MS), **windowed),
-        stores.window("stamped", size=timedelta(milliseconds=SIZE_MS), timestamped=True, **windowed),
+        stores.window("stamped", size=timedelta(milliseconds=SIZE_MS), timestamped=True, headers=headers, **windowed),
         stores.session("visits", **windowed),
         stores.versioned("history", history=timedelta(days=1), **common),
         stores.key_value("quiet", logged=False, **common),
@@ -59,4 +60,8 @@ def keep(
     history.put(key, value)
 
 
-app = build(os.environ.get("CHANGES_RUN", "none"), stamped=bool(os.environ.get("CHANGES_STAMPED")))
+app = build(
+    os.environ.get("CHANGES_RUN", "none"),
+    stamped=bool(os.environ.get("CHANGES_STAMPED")),
+    headers=bool(os.environ.get("CHANGES_HEADERS")),
+)

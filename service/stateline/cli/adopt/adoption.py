@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,20 +64,36 @@ class AdoptionReport:
         return as_text([asdict(each) for each in self.outcomes], as_json=as_json, hide=("why",))
 
 
-def adopt(app: App, config: Config, source: Path, *, dry_run: bool) -> AdoptionReport:
+def adopt(app: App, config: Config, sources: Sequence[Path], *, dry_run: bool) -> AdoptionReport:
     """Adopt all stores that fit. Raises `LockedError` while the Kafka Streams application or this application runs,
-    `ConfigurationError` if `source` has no store of this application, and what the log raises."""
+    `ConfigurationError` if a source has no store of this application, and what the log raises."""
     topology = app.topology()
-    directories = _directories(topology, config, source)
+    directories = [_directories(topology, config, source) for source in sources]
     if not dry_run and (running := running_here(config)):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then adopt again.")
     report = AdoptionReport()
-    found = list(_candidates(topology, config, directories))
+    found = [each for of_source in directories for each in _candidates(topology, config, of_source)]
     offsets = _offsets(config, found, dry_run=dry_run)
+    copies = defaultdict[tuple[str, str], list[Candidate]](list)
     for candidate in found:
-        report.outcomes.append(_adopted(config, candidate, offsets, dry_run=dry_run))
-    _note(report, topology, directories)
+        copies[candidate.definition.name, candidate.task].append(candidate)
+    for each in copies.values():
+        report.outcomes.append(_adopted(config, _newest(config, each, offsets, report), offsets, dry_run=dry_run))
+    _note(report, topology, [directory for of_source in directories for directory in of_source.values()])
     return report
+
+
+def _newest(config: Config, copies: list[Candidate], bounds: Offsets, report: AdoptionReport) -> Candidate:
+    """Return the copy with the highest offset of those that can be adopted: an instance may have it as a standby."""
+    if len(copies) == 1:
+        return copies[0]
+    tried = [(_adopted(config, each, bounds, dry_run=True), each) for each in copies]
+    _, newest = max(tried, key=lambda pair: -1 if pair[0].offset is None else pair[0].offset)
+    for checked, candidate in tried:
+        if candidate is not newest:
+            why = checked.why or f"It has offset {checked.offset}, and another copy has that or a higher one."
+            report.notes.append(f"Not taken: store {checked.store} in {candidate.files.task}. {why}")
+    return newest
 
 
 def _directories(topology: Topology, config: Config, source: Path) -> dict[str, JavaDirectory]:
@@ -192,7 +209,7 @@ def _has_all(directory: StateDirectory, task: str, name: str, offsets: Mapping[T
     return False
 
 
-def _note(report: AdoptionReport, topology: Topology, directories: Mapping[str, JavaDirectory]) -> None:
+def _note(report: AdoptionReport, topology: Topology, directories: Sequence[JavaDirectory]) -> None:
     for each in report.outcomes:
         if each.why:
             report.notes.append(f"Refused: store {each.store} of task {each.java_task}. {each.why}")
@@ -203,6 +220,6 @@ def _note(report: AdoptionReport, topology: Topology, directories: Mapping[str, 
             "it. The worker restores it."
         )
     declared = {java_name(each) for each in topology.all_stores.values()}
-    for directory in directories.values():
+    for directory in directories:
         if more := sorted(directory.names() - declared):
             report.notes.append(f"Not declared here, and not adopted: {', '.join(more)} of {directory.path}.")

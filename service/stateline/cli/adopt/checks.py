@@ -45,10 +45,10 @@ def refuse_other_form(candidate: Candidate, built: StateStore) -> None:
 def checked_offsets(
     candidate: Candidate, java: JavaStore, layout: Layout, bounds: Offsets
 ) -> dict[TopicPartition, int]:
-    """Return the changelog offsets up to which the rows go. Raises `TopologyError` with the reason if this store cannot
-    be adopted."""
+    """Return the changelog offsets up to which the rows go. A store of a join of streams may have lost the headers
+    here. Raises `TopologyError` with the reason if this store cannot be adopted."""
     of_java, declared = _form(java.timestamped, java.has_headers), _form(layout.timestamped, layout.headers)
-    if of_java != declared:
+    if of_java != declared and not (java.has_headers and layout.retain_duplicates and not layout.timestamped):
         raise TopologyError(f"Its rows are {of_java} in Java, and declared {declared} here. Declare them as in Java.")
     if not java.is_closed:
         raise TopologyError(

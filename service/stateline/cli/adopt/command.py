@@ -12,8 +12,13 @@ from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded
 
 def adopt(
     target: Target,
-    source: Annotated[
-        Path, typer.Option("--from", metavar="DIR", help="state.dir of the Kafka Streams application, or a copy of it.")
+    sources: Annotated[
+        list[Path],
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="state.dir of the Kafka Streams application, or a copy of it; repeatable, for several instances.",
+        ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be copied.")] = False,
     settings: Settings = None,
@@ -32,7 +37,7 @@ def adopt(
     from stateline.cli.adopt import adoption
 
     app, config = loaded(target, config_file, settings, to_write=not dry_run)
-    report = adoption.adopt(app, config, source, dry_run=dry_run)
+    report = adoption.adopt(app, config, sources, dry_run=dry_run)
     typer.echo(report.as_text(as_json=as_json))
     for line in report.notes:
         typer.echo(line, err=True)

@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import orjson
 
 from stateline.log.interface import Headers
-from stateline.processing.record_members import members_of
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import Serde, holds_large_integer, load_exactly, shown
+from stateline.serde.record_members import members_of
 from stateline.serde.registered import innermost
 from stateline_store import InvalidArgumentError
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS

@@ -13,9 +13,9 @@ from stateline.cli.records.record_json import Format, written_members
 from stateline.log.interface import Record
 from stateline.model.topic import Topic
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
-from stateline.processing.record_members import headers_of, members_of
 from stateline.serde.iso_times import utc_text
 from stateline.serde.plain import Serde, one_line
+from stateline.serde.record_members import headers_of, members_of
 
 Types: TypeAlias = tuple[Serde | None, Serde | None]
 """The serdes of key and value, None if unknown."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from stateline import serdes
 from stateline.cli.state.inspect_view import dumped, format_name, moment, problem_json, problem_lines
 from stateline.cli.table import as_text
-from stateline.processing.record_members import headers_of
 from stateline.serde.key_text import key_of_text, key_text
 from stateline.serde.plain import Serde, shown
+from stateline.serde.record_members import headers_of
 from stateline_store import InvalidArgumentError
 from stateline_store.inspection.inspection_report import StoreReport, UnreadablePart
 from stateline_store.inspection.offline_entries import Entry

@@ -13,14 +13,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from stateline.processing.operators.folding import Folding, next_row
+from stateline.processing.operators.folding import Adding, later, next_row
 from stateline.processing.operators.grouping import with_key_and_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
 from stateline.processing.operators.stored_rows import keep_rows, rows_of, with_fitting_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
-_ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
+COUNT_ROW = struct.Struct(">qq")  # what a timestamped store of int64 holds. On disk: never change
 
 Counted = TypeVar("Counted", bound=Hashable)
 
@@ -64,9 +64,9 @@ def added(
     for (each, count), row in zip(counts.items(), old, strict=True):
         at_ms = newest[each]
         if row is not None:
-            before_ms, before = _ROW.unpack(row)
+            before_ms, before = COUNT_ROW.unpack(row)
             at_ms, count = max(at_ms, before_ms), count + before
-        new.append(_ROW.pack(at_ms, count))
+        new.append(COUNT_ROW.pack(at_ms, count))
         stamps.append(at_ms)
     return new, stamps
 
@@ -74,7 +74,7 @@ def added(
 class Fold:
     """Takes rows, gives changes of the table of aggregates. A record for which a function fails changes nothing."""
 
-    def __init__(self, name: str, store: str, folding: Folding, context: OperatorContext) -> None:
+    def __init__(self, name: str, store: str, folding: Adding, context: OperatorContext) -> None:
         self._name, self._context, self._folding = name, context, folding
         self._store = context.stores[store]
 
@@ -83,7 +83,7 @@ class Fold:
         keys = rows.known_keys
         distinct = list(dict.fromkeys(keys))
         before = dict(zip(distinct, rows_of(self._store, distinct), strict=True))
-        newest, last = dict(before), {}
+        newest, last, gone_ms = dict(before), {}, dict[bytes, int]()
         refuse = partial(self._context.refuse_too_large, store=self._store)
 
         def folded(row: tuple[bytes, Any, Any, int]) -> tuple[bytes, bytes | None]:
@@ -92,6 +92,8 @@ class Fold:
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, (key, row) in self._context.each(self._name, rows.records, given, folded):
+            if row is None:
+                gone_ms[key] = later(newest[key], rows.timestamps[place])
             newest[key], last[key] = row, place
         if not last:
             return None
@@ -100,7 +102,7 @@ class Fold:
             list(last),
             plain(map(before.__getitem__, last)),
             plain(new.values()),
-            [rows.timestamps[last[key]] if row is None else TIMESTAMP.unpack_from(row)[0] for key, row in new.items()],
+            [gone_ms[key] if row is None else TIMESTAMP.unpack_from(row)[0] for key, row in new.items()],
             [rows.records[place] for place in last.values()],
         )
         keep_rows(self._store, new, list(new.values()), changes.timestamps, changes.records)

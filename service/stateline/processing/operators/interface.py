@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from stateline.log.interface import Headers, Record
 from stateline.model.record_size import refuse_too_large
 from stateline.processing.failures import FailureHandler
-from stateline.processing.operators.rows import Changes, Rows
+from stateline.processing.operators.rows import Changes, Rows, SideRows
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
 from stateline.processing.records import OutputRecord
@@ -21,7 +21,7 @@ Given = TypeVar("Given")
 class Operator(Protocol):
     """One operator of one task, on the worker's thread."""
 
-    def process(self, batch: Any) -> Rows | Changes | None:
+    def process(self, batch: Any) -> Rows | SideRows | Changes | None:
         """Take a slice of rows or changes, as the node was declared, and return what follows from it. Staged rows and
         `OperatorContext.outputs` are part of the task's next commit."""
 
@@ -40,7 +40,10 @@ class RecordSource(Protocol):
 class OperatorContext:
     """Shared by the operators of one task. `outputs` collects what they write to topics. `every_store` adds the
     application's own stores to `stores`. `exactly_once`: a store's changelog was committed with all output of the same
-    input. `has_readers`: other operators take what the present one returns, so that it must return it."""
+    input. `repeats`: input comes again whose effect the stores have already. `has_readers`: other operators take what
+    the present one returns, so that it must return it. `title` is the name that the application gives to the present
+    one, empty for none. `partitions_of`: the partition count of a topic, None if there
+    is no such topic."""
 
     stores: Mapping[str, TransactionalStore]
     every_store: Mapping[str, StateStore]
@@ -49,7 +52,10 @@ class OperatorContext:
     max_record_bytes: int
     times: StreamTimes
     exactly_once: bool = False
+    repeats: bool = False
     has_readers: bool = True
+    title: str = ""
+    partitions_of: Callable[[str], int | None] = lambda topic: None
     outputs: list[OutputRecord] = field(default_factory=list)
     _headers: Headers = ()
 
@@ -66,7 +72,7 @@ class OperatorContext:
             except (RetryLaterError, DamagedDataError):
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code: the policy decides what follows
-                self.failures.cannot_process(record, name, error)
+                self.failures.cannot_process(record, self.title or name, error)
             else:
                 yield place, result
 

@@ -37,7 +37,7 @@ class StreamTableJoin:
         self,
         name: str,
         table: StoreDefinition,
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[[bytes | None, Any, Any], Any],
         value: Serde,
         left: bool,
         on: Callable[[Any, Any], Any] | None,
@@ -55,13 +55,13 @@ class StreamTableJoin:
             places = [place for place, data in enumerate(found) if data is not None]
             rows, found = rows.pick(places), [found[place] for place in places]
 
-        def joined(pair: tuple[Any, bytes | None]) -> tuple[bytes | None, Any]:
-            value, data = pair
-            made = self._joiner(value, None if data is None else self._read(data))
+        def joined(given: tuple[bytes | None, Any, bytes | None]) -> tuple[bytes | None, Any]:
+            key, value, data = given
+            made = self._joiner(key, value, None if data is None else self._read(data))
             return written(self._serde, made), made
 
-        pairs = zip(rows.values.typed, found, strict=True)
-        made = list(self._context.each(self._name, rows.records, pairs, joined))
+        given = zip(rows.keys.raw, rows.values.typed, found, strict=True)
+        made = list(self._context.each(self._name, rows.records, given, joined))
         kept = rows.pick([place for place, _ in made])
         return kept._replace(values=LazyColumn(self._serde, [raw for _, (raw, _) in made], [v for _, (_, v) in made]))
 
@@ -113,12 +113,12 @@ def outcome(kind: JoinKind, is_left: bool, old: bytes | None, new: bytes | None,
 
 
 class Joined(NamedTuple):
-    """Shared by both sides of a join. `joiner` gets the left and the right value, None for a missing one. `left` and
-    `right` are the serdes of these values, `value` that of the result."""
+    """Shared by both sides of a join. `joiner` gets the key's bytes, then the left and the right value, None for a
+    missing one. `left` and `right` are the serdes of these values, `value` that of the result."""
 
     name: str
     kind: JoinKind
-    joiner: Callable[[Any, Any], Any]
+    joiner: Callable[[bytes | None, Any, Any], Any]
     left: Serde
     right: Serde
     value: Serde
@@ -157,6 +157,7 @@ class JoinSide:
     def _join(self, key: bytes, mine: bytes | None, other: bytes | None) -> bytes | None:
         left, right = (mine, other) if self._is_left else (other, mine)
         made = self._joined.joiner(
+            key,
             None if left is None else self._joined.left.deserialize(left),
             None if right is None else self._joined.right.deserialize(right),
         )

@@ -5,7 +5,7 @@ Both are kept by columns, because a slice has up to thousands of rows and most o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,12 +37,14 @@ class LazyColumn:
 
 
 class Rows(NamedTuple):
-    """Rows of a stream, in order. `records` are their origins, for failures."""
+    """Rows of a stream, in order. `records` are their origins, for failures. `clock` is 0, or the number of the
+    cogrouped stream, which has a stream time of its own."""
 
     keys: LazyColumn
     values: LazyColumn
     timestamps: Sequence[int]
     records: Sequence[Record]
+    clock: int = 0
 
     @property
     def pairs(self) -> Iterator[tuple[Any, Any]]:
@@ -60,19 +62,60 @@ class Rows(NamedTuple):
             self.values.pick(places),
             [self.timestamps[place] for place in places],
             [self.records[place] for place in places],
+            self.clock,
         )
+
+
+class SideRows(NamedTuple):
+    """Rows of the two streams of a join, in order, by columns as bytes. `are_left` says of which stream each is."""
+
+    are_left: Sequence[bool]
+    key: Serde
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int]
+    records: Sequence[Record]
+
+    def pick(self, places: Sequence[int]) -> SideRows:
+        return SideRows(
+            [self.are_left[place] for place in places],
+            self.key,
+            [self.keys[place] for place in places],
+            [self.values[place] for place in places],
+            [self.timestamps[place] for place in places],
+            [self.records[place] for place in places],
+        )
+
+
+def merged(parts: Sequence[SideRows], order: Mapping[tuple[str, int], int]) -> SideRows:
+    """Return the rows of all parts in the order of the topics and offsets of their records. Without an order, earlier
+    parts come first."""
+    together = SideRows(
+        [side for part in parts for side in part.are_left],
+        parts[0].key,
+        [key for part in parts for key in part.keys],
+        [value for part in parts for value in part.values],
+        [at_ms for part in parts for at_ms in part.timestamps],
+        [record for part in parts for record in part.records],
+    )
+    places = [order.get((record.topic, record.offset), 0) for record in together.records]
+    return together.pick(sorted(range(len(places)), key=places.__getitem__))
 
 
 class Changes(NamedTuple):
     """Changes of a table: each key once, with its value before and after the slice, None for none. Keys and values are
     bytes as in the table's changelog: those of windows and sessions with their times. `timestamps` are those of the new
-    values, or of the deleting record. `records` made the changes."""
+    values, or of the deleting record. `records` made the changes.
+
+    A versioned table gives every change of a key, with the latest value before it. `are_latest` says which ones are the
+    latest version of their key from then on."""
 
     keys: Sequence[bytes]
     old: Sequence[bytes | None]
     new: Sequence[bytes | None]
     timestamps: Sequence[int]
     records: Sequence[Record]
+    are_latest: Sequence[bool] = ()
 
     def pick(self, places: Sequence[int]) -> Changes:
         if len(places) == len(self.records):
@@ -83,6 +126,7 @@ class Changes(NamedTuple):
             [self.new[place] for place in places],
             [self.timestamps[place] for place in places],
             [self.records[place] for place in places],
+            [self.are_latest[place] for place in places] if self.are_latest else (),
         )
 
 

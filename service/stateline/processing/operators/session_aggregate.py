@@ -54,7 +54,7 @@ class SessionAggregate:
         rows = placed_in_time(rows, self._context)
         keys = rows.known_keys
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
-        observed, store_time = self._context.times.observed(self._store.name), self._store.stream_time_ms
+        observed, store_time = self._context.times.observed(self._store.name, rows.clock), self._store.stream_time_ms
         before = self._read(keys, rows.timestamps)
         newest, last, late = dict(before), dict[bytes, int](), 0
         gap, retention, closed_after = self._gap, self._retention, self._closed_after
@@ -88,7 +88,7 @@ class SessionAggregate:
             self._context.failures.drop(late, "late")
         if not last:
             return None
-        self._context.times.observe(self._store.name, observed)
+        self._context.times.observe(self._store.name, observed, rows.clock)
         changed: list[_Changed] = []
         for key, place in last.items():
             changed += _differences(key, before[key], newest[key], place, with_equal=with_headers)

@@ -73,9 +73,10 @@ class SlidingAggregate:
         rows = with_value(placed_in_time(rows, self._context), self._context.failures)
         keys = rows.known_keys
         typed_keys, values = (rows.keys.typed, rows.values.typed) if self._folding.typed else (keys, keys)
-        observed, store_time, late = self._context.times.observed(self._store.name), self._store.stream_time_ms, 0
+        observed, store_time = self._context.times.observed(self._store.name, rows.clock), self._store.stream_time_ms
+        late = 0
         windows_of = self._read(keys, rows.timestamps, observed)
-        last: dict[tuple[bytes, int], int] = {}
+        last, times = dict[tuple[bytes, int], int](), dict[tuple[bytes, int], int]()
 
         def folded(row: tuple[bytes, Any, Any, int]) -> _Step:
             key, typed_key, value, at_ms = row
@@ -91,11 +92,11 @@ class SlidingAggregate:
             late += step.late
             for start_ms, made in step.puts:
                 windows_of[keys[place]].put(start_ms, made)
-                last[keys[place], start_ms] = place
+                last[keys[place], start_ms], times[keys[place], start_ms] = place, made.timestamp_ms
                 store_time = max(store_time, start_ms)
         if late:
             self._context.failures.drop(late, "late")
-        return self._keep(rows, windows_of, last, observed, store_time) if last else None
+        return self._keep(rows, windows_of, last, times, observed, store_time) if last else None
 
     def _read(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[bytes, _KeyWindows]:
         spans: dict[bytes, tuple[int, int]] = {}
@@ -115,18 +116,16 @@ class SlidingAggregate:
         rows: Rows,
         windows_of: dict[bytes, _KeyWindows],
         last: dict[tuple[bytes, int], int],
+        times: dict[tuple[bytes, int], int],
         observed: int,
         store_time: int,
     ) -> Changes:
         old = [windows_of[key].before.get(start_ms) for key, start_ms in last]
         new = [windows_of[key].values.get(start_ms) for key, start_ms in last]
         records = [rows.records[place] for place in last.values()]
-        stamps = [
-            rows.timestamps[place] if value is None else value.timestamp_ms
-            for value, place in zip(new, last.values(), strict=True)
-        ]
+        stamps = [times[window] for window in last]
         keep_rows(self._store, self._store.stored_keys(last), list(map(_row, new)), stamps, records, store_time)
-        self._context.times.observe(self._store.name, observed)
+        self._context.times.observe(self._store.name, observed, rows.clock)
         return Changes(
             [window_key(key, start_ms) for key, start_ms in last],
             [None if value is None else value.aggregate for value in old],

@@ -53,6 +53,19 @@ class Merge:
         return rows
 
 
+class WithAggregator:
+    """Gives all rows, each value as a pair of its stream's aggregator and the value. `clock` is the stream's number,
+    from 1 on: as in Kafka Streams, each has a stream time of its own."""
+
+    def __init__(self, aggregator: Callable[[Any, Any, Any], Any], clock: int, context: OperatorContext) -> None:
+        del context
+        self._aggregator, self._clock = aggregator, clock
+
+    def process(self, rows: Rows) -> Rows:
+        pairs = [(self._aggregator, value) for value in rows.values.typed]
+        return rows._replace(values=LazyColumn(rows.values.serde, rows.values.raw, pairs), clock=self._clock)
+
+
 class MapValues:
     """Gives each row with the function's value."""
 

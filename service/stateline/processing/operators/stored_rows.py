@@ -10,19 +10,23 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from stateline.log.interface import Record
-from stateline.processing.changelog import tombstone
+from stateline.processing.changelog import origin
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
-from stateline_store import TransactionalStore
+from stateline_store import TransactionalStore, VersionedStore
 from stateline_store.rows.headers import join_headers, without_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
+from stateline_store.rows.versioned_rows import LATEST
 
 _WIDTH = TIMESTAMP.size
 _Batch = TypeVar("_Batch", Rows, Changes)
 
 
 def rows_of(store: TransactionalStore, keys: Sequence[bytes]) -> list[bytes | None]:
-    """Return the rows of these stored keys, None for an absent key, without headers."""
+    """Return the rows of these stored keys, None for an absent key, without headers. A versioned store gives the latest
+    versions, by the plain keys."""
+    if isinstance(store, VersionedStore):
+        return store.get_rows([LATEST + key for key in keys])
     rows = store.get_rows(keys)
     return [None if row is None else bare_row(row) for row in rows] if store.headers else rows
 
@@ -45,7 +49,7 @@ def keep_rows(
     joined = [None if row is None else _with_headers(row, record) for row, record in pairs]
     store.put_rows(dict(zip(keys, joined, strict=True)), stream_time_ms)
     places = [place for place, row in enumerate(rows) if row is None]
-    store.keep_tombstones({store.changelog_key(keys[n]): tombstone(stamps[n], records[n].headers) for n in places})
+    store.keep_origins({store.changelog_key(keys[n]): origin(stamps[n], records[n].headers) for n in places})
 
 
 def with_fitting_headers(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from stateline_store import TopicPartition, TransactionalStore
 
 # Under which the store's offsets have it; no topic can be called so. On disk: never change.
-_OBSERVED = TopicPartition("$observed-stream-time", 0)
+_OBSERVED = "$observed-stream-time"
 _EMITTED = TopicPartition("$emitted-up-to", 0)
 
 
@@ -28,11 +28,13 @@ class StreamTimes:
         self._stores = stores
         self._times: dict[str, dict[TopicPartition, int]] = {}
 
-    def observed(self, store: str) -> int:
-        return self._get(store, _OBSERVED)
+    def observed(self, store: str, clock: int = 0) -> int:
+        """Return the time of a cogrouped stream's clock, by default the latest of all."""
+        return self._get(store, TopicPartition(_OBSERVED, clock))
 
-    def observe(self, store: str, timestamp_ms: int) -> None:
-        self._set(store, _OBSERVED, timestamp_ms)
+    def observe(self, store: str, timestamp_ms: int, clock: int = 0) -> None:
+        for number in {0, clock}:
+            self._set(store, TopicPartition(_OBSERVED, number), timestamp_ms)
 
     def emitted(self, store: str) -> int:
         return self._get(store, _EMITTED)

@@ -41,15 +41,15 @@ class Keep:
 
 class NewestOfEachKey:
     """Gives rows as changes of a table; old values are unknown. As in Kafka Streams' `toTable`, rows without a key are
-    dropped, and rows without a value delete."""
+    dropped, and rows without a value delete. For a table of `versions`, every row is a change."""
 
-    def __init__(self, name: str, context: OperatorContext) -> None:
-        self._name, self._context = name, context
+    def __init__(self, name: str, versions: bool, context: OperatorContext) -> None:
+        self._name, self._versions, self._context = name, versions, context
 
     def process(self, rows: Rows) -> Changes:
         rows = _fitting(self._name, with_key(rows, self._context.failures), self._context)
         newest = {key: place for place, key in enumerate(rows.keys.raw) if key is not None}
-        kept = rows.pick(list(newest.values()))
+        kept = rows if self._versions else rows.pick(list(newest.values()))
         keys = [key for key in kept.keys.raw if key is not None]
         return Changes(keys, [None] * len(keys), kept.values.raw, kept.timestamps, kept.records)
 

@@ -1,19 +1,14 @@
-"""Where records come in, as a stream or as changes of a topic's table, and where rows go out to a topic."""
+"""Where records come in, as a stream or as changes of a topic's table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from stateline.log.interface import Record
-from stateline.model.record_size import refuse_too_large
 from stateline.model.topic import Topic
-from stateline.processing.function_results import written
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, LazyColumn, Rows, plain
 from stateline.processing.operators.stored_rows import bare_row, rows_of
-from stateline.processing.records import OutputRecord
-from stateline.serde.binding import writes_as
-from stateline.serde.windowed import partition_key
 from stateline_store import ExpiringKeyValueStore
 
 
@@ -77,30 +72,3 @@ def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record
         [*timestamps, *[at_ms] * len(gone)],
         [*changes.records, *[bare] * len(gone)],
     )
-
-
-class TopicSink:
-    """Writes each row with its timestamp and its record's headers. Rows of windows and sessions go to their inner key's
-    partition. Bytes that serdes of the same names have written are copied. Others are serialized again."""
-
-    def __init__(self, name: str, topic: Topic, context: OperatorContext) -> None:
-        self._name, self._topic, self._context = name, topic, context
-
-    def process(self, rows: Rows) -> None:
-        topic = self._topic
-        same = writes_as(rows.keys.serde, topic.key) and writes_as(rows.values.serde, topic.value)
-
-        def checked(place: int) -> tuple[bytes | None, bytes | None]:
-            if same:
-                key, value = rows.keys.raw[place], rows.values.raw[place]
-            else:
-                key = written(topic.key, rows.keys.typed[place])
-                value = written(topic.value, rows.values.typed[place])
-            refuse_too_large(key, value, self._context.max_record_bytes)
-            return key, value
-
-        places = range(len(rows.records))
-        for place, (key, value) in self._context.each(self._name, rows.records, places, checked):
-            at_ms, headers = rows.timestamps[place], rows.records[place].headers
-            where = partition_key(topic.key, key)
-            self._context.outputs.append(OutputRecord(topic.name, key, value, at_ms, headers, where))

@@ -1,5 +1,5 @@
-"""Aggregations over tumbling and hopping windows. A row of the store, a timestamped window store, is ``segment ‖ key ‖
-start:i64 ‖ 0:i32`` → ``timestamp:i64 ‖ aggregate``.
+"""Aggregations over tumbling, hopping and unlimited windows. A row of the store, a timestamped window store, is
+``segment ‖ key ‖ start:i64 ‖ 0:i32`` → ``timestamp:i64 ‖ aggregate``.
 
 As in Kafka Streams' `KStreamWindowAggregate`, records without a key are left out, and those without a value are
 aggregated. A record goes into those of its windows that are still open at the largest timestamp so far, its own
@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from stateline.log.interface import Record
-from stateline.model.windows import TimeWindows
+from stateline.model.windows import TimeWindows, UnlimitedWindows
 from stateline.processing.operators.aggregate import added, counted
-from stateline.processing.operators.folding import Folding, next_row
+from stateline.processing.operators.folding import Folding, later, next_row
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
 from stateline.processing.operators.stored_rows import keep_rows, rows_of, with_fitting_headers
@@ -34,7 +34,9 @@ class _WindowOperator:
         if not isinstance(opened, WindowStore):
             raise AssertionError(f"Store {store!r} keeps no windows.")
         self._store, self._context = opened, context
-        self._size, self._advance = windows.size_ms, windows.advance_ms
+        self._only_start = windows.start_ms if isinstance(windows, UnlimitedWindows) else None
+        self._size = windows.size_ms
+        self._advance = self._size if isinstance(windows, UnlimitedWindows) else windows.advance_ms
         self._closed_after = windows.closed_after_ms
         begin(opened, windows, context)
         # Only the operator writes the store, and after a rollback there is a new operator. So a window that starts at
@@ -43,6 +45,8 @@ class _WindowOperator:
         self._new_from = 0 if opened.is_empty() else opened.stream_time_ms + 1
 
     def _starts(self, at_ms: int) -> range:
+        if self._only_start is not None:
+            return range(self._only_start, min(at_ms, self._only_start) + 1)
         first = max(0, at_ms - self._size + self._advance) // self._advance * self._advance
         return range(first, at_ms + 1, self._advance)
 
@@ -79,11 +83,12 @@ class _WindowOperator:
         stamps: Sequence[int],
         records: Sequence[Record],
         observed_ms: int,
+        clock: int = 0,
     ) -> Changes | None:
         """Stage the new rows of these windows. `keys` are their stored keys. Returns the changes."""
         keep_rows(self._store, keys, new, stamps, records, max(start for _, start in windows))
         self._remember(keys)
-        self._context.times.observe(self._store.name, observed_ms)
+        self._context.times.observe(self._store.name, observed_ms, clock)
         if not self._context.has_readers:
             return None
         return Changes([key[PREFIX.size :] for key in keys], plain(old), plain(new), stamps, records)
@@ -111,9 +116,10 @@ class WindowCount(_WindowOperator):
     def _open_windows(self, rows: Rows) -> tuple[list[_Window], Sequence[int], Sequence[Record]]:
         """Return a window for each record (several if they overlap), the records' timestamps, and the records."""
         keys, times, records = rows.known_keys, rows.timestamps, rows.records
-        oldest = self._starts(min(times))[0]
-        if oldest + self._closed_after > max(self._context.times.observed(self._store.name), max(times)):
-            if self._size == self._advance:
+        oldest, only = min(times), self._only_start
+        last_ms = max(self._context.times.observed(self._store.name), max(times))
+        if only is not None or self._starts(oldest)[0] + self._closed_after > last_ms:
+            if only is None and self._size == self._advance:
                 size = self._size
                 return list(zip(keys, [at_ms - at_ms % size for at_ms in times], strict=True)), times, records
             found = [((key, s), n) for n, (key, t) in enumerate(zip(keys, times, strict=True)) for s in self._starts(t)]
@@ -146,15 +152,21 @@ class WindowFold(_WindowOperator):
     def process(self, rows: Rows) -> Changes | None:
         rows = placed_in_time(rows, self._context)
         keys = rows.known_keys
-        observed, late = self._context.times.observed(self._store.name), 0
+        observed, late = self._context.times.observed(self._store.name, rows.clock), 0
+        store_time, retention = self._store.stream_time_ms, self._store.segments.retention_ms
         stored = self._stored(keys, rows.timestamps, observed)
-        newest, last = dict(stored), {}
+        newest, last, gone_ms = dict(stored), dict[_Window, int](), dict[_Window, int]()
         refuse = partial(self._context.refuse_too_large, store=self._store)
 
         def folded(row: tuple[bytes, Any, Any, int]) -> list[tuple[_Window, bytes | None]]:
             key, typed_key, value, at_ms = row
             windows = [(key, start) for start in self._starts(at_ms) if start + self._closed_after > observed]
-            return [(w, next_row(self._folding, newest[w], key, typed_key, value, at_ms, refuse)) for w in windows]
+            made = []
+            for window in windows:
+                # Only a cogrouped stream that is behind others meets what the retention hides.
+                before = newest[window] if window[1] > store_time - retention else None
+                made.append((window, next_row(self._folding, before, key, typed_key, value, at_ms, refuse)))
+            return made
 
         given = zip(keys, rows.keys.typed, rows.values.typed, rows.timestamps, strict=True)
         for place, results in self._context.each(self._name, rows.records, given, folded):
@@ -162,19 +174,20 @@ class WindowFold(_WindowOperator):
             observed = max(observed, at_ms)
             late += len(self._starts(at_ms)) - len(results)
             for window, new in results:
+                if new is None:
+                    gone_ms[window] = later(newest[window], at_ms)
                 newest[window], last[window] = new, place
+                store_time = max(store_time, window[1])
         if late:
             self._context.failures.drop(late, "late")
         if not last:
             return None
         new_rows = {window: newest[window] for window in last}
-        stamps = [
-            rows.timestamps[last[window]] if row is None else TIMESTAMP.unpack_from(row)[0]
-            for window, row in new_rows.items()
-        ]
+        stamps = [gone_ms[window] if row is None else TIMESTAMP.unpack_from(row)[0] for window, row in new_rows.items()]
         records = [rows.records[place] for place in last.values()]
         old = map(stored.__getitem__, last)
-        return self._keep(last, self._store.stored_keys(last), old, list(new_rows.values()), stamps, records, observed)
+        new = list(new_rows.values())
+        return self._keep(last, self._store.stored_keys(last), old, new, stamps, records, observed, rows.clock)
 
     def _stored(self, keys: Sequence[bytes], times: Sequence[int], observed: int) -> dict[_Window, bytes | None]:
         wanted = dict.fromkeys(

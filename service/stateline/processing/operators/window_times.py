@@ -6,7 +6,7 @@ further: its disk was lost, or its process was killed between the log's commit a
 
 from __future__ import annotations
 
-from stateline.model.windows import AnyWindows, SessionWindows
+from stateline.model.windows import AnyWindows, SessionWindows, UnlimitedWindows
 from stateline.processing.operators.grouping import picked, with_key
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Rows
@@ -27,7 +27,7 @@ def begin(store: SegmentedStore, windows: AnyWindows, context: OperatorContext) 
     again; if the disk was lost, all that are kept.
     """
     newest_ms = store.stream_time_ms
-    if newest_ms < 0:
+    if newest_ms < 0 or isinstance(windows, UnlimitedWindows):  # where no record is late, and no window closes
         return
     if not context.exactly_once:
         hidden_ms = newest_ms - store.segments.retention_ms

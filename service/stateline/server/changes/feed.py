@@ -29,7 +29,7 @@ from stateline.log.interface import Headers
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.changelog import headers_of_table, own_headers
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable, since_1970
+from stateline.processing.reading import keyed, readable, since_1970
 from stateline.serde.plain import shown
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.pending import ChangeSource, PendingChanges
@@ -215,11 +215,11 @@ def changes_of(definition: StoreDefinition, records: Sequence[Record], config: C
     fails = config.deserialization_exception_handler == "fail"
     failures = FailureHandler("fail", "fail", None) if fails else None
     timed = records if definition.source.event_time is not None else since_1970(records, failures)
-    found = list(readable(definition.source, timed, failures, key_required=True))
+    found = list(readable(definition.source, timed, failures))
     if len(found) < len(records):
         logger.warning("%d records of %s were left out of the changes of %s: they cannot be read",
                        len(records) - len(found), definition.source.name, definition.name)  # fmt: skip
-    return found
+    return list(keyed(found))
 
 
 def shown_headers(definition: StoreDefinition, record: Record) -> Headers | None:

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.record_members import headers_of
+from stateline.serde.record_members import headers_of
 from stateline.server.changes.feed import ChangeFeed, read_position, shown_headers, timestamp_of
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.rows import OPERATIONS as ROWS
@@ -37,6 +37,7 @@ from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.time_limits import TimeLimits
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store import DamagedDataError, InvalidArgumentError, IsolationLevel, TooManyRequestsError
+from stateline_store.reads.window_reads import window_end_ms
 from stateline_store.rows.windowed_keys import split_session_key, split_window_key
 
 PATH = "/v1/stores/{store}/changes"
@@ -211,7 +212,7 @@ def _key_members(definition: StoreDefinition, stored: bytes) -> dict[str, Any]:
     match definition.plain_kind:
         case "window":
             key, start_ms, _ = split_window_key(stored)
-            times = {"start": start_ms, "end": start_ms + definition.window_size_ms}
+            times = {"start": start_ms, "end": window_end_ms(start_ms, definition.window_size_ms)}
         case "session":
             key, start_ms, end_ms = split_session_key(stored)
             times = {"start": start_ms, "end": end_ms}

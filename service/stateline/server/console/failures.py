@@ -21,7 +21,7 @@ from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.processing.failures import DEAD_LETTER, dead_letter_of
-from stateline.processing.record_members import headers_of, members_of
+from stateline.serde.record_members import headers_of, members_of
 from stateline.server.console.newest_records import MOST, KeptRecord, newest_records
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.stored_value import taken_apart
-from stateline.processing.record_members import headers_of
 from stateline.query.values import (
     Entry,
     Outcome,
@@ -27,6 +26,7 @@ from stateline.query.values import (
 )
 from stateline.serde.key_text import key_text
 from stateline.serde.plain import Serde
+from stateline.serde.record_members import headers_of
 from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json

@@ -21,10 +21,10 @@ from typing import Any
 import orjson
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.record_members import headers_of
 from stateline.serde.key_text import key_text, may_have_text
 from stateline.serde.model import ModelSerde
 from stateline.serde.plain import BytesSerde, FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
+from stateline.serde.record_members import headers_of
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.server.contract.answers import entry_members
 from stateline_store import InvalidArgumentError

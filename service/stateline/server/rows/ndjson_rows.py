@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.processing.record_members import headers_of
 from stateline.query.values import Entry
 from stateline.serde.key_text import may_have_text
 from stateline.serde.plain import JsonSerde, Serde, one_line
+from stateline.serde.record_members import headers_of
 from stateline.server.contract.answers import entry_members, key_members
 from stateline.server.contract.formats import Shape
 from stateline_store import InvalidArgumentError

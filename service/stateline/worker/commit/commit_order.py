@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from stateline.log.interface import Consumer, OffsetNote, Producer
 from stateline.model.topology import Topology
-from stateline.processing.changelog import keeps_headers, produce_with_own, rows_with_own, staged_rows
+from stateline.processing.changelog import has_own, produce_with_own, rows_with_own, staged_rows
 from stateline.processing.records import OutputRecord
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
@@ -49,7 +49,7 @@ def needs_producer(topology: Topology, dead_letter_topic: str | None, *, exactly
     """Return whether a worker produces anything: changelogs, forwarded records, dead letters, or, exactly once, input
     offsets beside stores. A table's own offsets say where it resumes."""
     written = any(d.source is None and (d.logged or exactly_once) for d in topology.stores.values())
-    forwards = any(p.forwards for s in topology.subtopologies for p in s.processors)
+    forwards = any(p.forwards or p.chooses_topic for s in topology.subtopologies for p in s.processors)
     return written or forwards or dead_letter_topic is not None
 
 
@@ -67,6 +67,7 @@ class Committer:
         self._context = context
         forwarded = {to.name for s in topology.subtopologies for each in s.processors for to in each.forwards}
         self._forwarded = forwarded - {config.dead_letter_topic}
+        self._known = {*forwarded, config.dead_letter_topic}
         self._exactly_once = config.exactly_once
         name = config.member_name(context.files.registration.instance)
         self._transactional_id = transactional_id(topology.application_id, name) if config.exactly_once else None
@@ -82,17 +83,25 @@ class Committer:
             self._producer = self._context.log.producer(self._transactional_id)
             if self._exactly_once:
                 self._producer.init_transactions()
-            if self._context.failures.leaves_out_refused:
-                self._producer.leave_out(self._forwarded, self._context.failures.cannot_produce)
+            self._leave_out_refused()
+
+    def _leave_out_refused(self) -> None:
+        if self._producer is not None and self._context.failures.leaves_out_refused:
+            self._producer.leave_out(self._forwarded, self._context.failures.cannot_produce)
 
     def send(self, outputs: Iterable[OutputRecord]) -> None:
         """Queue forwarded records for the next commit. ``production.exception.handler`` handles refused ones."""
         for record in outputs:
-            topic, key, value, timestamp_ms, headers, where = record
+            topic, key, value, timestamp_ms, headers, where, partition = record
+            if topic not in self._known:  # a step has chosen it
+                self._known.add(topic)
+                self._forwarded.add(topic)
+                self._leave_out_refused()
             try:
                 self._writer().produce(
-                    topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition_key=where
-                )
+                    topic, key, value, timestamp_ms=timestamp_ms, headers=headers, partition=partition,
+                    partition_key=where,
+                )  # fmt: skip
             except (InvalidArgumentError, DoesNotExistError) as error:
                 self._context.failures.cannot_produce(topic, key, error)
 
@@ -222,7 +231,7 @@ class Committer:
                     slice_ = rows[at : at + _SLICE_RECORDS]
                     headers = last if at + len(slice_) == len(rows) else ()
                     try:
-                        if keeps_headers(store):
+                        if has_own(store):
                             own = rows_with_own(store, slice_)
                             produce_with_own(self._writer(), *changelog, own, headers, owner)
                         else:

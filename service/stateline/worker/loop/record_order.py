@@ -114,7 +114,7 @@ class RecordOrder:
                 f"{', '.join(sorted(names - set(both)))} in order of time: leave whole_epochs out, or join in "
                 "the pipeline."
             )
-        writes = self._has_skew and any(processor.forwards for processor in subtopology.processors)
+        writes = self._has_skew and any(p.forwards or p.chooses_topic for p in subtopology.processors)
         if is_strict or (writes and names.isdisjoint(epochs)):
             topics = sorted(names, key=lambda topic: not subtopology.tables(topic))
             for place, topic in enumerate(topics):

@@ -22,8 +22,8 @@ from stateline.deployment.workers.figures import StoreFigures
 from stateline.log.interface import Admin, Record, TopicInfo
 from stateline.model.topic import Topic
 from stateline.processing.event_times import EventTimes
-from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable, since_1970
+from stateline.processing.failures import FailureHandler, reading_of
+from stateline.processing.reading import keyed, readable, since_1970
 from stateline.query.values import HostedPartition
 from stateline.worker.context import WorkerContext
 from stateline.worker.files.topic_ids import recreated, remember
@@ -129,8 +129,9 @@ class GlobalTables:
         is_loading = bool(self._ends)
         for source, records in self._polled(timeout_s if is_loading else 0.0).items():
             self._refuse_to_go_back(source, records)
+            self._failures.give(reading_of(source.topic), len(records))
             timed = since_1970(self._times.admitted(self._times.stamped(records), self._failures), self._failures)
-            readables = readable(self._topics[source.topic], timed, self._failures, key_required=True)
+            readables = keyed(readable(self._topics[source.topic], timed, self._failures), self._failures)
             for table in self._tables:
                 if table.topic.name == source.topic:
                     table.stage(source, readables, records[-1].offset)

@@ -31,7 +31,7 @@ from stateline.processing.changelog import (
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline.processing.event_times import PARTITION_TIME, UNKNOWN_MS, EventTimes
 from stateline.processing.failures import FailureHandler
-from stateline.processing.reading import readable, since_1970, size_of, timely
+from stateline.processing.reading import keyed, readable, since_1970, size_of, timely
 from stateline_store import IsolationLevel, StateStore, StoreState, StoreTypes, TransactionalStore
 from stateline_store.errors import TopologyError
 from stateline_store.position import Position, TopicPartition
@@ -204,9 +204,9 @@ class StoreRestore:
         new = [record for record in records if seen is None or record.offset > seen]
         timed = since_1970(self._times.admitted(self._times.stamped(new), self._failures), self._failures)
         taken = timely(timed, self.of.max_timestamp_ahead_ms, None, self.of.clock)
-        found = readable(topic, taken, self._failures, key_required=True)
+        found = readable(topic, taken, self._failures)
         self._unreadable += len(taken) - len(found)
-        stage(self.store, found, own=headers_of_table(topic))
+        stage(self.store, keyed(found), own=headers_of_table(topic))
         self._position = position_of_input(records[-1:])
         self.restored += len(records)
 

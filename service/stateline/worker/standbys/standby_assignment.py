@@ -140,6 +140,7 @@ class StandbyAssignment:
         # Whether the log has reported the upgrade. False while a store may wait for its timestamps.
         self._is_upgraded = config.upgrade_from is None
         self._upgraded = 0  # standbys, as of the last look
+        self._replaced = set[TaskId]()  # tasks that have replaced plain files since this worker has them
 
     def advance(self, *, beside_work: bool) -> None:
         """Follow further, `beside_work` of its own tasks or not, and look at the group now and then."""
@@ -216,8 +217,10 @@ class StandbyAssignment:
             and all(task.state is TaskState.RUNNING for task in own.values())
             and self.wanted <= {*self.followed.ids}
         )
-        if not is_upgraded or self.followed.upgraded != self._upgraded:
+        replaced = {task.id for task in own.values() if task.stores.formats.has_replaced}
+        if not is_upgraded or self.followed.upgraded != self._upgraded or not replaced <= self._replaced:
             self._is_upgraded, self._upgraded = False, self.followed.upgraded
+            self._replaced |= replaced
         if is_upgraded and is_whole and tasks and not self._is_upgraded:
             _log.info("Every task of this worker is ready with timestamps, %d in all: the next node's turn", len(tasks))
             self._is_upgraded = True

@@ -43,6 +43,8 @@ class StoreFormats:
     _upgrade_mode: UpgradeMode | None
     _files: dict[str, Files] = field(default_factory=dict)
     _outdated: dict[str, int] = field(default_factory=dict)  # changelog offsets of plain files that others replace
+    has_replaced: bool = False
+    """Whether plain files were deleted here, since timestamped ones replace them."""
 
     def choose(self, name: str, *, is_standby: bool = False) -> None:
         """Choose the files of this store. Raises `TopologyError` if its rows cannot come there."""
@@ -97,6 +99,7 @@ class StoreFormats:
                 withdraw_plain_files(self._directory, name)  # queries read the timestamped files from now on
                 continue
             logger.info("Store %s of task %s is upgraded: its plain files are deleted", name, self._task_id)
+            self.has_replaced = True
             try:
                 remove_plain_files(self._directory, name)
             except RetryLaterError as error:

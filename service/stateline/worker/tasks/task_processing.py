@@ -24,7 +24,7 @@ from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.stream_times import StreamTimes
 from stateline.processing.processor_context import TaskContext
 from stateline.processing.punctuation import Punctuator
-from stateline.processing.reading import NO_KEY, TIMESTAMP_MS, readable, since_1970, timely, typed
+from stateline.processing.reading import TIMESTAMP_MS, keyed, readable, since_1970, timely, typed
 from stateline.processing.records import OutputRecord
 from stateline.processing.user_function import UserFunction
 from stateline.worker.tasks.task_settings import TaskSettings, TaskStart, TaskTopology
@@ -68,12 +68,18 @@ class TaskProcessing:
             settings.max_record_bytes,
             StreamTimes(with_global),
             exactly_once=settings.exactly_once,
+            repeats=self._repeats(),
+            partitions_of=settings.partitions_of,
         )
         self._operators = OperatorGraph(topology.subtopology, context)
         self._functions: dict[str, list[UserFunction]] = {}
         self._by_stream_time: list[Punctuator] = []
         self._by_clock: list[Punctuator] = []
         self._add_functions(settings)
+        has_tables = any(topology.tables.values())  # also of a topic that a join of streams reads
+        self._takes_together = (
+            self._is_mixed and self._operators.takes_together and not self._functions and not has_tables
+        )
         self._table_sources = {
             name: TopicPartition(topic, topology.partition)
             for topic, names in topology.tables.items()
@@ -102,6 +108,17 @@ class TaskProcessing:
             kept_with = next((each.name for each, store in stores if isinstance(store, TransactionalStore)), "")
             made = Punctuator(processor.punctuation, function, kept_with, self._operators.times, monotonic_ms)
             (self._by_stream_time if made.by_stream_time else self._by_clock).append(made)
+
+    def _repeats(self) -> bool:
+        """Whether a store's Position is ahead of the input that comes next: a crash came between the two commits."""
+        positions = [
+            self._stores.position(name, IsolationLevel.READ_COMMITTED) for name, _ in self._stores.transactional
+        ]
+        return any(
+            (seen := position.get(source.topic, source.partition)) is not None and seen >= offset
+            for position in positions
+            for source, offset in self.next_offsets.items()
+        )
 
     @property
     def dirty(self) -> bool:
@@ -153,7 +170,7 @@ class TaskProcessing:
         for topic, count in Counter(map(_TOPIC, records)).items():
             self._failures.give(reading_of(topic), count)
         for run in self._runs(timely(timed, self._max_timestamp_ahead_ms, self._failures, self._clock)):
-            outputs += self._process_run(self._topology.topics[run[0].topic], run)
+            outputs += self._process_run(run)
             if self._context.is_used:
                 self._context.stream_time_ms = max(self._context.stream_time_ms, max(map(TIMESTAMP_MS, run)))
             outputs += self._take_punctuated(each.pass_records(run) for each in self._by_stream_time)
@@ -177,7 +194,8 @@ class TaskProcessing:
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Split records where the topic changes, and behind a record that makes a punctuation due."""
-        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if self._is_mixed else [records]
+        is_split = self._is_mixed and not self._takes_together
+        one_topic = (list(run) for _, run in itertools.groupby(records, key=_TOPIC)) if is_split else [records]
         for left in one_topic:
             while left:
                 count = min((each.until_due(left) for each in self._by_stream_time), default=len(left))
@@ -192,7 +210,10 @@ class TaskProcessing:
                 outputs += each
         return outputs
 
-    def _process_run(self, topic: Topic, records: Sequence[Record]) -> list[OutputRecord]:
+    def _process_run(self, records: Sequence[Record]) -> list[OutputRecord]:
+        if self._takes_together:
+            return self._process_topics(records)
+        topic = self._topology.topics[records[0].topic]
         functions = self._functions.get(topic.name, [])
         outputs: list[OutputRecord] = []
         if functions:
@@ -207,16 +228,23 @@ class TaskProcessing:
             outputs += self._process_together(topic, self._readable(topic, records))
         return outputs
 
+    def _process_topics(self, records: Sequence[Record]) -> list[OutputRecord]:
+        """Take records of several topics at once. No topic has tables or functions."""
+        by_topic: dict[str, list[Record]] = {}
+        for record in records:
+            by_topic.setdefault(record.topic, []).append(record)
+        readable = {name: self._readable(self._topology.topics[name], given) for name, given in by_topic.items()}
+        order = {(record.topic, record.offset): place for place, record in enumerate(records)}
+        return self._operators.process_together(readable, order)
+
     def _process_one(self, topic: Topic, record: Record, functions: Sequence[UserFunction]) -> list[OutputRecord]:
         try:
             values = typed(topic, record)
         except InvalidArgumentError as error:
             self._failures.cannot_read(record, error)
             return []
-        if record.key is None and self._topology.tables[topic.name]:
-            # One decision for the record: if its table refuses it, no processor sees it.
-            self._failures.cannot_read(record, InvalidArgumentError(NO_KEY), reason="no_key")
-            return []
+        if self._topology.tables[topic.name] and not keyed([record], self._failures):
+            return []  # one decision for the record: if its table drops it, no processor sees it
         outputs = self._process_together(topic, [record]) if topic.name not in self._functions_alone else []
         for function in functions:
             outputs += function.forwarded(values, record.timestamp_ms, record)
@@ -239,4 +267,5 @@ class TaskProcessing:
             stage(self._stores.by_name[name], new, own=headers_of_table(topic))
 
     def _readable(self, topic: Topic, records: Sequence[Record]) -> Sequence[Record]:
-        return readable(topic, records, self._failures, key_required=bool(self._topology.tables[topic.name]))
+        found = readable(topic, records, self._failures)
+        return keyed(found, self._failures) if self._topology.tables[topic.name] else found

@@ -20,7 +20,8 @@ from stateline_store.inspection.format_upgrade import UpgradeMode
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
     """`upgrade_mode` is None when `upgrade.from` is not set. `global_stores` are for operators' lookups, open while
-    tasks run. `parts`: see `fed_parts.parts_of`. `moved` is called when a task has moved to another state."""
+    tasks run. `parts`: see `fed_parts.parts_of`. `moved` is called when a task has moved to another state.
+    `partitions_of`: see `OperatorContext`."""
 
     application_id: str
     directory: StateDirectory
@@ -35,12 +36,18 @@ class TaskSettings:
     parts: Mapping[str, tuple[FedPart, ...]] = field(default_factory=dict)
     clock: Clock = MACHINE_CLOCK
     moved: Callable[[], object] = lambda: None
+    partitions_of: Callable[[str], int | None] = lambda topic: None
 
     @classmethod
     def of(
         cls, context: WorkerContext, global_stores: Mapping[str, TransactionalStore], moved: Callable[[], object]
     ) -> TaskSettings:
-        config, topology = context.config, context.topology
+        config, topology, admin = context.config, context.topology, context.admin
+
+        def partitions_of(topic: str) -> int | None:
+            found = admin.topics([topic]).get(topic)
+            return None if found is None else found.partitions
+
         return cls(
             topology.application_id,
             context.directory,
@@ -55,6 +62,7 @@ class TaskSettings:
             parts=parts_of(topology),
             clock=context.clock,
             moved=moved,
+            partitions_of=partitions_of,
         )
 
 

@@ -20,8 +20,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from stateline_store import TopicPartition
 from support.kafka.commit_proxy import CommitProxy, Held
-from support.kafka.kafka_broker import KafkaBroker, missing_is_a_failure
-from support.kafka.recipe import BrokerUnavailableError
+from support.kafka.kafka_broker import KafkaBroker, needed
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
 from support.run.length import long_or_short
@@ -76,12 +75,7 @@ def behind() -> Iterator[Behind]:
         "broker.session.timeout.ms": "1500",
         "broker.heartbeat.interval.ms": "500",
     }
-    try:
-        broker = KafkaBroker(settings=listeners)
-    except BrokerUnavailableError as error:
-        if missing_is_a_failure():
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    broker = needed(lambda: KafkaBroker(settings=listeners))
     with broker, closing(proxy):
         yield Behind(broker, proxy, KafkaLog(f"127.0.0.1:{proxy.port}"), KafkaLog(broker.bootstrap_servers))
 

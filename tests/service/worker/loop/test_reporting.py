@@ -81,7 +81,7 @@ def test_of_each_store_its_commits_are_told_and_what_it_has_staged(place: Place)
     place.send(entries(KEYS, 4))
     found = told_when(lambda f: f["totals"]["processed"] == 200 and f["totals"]["commits"] > 0, place, config, app)
     store = found["stores"]["0_0"]["counts"]
-    assert store["commit_rate"] == pytest.approx(found["rates"]["commits"], rel=0.5)
+    assert 0 < found["rates"]["commits"] <= store["commit_rate"], "as many in less time: the worker began before it"
     assert 0 < store["commit_latency_avg_s"] <= store["commit_latency_max_s"] <= found["commit_latency"]["max_s"]
     config = place.config(app, commit__interval__ms=NEVER_MS)
     place.send(entries(KEYS))

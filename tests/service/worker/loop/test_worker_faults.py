@@ -691,16 +691,19 @@ class TestRecordsThatFail:
         with pytest.raises(RecordError, match="refuses a record of a changelog: Key b'big'"):
             place.worker(app, place.config(app, **larger)).reach(lambda: False)
 
-    def test_a_record_without_a_key_is_refused_once_and_for_all(self, place: Place) -> None:
+    @pytest.mark.parametrize("policy", ["fail", "dead-letter"])
+    def test_a_tables_record_without_a_key_is_dropped_and_counted_under_every_policy(
+        self, place: Place, policy: str
+    ) -> None:
         create(place.log, {"dead": 1})
         seen: list[Any] = []
         app = counting(lambda record: seen.append(record.key), table=True)
         place.send([(None, b"1", 1), (b"a", b"2", 2)])
         dead = {
-            "deserialization__exception__handler": "dead-letter",
+            "deserialization__exception__handler": policy,
             "errors__dead__letter__queue__topic__name": "dead",
         }
         found = place.work_off(app, place.config(app, **dead), 1)
         assert seen == ["a"]
-        assert [(r.key, r.value) for r in read_all(place.log, "dead", 1)] == [(None, b"1")]
+        assert read_all(place.log, "dead", 1) == []
         assert found.rows("newest", 1) == {b"a": b"2"}

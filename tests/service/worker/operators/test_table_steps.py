@@ -134,7 +134,7 @@ def test_a_value_that_the_changelog_does_not_take_is_its_records_failure(tmp_pat
 def test_tables_that_are_no_tables_of_newest_values_are_refused() -> None:
     app = App("app")
     windows = app.table("windows", key=serdes.string, windowed=timedelta(1), retention=timedelta(2))
-    with pytest.raises(TopologyError, match="'windows' is no table of the newest values"):
+    with pytest.raises(TopologyError, match="'windows' is no table of the values of keys"):
         app.ktable(windows)
     table = app.ktable(app.table("in"))
     table.filter(is_even, "again")

@@ -159,6 +159,21 @@ def test_a_node_that_never_had_plain_files_says_that_the_next_one_may_be_rolled_
             eventually(lambda: "ready with timestamps, 1 in all: the next node's turn" in caplog.text, "it says so")
 
 
+def test_a_node_that_gets_its_task_while_it_builds_says_so_when_the_restore_has_ended(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    both_hold_plain_files(group)
+    note = StandbyAssignment._note_upgraded
+    monkeypatch.setattr(StandbyAssignment, "_note_upgraded", lambda *_: None)  # all happens between two looks
+    monkeypatch.setattr(_Followed, "is_past_plain_files", lambda _: False)
+    with group.worker("two", stamped=True) as two:
+        eventually(lambda: runs(two), "it has the task")
+        eventually(lambda: not group.has_files("two", timestamped=False), "its plain files are deleted")
+        monkeypatch.setattr(StandbyAssignment, "_note_upgraded", note)
+        eventually(lambda: "ready with timestamps, 1 in all: the next node's turn" in caplog.text, "it says so")
+
+
 def test_a_node_says_nothing_while_a_task_that_it_was_given_is_not_there_yet(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,8 +52,8 @@ final class StoreDump {
         Lines lines = new Lines();
         for (int partition = 0; partition < partitions; partition++) {
             lines.partition = partition;
-            boolean ofSupplier = store.startsWith("plain"); // these keep no headers
-            if (headers && !ofSupplier && HeaderRows.add(streams, store, kind, lines)) {
+            boolean hasHeaders = headers ? !store.startsWith("plain") : store.startsWith("noted"); // of a supplier
+            if (hasHeaders && HeaderRows.add(streams, store, kind, lines)) {
                 continue;
             }
             switch (kind) {

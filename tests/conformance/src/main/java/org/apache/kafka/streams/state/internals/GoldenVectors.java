@@ -31,6 +31,8 @@ public final class GoldenVectors {
         SegmentVectors.addTo(sections);
         FileVectors.addTo(sections);
         StoreVectors.addTo(sections);
+        OperatorVectors.addTo(sections);
+        NameVectors.addTo(sections);
         write(Path.of(arguments[0]), sections);
     }
 

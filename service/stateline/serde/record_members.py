@@ -9,9 +9,9 @@ import base64
 import math
 from typing import Any
 
-from stateline.log.interface import Headers
 from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError
+from stateline_store.rows.headers import Headers
 
 
 def members_of(data: bytes | None, name: str, serde: Serde | None) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""Of the same input, operators whose rows meet others, move to another key or wait leave what Kafka Streams' leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, TypeAlias
+
+import pytest
+
+from conformance.live import Rows, Sides, both_sides, difference
+from conformance.live_app import JOINED, MOVED
+from conformance.live_input import PARTITIONS, RECORDS, Input, write_input
+from stateline.log.kafka import KafkaLog
+from support.kafka.java_streams import class_path
+from support.kafka.kafka_broker import needed
+from support.kafka.shared_broker import SharedBroker
+from support.processes.running_worker import create, eventually, read_all
+from support.run.length import long_or_short
+
+pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)
+
+Row: TypeAlias = tuple[bytes | None, bytes | None, int]
+WRITTEN = (*JOINED, "limited")
+
+
+def written_input(servers: str, prefix: str) -> Input:
+    """The input of the live conformance, and a second stream for joins."""
+    results = [f"{prefix}{side}-{store}" for side in ("ours", "java") for store in WRITTEN]
+    with closing(KafkaLog(servers)) as log:
+        create(log, dict.fromkeys(results, PARTITIONS))
+        return write_input(log, prefix, more={"others": "versioned"})
+
+
+@pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
+def sides(
+    kafka_broker: SharedBroker, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sides]:
+    needed(class_path)
+    servers = kafka_broker.bootstrap_servers
+    given = written_input(servers, f"moved-{request.param}-")
+    with both_sides(servers, given, request.param, "default", tmp_path_factory.mktemp("moved"), list(MOVED)) as made:
+        yield made
+
+
+def rows(sides: Sides, side: str, store: str) -> Counter[Row]:
+    found = read_all(sides.log, f"{sides.given.prefix}{side}-{store}", PARTITIONS)
+    return Counter((record.key, record.value, record.timestamp_ms) for record in found)
+
+
+@pytest.mark.parametrize("store", ["joined", "limited"])
+def test_rows_are_those_that_leave_in_kafka_streams(store: str, sides: Sides) -> None:
+    theirs, ours = rows(sides, "java", store), rows(sides, "ours", store)
+    assert theirs.total() > 100
+    assert difference(dict(theirs), dict(ours)) == ""
+
+
+@pytest.mark.parametrize("store", ["joinedleft", "joinedouter"])
+def test_rows_with_a_partner_and_without_leave_as_in_kafka_streams_or_earlier(store: str, sides: Sides) -> None:
+    """At the end of the input, rows without a partner stay there that closed within the last second of its clock."""
+    theirs, ours = rows(sides, "java", store), rows(sides, "ours", store)
+    assert theirs.total() > 100
+    assert difference(dict(theirs - ours), {}) == ""
+    earlier = ours - theirs
+    assert all(b"null" in (value or b"") for _, value, _ in earlier), earlier
+    assert earlier.total() < theirs.total() / 20
+
+
+def newest(sides: Sides, topic: str) -> dict[str, str]:
+    """The rows of a table."""
+    found: dict[str, str] = {}
+    for record in read_all(sides.log, f"{sides.given.prefix}{topic}", PARTITIONS):
+        if record.key is not None:
+            found.pop(record.key.decode(), None)
+            if record.value is not None:
+                found[record.key.decode()] = record.value.decode()
+    return found
+
+
+def joined_by_foreign_key(sides: Sides, *, is_left: bool) -> dict[str, str]:
+    right, found = newest(sides, "right"), {}
+    for key, value in newest(sides, "left").items():
+        other = None if value == "" or value.endswith("7") else right.get(f"key-{value[-2:]}")
+        if is_left or other is not None:
+            found[key] = f"{value}|{'null' if other is None else other}"
+    return found
+
+
+@pytest.mark.parametrize("store", ["foreignkey", "foreignleft"])
+def test_a_join_by_foreign_key_has_the_rows_of_both_tables(store: str, sides: Sides) -> None:
+    """Java may keep a row whose order has changed before the answer came that there is no customer."""
+    wanted = joined_by_foreign_key(sides, is_left=store == "foreignleft")
+    assert len(wanted) > 10
+    eventually(lambda: values(sides.our_rows(store)) == wanted, "the worker has all answers")
+
+    def javas() -> dict[str, str]:
+        found = values(sides.rows_of_java(store))
+        return {key: value for key, value in found.items() if key in wanted or store == "foreignleft"}
+
+    eventually(lambda: javas() == wanted, "Kafka Streams has all answers")
+
+
+def test_a_sum_of_groups_is_that_of_kafka_streams(sides: Sides) -> None:
+    totals = Counter[str]()
+    for value in newest(sides, "left").values():
+        totals[value[-2:]] += len(value)
+
+    def sums(found: dict[str, Any]) -> Counter[str]:
+        return +Counter(found)
+
+    eventually(lambda: sums(values(sides.our_rows("groupsum"))) == totals, "the worker has all sums")
+    eventually(lambda: sums(values(sides.rows_of_java("groupsum"))) == totals, "Kafka Streams has all sums")
+
+
+def values(found: Rows) -> dict[str, Any]:
+    """The values of rows by their keys."""
+    return {key: row[0] for key, row in found.items()}

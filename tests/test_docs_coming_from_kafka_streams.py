@@ -1,0 +1,60 @@
+"""docs/coming-from-kafka-streams.md is true: its topologies do what they do in Java, and it names every method."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stateline import App
+from stateline.dsl.cogrouped import CogroupedStream
+from stateline.dsl.grouped_tables import GroupedTable
+from stateline.dsl.streams import GroupedStream, Stream, Table, WindowedStream, WindowedTable
+from stateline.testing import TestDriver
+from test_docs import blocks, document
+
+TEXT = document("docs/coming-from-kafka-streams.md")
+
+
+def declared(name: str) -> App:
+    """The application of this name, of the block that declares it."""
+    (code,) = (block for block in blocks(TEXT, "python") if f'App("{name}")' in block)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    (app,) = (each for each in scope.values() if isinstance(each, App))
+    return app
+
+
+def test_orders_meet_the_payments_within_ten_minutes() -> None:
+    with TestDriver(declared("paid-orders")) as driver:
+        driver.pipe("orders", "o1", {"item": "tea"}, timestamp_ms=0)
+        driver.pipe("payments", "o1", {"amount": 3}, timestamp_ms=600_000)
+        driver.pipe("payments", "o1", {"amount": 4}, timestamp_ms=600_001)
+        driver.pipe("payments", "o2", {"amount": 9}, timestamp_ms=600_001)
+        found = [(row.key, row.value, row.timestamp_ms) for row in driver.read("paid-orders")]
+        assert found == [("o1", {"item": "tea", "paid": 3}, 600_000)]
+
+
+def test_a_song_leaves_its_old_genre_and_a_sixth_song_follows() -> None:
+    with TestDriver(declared("charts")) as driver:
+        for number in range(6):
+            driver.pipe("songs", f"s{number}", {"genre": "jazz", "title": f"t{number}", "plays": number})
+        driver.pipe("songs", "s5", {"genre": "pop", "title": "t5", "plays": 5})
+        newest = {row.key: row.value for row in driver.read("charts")}
+        assert newest == {"jazz": [[n, f"t{n}"] for n in (4, 3, 2, 1, 0)], "pop": [[5, "t5"]]}
+
+
+def test_orders_follow_the_names_of_their_customers() -> None:
+    with TestDriver(declared("named-orders")) as driver:
+        driver.pipe("orders", "4711", {"customer": "c1"})
+        driver.pipe("customers", "c1", {"name": "Ada"})
+        assert driver.store("named-orders").get("4711") == {"customer": "c1", "name": "Ada"}
+        driver.pipe("customers", "c1", {"name": "Bob"})
+        assert driver.store("named-orders").get("4711") == {"customer": "c1", "name": "Bob"}
+        driver.pipe("customers", "c1", None)
+        assert driver.store("named-orders").get("4711") is None
+
+
+def test_every_method_of_streams_groups_and_tables_is_named() -> None:
+    kinds = (Stream, GroupedStream, WindowedStream, WindowedTable, Table, GroupedTable, CogroupedStream)
+    methods = {name for kind in kinds for name in vars(kind) if name[0] != "_" and callable(getattr(kind, name))}
+    assert methods <= set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`\n]+)`", TEXT))))
