@@ -11,7 +11,7 @@
 
 FROM python:3.12-slim-bookworm AS build
 # What is installed besides, by names of pyproject.toml's extras, with commas between them. `slim` alone can be without spark.
-ARG EXTRAS=spark
+ARG EXTRAS=spark,sql
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY service service

@@ -103,7 +103,7 @@ def test_the_image_has_sparks_kafka_connector_where_it_is_looked_for() -> None:
 def test_packages_of_the_image_are_those_of_the_lock() -> None:
     (install,) = [line for line in instructions("RUN") if " pip install --python " in line]
     assert '--constraint requirements.lock ".[$EXTRAS]"' in install
-    assert instructions("ARG") == ["EXTRAS=spark"]
+    assert instructions("ARG") == ["EXTRAS=spark,sql"]
 
 
 def test_the_image_asks_for_its_own_health() -> None:
@@ -262,6 +262,24 @@ def test_grafana_is_given_its_source_and_its_dashboards() -> None:
     assert {panel["datasource"]["uid"] for panel in panels()} == {source["uid"]}
 
 
+def test_grafana_asks_a_server_for_state_by_the_plugin_that_it_is_told_to_install() -> None:
+    (sources,) = documents("grafana/provisioning/datasources/stateline.yaml")
+    (source,) = sources["datasources"]
+    environment = compose()["grafana"]["environment"]
+    assert re.fullmatch(rf"{source['type']}@\d+\.\d+\.\d+", environment["GF_PLUGINS_PREINSTALL_SYNC"])
+    assert environment["STATELINE_URL"] in {f"http://{name}:8000" for name in SERVERS}
+    assert source["url"] == "$STATELINE_URL"
+    options = source["jsonData"]
+    assert options["allowedHosts"] == [source["url"]], "the token goes to no other host"
+    assert options["customHealthCheckUrl"] == f"{source['url']}/healthz"
+    assert (options["auth_method"], source["secureJsonData"]) == ("bearerToken", {"bearerToken": "$STATELINE_TOKEN"})
+    assert environment["STATELINE_TOKEN"], "the plugin refuses an empty one"
+    used = panels(OF_STATE) + dashboards()[OF_STATE]["templating"]["list"]
+    assert {json.dumps(each["datasource"]) for each in used} == {
+        json.dumps({"type": source["type"], "uid": source["uid"]})
+    }
+
+
 # ---- The dashboards
 
 
@@ -270,7 +288,8 @@ def dashboards() -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-NAMES = ("cluster", "service", "stores")
+NAMES = ("cluster", "service", "stores")  # of metrics
+OF_STATE = "flights"  # tests/flights/test_dashboard.py asks its queries
 
 
 def panels(*names: str) -> list[dict[str, Any]]:
@@ -288,9 +307,9 @@ def expressions(*names: str) -> list[str]:
 
 def test_the_dashboards_are_told_apart_and_lead_to_each_other() -> None:
     found = dashboards()
-    assert set(found) == set(NAMES)
+    assert set(found) == {*NAMES, OF_STATE}
     for which in ("uid", "title"):
-        assert len({document[which] for document in found.values()}) == len(NAMES)
+        assert len({document[which] for document in found.values()}) == len(found)
     for document in found.values():
         (link,) = document["links"]
         assert (link["type"], link["tags"]) == ("dashboards", document["tags"])

@@ -166,6 +166,13 @@ def test_the_smallest_application_is_under_25_lines() -> None:
     assert len(app.splitlines()) < 25
 
 
+def test_the_statement_of_the_readme_prints_the_rows_that_it_shows(hello: Hello) -> None:
+    block = next(each for each in blocks(document("README.md"), "console") if each.startswith("$ stateline sql"))
+    command, _, shown = block.removeprefix("$ stateline ").partition("\n")
+    words = [*shlex.split(command), "--url", hello.url]
+    eventually(lambda: run_in(hello.directory, "-m", "stateline", *words) == shown, "it is committed")
+
+
 class Exchange(NamedTuple):
     command: str
     answer: str
@@ -409,6 +416,7 @@ def test_serdes_write_the_bytes_shown() -> None:
         assert f"is `{serde.serialize(value).hex(' ')}`" in shown[serde.name]
     # Those around another: docs/formats/windows.md.
     others = {"Serde", "TimeWindowedSerde", "WindowedSerde", "session_windowed", "time_windowed", "windowed"}
+    others |= {"held_back", "subscriber", "subscription", "unmatched_key", "unmatched_values"}
     assert shown.keys() == set(serdes.__all__) - others
 
 

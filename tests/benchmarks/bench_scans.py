@@ -9,8 +9,11 @@ and reads of a key at a fixed rate (open loop) beside the scan: their median is 
 Then 1,000 reads of a key per second beside two endless Arrow scans: median and p99 are at most 1.5 times what they are
 beside two processes that only compute, with the same number of processors.
 
-`bench_scans.py NAME …` takes some of: library, beside, two. SCANS names some of the scans, by a part of their names.
-ROUNDS repeats the last part.
+Then streams of all rows whose readers take 5 MB a second each: a stream takes at most 16 MB of memory, in the server
+and its scan process together.
+
+`bench_scans.py NAME …` takes some of: library, beside, two, slow. SCANS names some of the scans, by a part of their
+names. ROUNDS repeats `two`.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cores import cpu_s
+from cores import cpu_s, family, memory_mb
 from figures import at_least, at_most, percentile
 from processes import process
 from rocksdict import Rdict
@@ -105,6 +108,7 @@ def library() -> None:
 
 ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 HELD_ROWS = {"rows": 2_000_000, "windows": 1_000_000, "sessions": 1_000_000, "versions": 500_000}
+SLOW_STREAMS = 8
 TWO_RATE, POINT_RATE, POINT_S = 1_000.0, 200.0, float(os.environ.get("SECONDS", "8"))
 COMMITTED = "isolation_level=read_committed"
 POINTS = f"/v1/stores/rows/keys/%s?{COMMITTED}"
@@ -232,12 +236,57 @@ def two() -> None:
         at_most(f"{name} beside two scans ÷ beside two that compute", statistics.median(found), 1.5)
 
 
+def slow() -> None:
+    """Memory of streams that are read slowly, after one that was read to its end: what the store itself takes is there
+    then."""
+    with tempfile.TemporaryDirectory() as directory, scene(Path(directory), {"rows": HELD_ROWS["rows"]}) as (port, pid):
+        read_all(port, SCANS[0], threading.Event())
+        before, peak = _own_mb(pid), 0.0
+        with ExitStack() as stack:
+            for _ in range(SLOW_STREAMS):
+                connection = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port, timeout=600)))
+                connection.request("GET", SCANS[0].path, headers={"Accept": ARROW})
+                stack.callback(_read_slowly(connection.getresponse()))
+            for _ in range(int(POINT_S * 10)):
+                time.sleep(0.1)
+                peak = max(peak, _own_mb(pid))
+    print(f"  {before:.0f} MB before, {peak:.0f} MB beside {SLOW_STREAMS} slow streams", flush=True)
+    at_most("memory of a stream", (peak - before) / SLOW_STREAMS, 16, " MB")
+
+
+def _own_mb(pid: int) -> float:
+    """Memory that this process and its descendants share with no file."""
+    found = 0.0
+    for member in family(pid):
+        with suppress(OSError):
+            found += memory_mb(member, "RssAnon")
+    return found
+
+
+def _read_slowly(response: http.client.HTTPResponse) -> Callable[[], None]:
+    """Read it in a thread, 5 MB a second. Returns what ends that."""
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(0.1) and response.read(500_000):
+            pass
+
+    thread = threading.Thread(target=read)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return end
+
+
 def _read_on(port: int, scan: Scanned, done: threading.Event) -> None:
     while not done.is_set():
         read_all(port, scan, done)
 
 
-PARTS = {"library": library, "beside": beside, "two": two}
+PARTS = {"library": library, "beside": beside, "two": two, "slow": slow}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["read"]:

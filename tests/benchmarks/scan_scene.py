@@ -1,18 +1,21 @@
-"""Stores of every kind, filled and owned by this process, and a server beside it: what `bench_scans` asks."""
+"""Stores of every kind, filled and owned by this process, and a server beside it: what `bench_scans` and `bench_sql`
+ask."""
 
 from __future__ import annotations
 
+import importlib
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from processes import server_process, until_ready
-from scan_app import app
 from topic import key_of, value
 
 from stateline.deployment.stores.topology_file import PublishedTopology, publish_topology
+from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
 from stateline.worker.files.registration import Registration, socket_path
 from stateline.worker.queries.query_socket import QuerySocket
@@ -38,9 +41,11 @@ _WINDOWS_OF_A_KEY = 10
 
 
 class Owner:
-    """The stores, each with so many rows, spread over the partitions; it answers on a thread of its own."""
+    """The stores, each with so many rows of these values in turn, spread over the partitions; it answers on a thread of
+    its own."""
 
-    def __init__(self, state_dir: Path, rows: dict[str, int]) -> None:
+    def __init__(self, app: App, state_dir: Path, rows: dict[str, int], values: Sequence[bytes]) -> None:
+        self._values = values
         self._directory = StateDirectory(state_dir, app.application_id)
         topology, application = app.topology(), self._directory.application
         self._stores: dict[tuple[str, int], TransactionalStore] = {}
@@ -75,11 +80,11 @@ class Owner:
             store.close()
 
     def _fill(self, store: TransactionalStore, partition: int, rows: int) -> None:
-        values = [value() for _ in range(1000)]
+        values = self._values
         for first in range(partition, rows, PARTITIONS * _SLICE):
             numbers = range(first, min(rows, first + PARTITIONS * _SLICE), PARTITIONS)
             if isinstance(store, TimestampedKeyValueStore):
-                store.put_all_with_timestamp((key_of(n), values[n % 1000], 1_000 + n) for n in numbers)
+                store.put_all_with_timestamp((key_of(n), values[n % len(values)], 1_000 + n) for n in numbers)
             for n in numbers:
                 key, at_ms = key_of(n // _WINDOWS_OF_A_KEY), 10**12 + n % _WINDOWS_OF_A_KEY * _WINDOW_MS
                 if isinstance(store, WindowStore):
@@ -87,7 +92,7 @@ class Owner:
                 elif isinstance(store, SessionStore):
                     store.put(Windowed(key, at_ms, at_ms + 1_000), _I64.pack(n))
                 elif isinstance(store, VersionedStore):
-                    store.put(key_of(n), values[n % 1000], at_ms)
+                    store.put(key_of(n), values[n % len(values)], at_ms)
             store.commit({})
 
     def _serve(self) -> None:
@@ -100,11 +105,18 @@ class Owner:
 
 
 @contextmanager
-def scene(root: Path, rows: dict[str, int]) -> Iterator[tuple[int, int]]:
-    """The server's port and process, beside an owner of stores with so many rows."""
-    owner = Owner(root, rows)
+def scene(
+    root: Path,
+    rows: dict[str, int],
+    module: str = "scan_app",
+    values: Sequence[bytes] = (),
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Iterator[tuple[int, int]]:
+    """The port and process of a server with these settings, beside an owner of the module's stores with so many rows,
+    of random values unless told."""
+    owner = Owner(importlib.import_module(module).app, root, rows, values or [value() for _ in range(1000)])
     try:
-        with server_process("embedded", root, module="scan_app") as (port, child):
+        with server_process("embedded", root, settings, module) as (port, child):
             until_ready(port)
             yield port, child.pid
     finally:

@@ -20,6 +20,7 @@ from stateline.cli.check.command import check
 from stateline.cli.new_project import new
 from stateline.cli.nodes import commands as nodes
 from stateline.cli.reset.commands import reset
+from stateline.cli.sql.command import sql
 from stateline.cli.state import commands as state
 from stateline.cli.target import FLAGS, PlainHelp, command_of
 from stateline.cli.topics import commands as topics
@@ -34,7 +35,7 @@ _COMMANDS = (
     *(run_commands.run, run_commands.worker, run_commands.serve, run_commands.pipeline),
     check,
     *(topics.topics, topics.produce, topics.consume),
-    *(state.stores, state.config, state.inspect, state.snapshot),
+    *(state.stores, sql, state.config, state.inspect, state.snapshot),
     *(reset, state.status, adopt),
 )
 

@@ -82,7 +82,7 @@ class AnswerReader(Generic[T]):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             why = f"it is not an answer of Stateline: {where}: {first['msg']}"
-            raise _unexpected(content, why) from error
+            raise unexpected(content, why) from error
 
 
 class _Readiness(AnswerReader[Readiness]):
@@ -144,11 +144,11 @@ def failure_of(reply: Reply) -> RequestError:
             stand_in = Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=reply.status, retry_after_s=retry_s)
             return GatewayError(stand_in)
         why = "it is not an answer of Stateline. Look at the address, and at what is in between"
-        return _unexpected(reply.content, why, reply.status)
+        return unexpected(reply.content, why, reply.status)
     try:
         problem = _PROBLEM.validate_python(_document(reply))
     except ValidationError:
-        return _unexpected(reply.content, "it is a problem document that cannot be read", reply.status)
+        return unexpected(reply.content, "it is a problem document that cannot be read", reply.status)
     return _failure(replace(problem, retry_after_s=retry_s))
 
 
@@ -156,7 +156,7 @@ def json_document(text: str) -> dict[str, Any]:
     """Return the JSON object of an event or a header. Raises `UnexpectedAnswerError` if it is not an object."""
     document = _document(Reply(HTTPStatus.OK, {}, text.encode()))
     if not isinstance(document, dict):
-        raise _unexpected(text, "it is not a JSON object")
+        raise unexpected(text, "it is not a JSON object")
     return document
 
 
@@ -176,7 +176,7 @@ def stream_position(headers: Mapping[str, str]) -> Position:
     try:
         return Position.from_json(json_document(text))
     except InvalidArgumentError as error:
-        raise _unexpected(text, "its Position cannot be read") from error
+        raise unexpected(text, "its Position cannot be read") from error
 
 
 def _is_problem(reply: Reply) -> bool:
@@ -187,13 +187,14 @@ def _document(reply: Reply) -> Any:
     try:
         return _EXACT.deserialize(reply.content)
     except InvalidArgumentError as error:
-        raise _unexpected(reply.content, "it is not JSON", reply.status) from error
+        raise unexpected(reply.content, "it is not JSON", reply.status) from error
 
 
 def _failure(problem: Problem) -> RequestError:
     return BY_REASON.get(problem.reason, UnexpectedAnswerError)(problem)
 
 
-def _unexpected(content: bytes | str, why: str, status: int = HTTPStatus.OK) -> UnexpectedAnswerError:
+def unexpected(content: bytes | str, why: str, status: int = HTTPStatus.OK) -> UnexpectedAnswerError:
+    """Return the error for content that is not an answer, or not a whole one."""
     detail = f"An answer cannot be used: {why}. It begins {content[:80]!r}."
     return UnexpectedAnswerError(Problem(reason="UNEXPECTED_ANSWER", detail=detail, status=status))

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, overload
+from uuid import uuid4
 
 import httpx
 
@@ -40,14 +41,18 @@ from stateline.client.results import (
 from stateline.client.retries import NEVER, Retries
 from stateline.client.routing import Affinity
 from stateline.client.session import Session
+from stateline.client.sql import Params, SqlAnswer, SqlArguments, seen_in, statement
 from stateline.client.store_calls import Call, PagedCall, StoreTerms
 from stateline.client.terms import TermArguments, Terms
 from stateline.client.transport import Server
 from stateline_store import Position, StatelineError
+from stateline_store.clock import now_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
+_LEAST_LEASE_MS = 120_000  # what is left of a lease when it is renewed
 A = TypeVar("A", bound=Answer)
 E = TypeVar("E")
 
@@ -59,7 +64,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     answers.
 
     - `base_url` is one address or several. Any of several may be down.
-    - `session` keeps all queries of this client consistent. `terms` apply to each query that has none of its own.
+    - `session` keeps all queries and statements consistent. `terms` apply to each query that has none of its own.
     - `timeout_s` is how long a server may be silent, in addition to a query's `wait_ms`.
     - With several nodes, a key's owner is asked for it, unless `ask_owners` is False. Everything else goes to
       `base_url`, also if the owner is not reached.
@@ -100,6 +105,17 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         own = StoreTerms(name, self._terms.with_(terms), session or self._session)
         return AsyncStore(self._transport, own)
 
+    async def sql(self, sql: str, params: Params = (), **terms: Unpack[SqlArguments]) -> SqlAnswer:
+        """Return the rows of one SELECT over the stores.
+
+        `params` are values for `$1`, `$2` …, or a mapping for `$name`. The client's session applies to
+        each store that the statement reads. Raises `SqlInvalidError` for a statement that cannot run,
+        `SqlTooLargeError` and `SqlTimeoutError` for one that reads too much, `SqlNotInstalledError` without DuckDB on
+        the server.
+        """
+        call = statement(self._terms, self._session, sql, params, terms)
+        return seen_in(self._session, await self._transport.ask(call))
+
     async def stores(self) -> tuple[StoreDetails, ...]:
         """Return every store."""
         answer = await self._transport.ask(Call(requests.STORES, answers.STORES))
@@ -138,6 +154,11 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """
         call, affinity = Call(requests.new_snapshot(stores, ttl_s, pin), answers.SNAPSHOT), Affinity()
         return AsyncSnapshot(self._transport, await self._transport.ask(call, affinity=affinity), affinity)
+
+    async def cut(self, stores: Sequence[str], *, ttl_s: int | None = None) -> AsyncSnapshot:
+        """Take a snapshot for this caller alone, to load it with `duckdb`. Unlike `snapshot` without a pin, the request
+        is retried."""
+        return await self.snapshot(stores, ttl_s=ttl_s, pin=uuid4().hex)
 
     async def open_snapshot(self, snapshot_id: str) -> AsyncSnapshot:
         """Return an existing snapshot. Raises `CursorExpiredError` if it is gone."""
@@ -338,6 +359,27 @@ class AsyncSnapshot(AbstractAsyncContextManager["AsyncSnapshot"]):
         async with self._transport.stream(request, self._kept_at(store, partition)) as incoming:
             async for batch in async_batches(incoming.chunks):
                 yield batch
+
+    async def duckdb(self) -> DuckDBPyConnection:
+        """Return a DuckDB in this process with the stores of the snapshot as tables, of the names and types of the
+        server's SQL.
+
+        All rows are loaded. So the connection can be used after the snapshot is released, and as long as it is open.
+        The lease is renewed while they are loaded. Raises `ConfigurationError` if DuckDB is not installed,
+        `SqlNotInstalledError` without DuckDB on the server, `UnreachableError` if a stream breaks off.
+        """
+        from stateline.client.local_tables import SERVERS_TABLES, LocalTables
+
+        names = await self._transport.ask(statement(Terms(), None, SERVERS_TABLES, (), {}))
+        tables = LocalTables(names, self.details.stores)
+        for store, parts in self.details.stores.items():
+            tables.create(store)
+            for partition in parts:
+                if self.details.expires_at - now_ms() < _LEAST_LEASE_MS:
+                    await self.renew()
+                async for batch in self.read(store, partition):
+                    tables.add(store, batch)
+        return tables.connection
 
     def _kept_at(self, store: str, partition: int) -> Affinity:
         part = self.details.stores.get(store, {}).get(partition)

@@ -5,6 +5,7 @@
 | no answer: refused, lost, timed out              | retried                    | retried                              |
 | 429, 502, 503, 504                               | retried                    | retried                              |
 | 421, the partition is on another server          | retried with several nodes | the next server is asked             |
+| 504 of a statement of SQL that took too long     | final                      | is never sent                        |
 | any other status                                 | final                      | final                                |
 
 | request                                          | `Client`                   | `lean`                               |

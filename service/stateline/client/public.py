@@ -14,6 +14,11 @@ from stateline.client.failures import (
     NotReadyError,
     NotUpToBoundError,
     RequestError,
+    SqlInvalidError,
+    SqlNotAllowedError,
+    SqlNotInstalledError,
+    SqlTimeoutError,
+    SqlTooLargeError,
     StoreExceptionError,
     TooManyRequestsError,
     UnauthenticatedError,
@@ -55,6 +60,7 @@ from stateline.client.results import (
 )
 from stateline.client.retries import NEVER, Retries
 from stateline.client.session import Session
+from stateline.client.sql import SqlAnswer
 from stateline_store import IsolationLevel, Position, RetryLaterError, StatelineError
 
 __all__ = [
@@ -107,6 +113,12 @@ __all__ = [
     "Snapshot",
     "SnapshotDetails",
     "SnapshotPart",
+    "SqlAnswer",
+    "SqlInvalidError",
+    "SqlNotAllowedError",
+    "SqlNotInstalledError",
+    "SqlTimeoutError",
+    "SqlTooLargeError",
     "StatelineError",
     "Store",
     "StoreColumn",

@@ -177,7 +177,7 @@ class Paged:
 
 def key(store: str, key: Key, terms: Terms, as_of: Time | None = None) -> Request:
     """Make the request for the value of one key, now or at a time."""
-    return Query(store, "key", terms, {"as_of": _time("as_of", as_of)}, key_text(key)).request()
+    return Query(store, "key", terms, {"as_of": time_ms("as_of", as_of)}, key_text(key)).request()
 
 
 def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
@@ -189,7 +189,7 @@ def keys(store: str, keys: Iterable[Key], terms: Terms) -> Request:
 
 def entries(store: str, terms: Terms, given: RangeArguments) -> Paged:
     """Make the requests for a range of keys."""
-    members = {**_bounds(given), "as_of": _time("as_of", given.get("as_of")), "order": given.get("order")}
+    members = {**_bounds(given), "as_of": time_ms("as_of", given.get("as_of")), "order": given.get("order")}
     return _paged(Query(store, "range", terms, members), given)
 
 
@@ -267,7 +267,7 @@ def snapshot_rows(snapshot: str, store: str, partition: int, given: RowArguments
         "columns": None if columns is None else ",".join(columns),
         "after": None if after is None else key_text(after),
         **_bounds(given),
-        "as_of": _time("as_of", given.get("as_of")),
+        "as_of": time_ms("as_of", given.get("as_of")),
         "skip": given.get("skip"),
         **_times(given),
     }
@@ -362,10 +362,11 @@ def _bounds(given: KeyBounds) -> dict[str, str]:
 
 def _times(given: TimeBounds) -> dict[str, int | None]:
     times = {"from": given.get("time_from"), "to": given.get("time_to")}
-    return {name: _time(f"time_{name}", time) for name, time in times.items()}
+    return {name: time_ms(f"time_{name}", time) for name, time in times.items()}
 
 
-def _time(name: str, time: Time | None) -> int | None:
+def time_ms(name: str, time: Time | None) -> int | None:
+    """Return the time in milliseconds since the epoch. Raises `InvalidArgumentError` without a time zone."""
     if not isinstance(time, datetime):
         return time
     if time.tzinfo is None:

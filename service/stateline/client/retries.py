@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stateline.client.failures import RequestError, UnreachableError
+from stateline.client.failures import RequestError, SqlTimeoutError, UnreachableError
 from stateline.client.passing import FIRST_PAUSE_S, LONGEST_PAUSE_S, PASSING, Pauses
 from stateline.client.requests import Request
 from stateline.problem_kinds import ELSEWHERE_STATUS
@@ -58,6 +58,8 @@ class Attempts:
         return self._pauses.next_s((error.problem.retry_after_s or 0.0) if isinstance(error, RequestError) else 0.0)
 
     def _may_pass(self, error: StatelineError, *, several: bool) -> bool:
+        if isinstance(error, SqlTimeoutError):
+            return False  # it has the status of a gateway's failure, and would time out again
         if isinstance(error, RequestError):
             status = error.problem.status
             return status in self._policy.statuses or (several and status == ELSEWHERE_STATUS)

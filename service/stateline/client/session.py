@@ -26,6 +26,11 @@ class Session:
         with self._lock:
             return self._seen.get(store, Position())
 
+    def positions(self) -> dict[str, Position]:
+        """Return the remembered Position of each store."""
+        with self._lock:
+            return dict(self._seen)
+
     def saw(self, store: str, position: GivenPosition) -> None:
         """Merge this Position into the store's, by maximum."""
         seen = position_of("position", position)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stateline.client import answers, requests
 from stateline.client.answers import AnswerReader
-from stateline.client.requests import Paged, Part, RangeArguments, Request, TimeArguments
+from stateline.client.requests import Paged, Part, Request, TimeArguments
 from stateline.client.results import Answer, Page
 from stateline.client.session import Session
 from stateline.client.terms import TermArguments, Terms
@@ -77,7 +77,7 @@ class StoreTerms:
         """Return the query for windows, sessions or versions of the key with this text, or of every key."""
         return requests.parts(self.name, key, what, self.terms(given, TimeArguments), given)
 
-    def terms(self, given: TermArguments | RangeArguments | TimeArguments, of: type = TermArguments) -> Terms:
+    def terms(self, given: Mapping[str, object], of: type = TermArguments) -> Terms:
         """Return the terms of a query with these arguments. Raises `TypeError` for arguments that `of` does not
         have."""
         if unknown := sorted(given.keys() - of.__annotations__.keys()):

@@ -40,12 +40,14 @@ from stateline.server.guard.access import guarded, install_guard
 from stateline.server.guard.caller import may_read
 from stateline.server.guard.limits import Limits
 from stateline.server.lifetime import lifetime
+from stateline.server.nodes.greeting import COPY, READ
 from stateline.server.queries.operations import OPERATIONS as QUERIES
 from stateline.server.queries.operations import STORE
 from stateline.server.queries.point_reads import PointReads
 from stateline.server.queries.requests import RequestReader
 from stateline.server.read_routes import read_routes, relayed_app
 from stateline.server.relay.answering import RelayedRequests
+from stateline.server.relay.node_streams import answer_read
 from stateline.server.serving import Serving
 from stateline.server.snapshots.operations import OPERATIONS as SNAPSHOTS
 from stateline.server.snapshots.sweeper import SnapshotSweeper
@@ -154,7 +156,9 @@ def create_app(
     api.state.serving, api.state.limits = serving, limits
     if serving.nodes is not None:
         serving.nodes.app = api
-        serving.nodes.send_copy = CopySender(config, serving.topology, serving.workers, serving.nodes).send
+        serving.nodes.to_scans = serving.siblings.link_to_scans if config.server_scan_processes else None
+        sender = CopySender(config, serving.topology, serving.workers, serving.nodes)
+        serving.nodes.purposes = {COPY: sender.send, READ: partial(answer_read, api)}
     api.add_middleware(CompressionMiddleware)
     # Inside of the measuring: what it refuses counts.
     admit = install_guard(api, config, limits, serving.tokens)

@@ -65,21 +65,33 @@ def read_routes(
     cluster = ClusterSnapshots(serving.ownership, own, AskedNodes(config, serving.nodes))
     has_engine = not lacks("sql")
     statements = _statements(serving, cluster, sweeper) if runs_sql and has_engine else None
-    sql_routes = SqlRoutes(config, serving.stores, serving.bounds, serving.bodies, large, statements, has_engine)
+    sql_routes = SqlRoutes(
+        config, serving.stores, serving.bounds, serving.bodies, serving.limits, large, statements, has_engine
+    )
     snapshots = SnapshotRoutes(config, serving.stores, serving.bodies, limits, sweeper, cluster, large)
     return ReadRoutes(queries, snapshots, sql_routes)
 
 
 def _statements(serving: Serving, cluster: ClusterSnapshots, sweeper: SnapshotSweeper) -> Statements:
     from stateline.server.sql.cuts import Cuts
+    from stateline.server.sql.full_scans import FullScans
     from stateline.server.sql.reading import TableReading
     from stateline.server.sql.statements import Statements  # loads pyarrow
     from stateline.sql.pool import QueryProcesses
 
     config = serving.config
-    reading = TableReading(serving.routing, sweeper.checkpoints)
+    reading = TableReading(serving.routing, sweeper.checkpoints, cluster.nodes)
     processes = QueryProcesses(config.sql_processes, config.sql_memory_bytes)
-    return Statements(config, serving.stores, serving.routing, reading, Cuts(cluster), processes)
+    return Statements(
+        config,
+        serving.stores,
+        serving.routing,
+        serving.bounds,
+        FullScans(config.sql_max_rows_scanned, serving.routing, serving.partitions),
+        reading,
+        Cuts(cluster, config.sql_timeout_ms, config.server_snapshot_ttl_max_ms),
+        processes,
+    )
 
 
 def relayed_app(routes: Sequence[BaseRoute]) -> Starlette:

@@ -36,10 +36,13 @@ from stateline.server.read_routes import read_routes, relayed_app
 from stateline.server.relay.answering import RelayedRequests
 from stateline.server.serving import Serving
 from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.wire.turns import ScanPace
 from stateline_store import NotReadyError
 
 _NICE = 10  # of nice(2): a small read gets nine times the processor that a scan gets beside it
 _LOOK_AGAIN_S = 0.1
+# Large batches take a third less time for a row. A stream has a few MiB of rows in memory then.
+_LONGER_STEPS = 3
 
 
 def run_scan_process(app: App, config: Config) -> None:
@@ -53,6 +56,7 @@ def run_scan_process(app: App, config: Config) -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     settle_if_known(config)
+    ScanPace.times = _LONGER_STEPS
     # The process that relays a request has counted it.
     config = config.model_copy(update={"server_scans_max": -1, "server_rate_limit": -1})
     factory = uvicorn.Config(app=relayed_app([])).get_loop_factory()
@@ -86,7 +90,7 @@ async def _relayed(app: App, config: Config) -> AsyncIterator[tuple[RelayedReque
     application = config.state_dir / app.application_id
     sweeper = SnapshotSweeper(application, config.server_snapshots_max_bytes)
     routes = read_routes(serving, RequestReader(config, serving.bounds), Limits(config), sweeper, runs_sql=True)
-    relayed = RelayedRequests(relayed_app(routes.routes()), application)
+    relayed = RelayedRequests(relayed_app(routes.routes()), application, serving.nodes)
     running = [serving.store_watch.follow(), sweeper.close_deleted()]
     if routes.sql.statements is not None:
         running.append(routes.sql.statements.keep())

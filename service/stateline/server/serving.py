@@ -81,6 +81,7 @@ class Serving:
             self.ownership,
             upgrading=config.upgrade_from is not None,
             epochs=topology.epoch_numbers(),
+            scans_much=scans_only,
         )
         self.follower = Follower(self.partitions, config.server_follow_ms)
         self.bounds = PositionBounds(topology)

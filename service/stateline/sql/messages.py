@@ -25,7 +25,9 @@ from stateline_store import InvalidArgumentError
 
 HEADER = struct.Struct(">IBI")
 """The payload's length, the kind, and the number of a read."""
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 24
+"""Of a frame to the server that is no RESULT: a plan with its keys is the largest. What a RESULT may have is the
+server's to say."""
 
 
 class Kind(IntEnum):

@@ -14,7 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,10 @@ from stateline_store import SqlNotAllowedError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _WRITES = re.compile(r"INSERT|UPDATE|DELETE|MERGE_INTO|COPY|CREATE|DROP|ALTER|ATTACH|EXPORT|\bSET\b|LOAD")
+_PLAIN = frozenset({
+    "SEQ_SCAN", "PROJECTION", "FILTER", "ORDER_BY", "TOP_N", "LIMIT", "STREAMING_LIMIT", "UNGROUPED_AGGREGATE",
+    "HASH_GROUP_BY", "PERFECT_HASH_GROUP_BY",
+})  # fmt: skip
 _READ = re.compile(r"\br(\d+)_")
 
 
@@ -35,7 +39,7 @@ class TableRead:
 
     `keys` are its only keys, in ascending order. `lower` and `upper` bound the key in SQL's order: bytes of UTF-8 for
     text, numbers for integers. A UUID stands for its text in lower and in upper case. `start_from` and the others
-    bound the window, in milliseconds.
+    bound the window, in milliseconds. `may_stop`: a LIMIT may end the query before it has read all of the part.
     """
 
     number: int
@@ -48,6 +52,7 @@ class TableRead:
     start_to: int | None = None
     end_from: int | None = None
     end_to: int | None = None
+    may_stop: bool = False
 
     @property
     def is_bounded(self) -> bool:
@@ -72,7 +77,8 @@ class TableRead:
 
     def _windows(self) -> str:
         pairs = (("start", self.start_from, self.start_to), ("end", self.end_from, self.end_to))
-        return "".join(f", {name}{_span(low, high)}" for name, low, high in pairs if not low is high is None)
+        shown = ((name, _moment(low), _moment(high, up=True)) for name, low, high in pairs)
+        return "".join(f", {name}{_span(low, high)}" for name, low, high in shown if not low is high is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +94,28 @@ def table_reads(plan: str, tables: Sequence[SqlTable]) -> list[TableRead]:
     full. Raises `SqlNotAllowedError` for a plan that writes."""
     known = {f"memory.main.{quoted(table.name)}": table for table in tables}
     found: dict[str, tuple[SqlTable, list[tuple[frozenset[str], dict[str, Part]]]]] = {}
-    for name, info in _nodes(json.loads(plan)):
+    nodes = list(_nodes(json.loads(plan)))
+    may_stop = any("LIMIT" in name for name, _ in nodes)
+    for name, info in nodes:
         if _WRITES.search(name):
             raise SqlNotAllowedError("The statement writes. Only a SELECT that reads is accepted.")
         if (place := _text(info.get("Table", ""))) == "" and name != "SEQ_SCAN":
             continue
         if name != "SEQ_SCAN" or (table := _table(known, place)) is None:
-            return [TableRead(number, each.name, tuple(each.columns)) for number, each in enumerate(tables)]
+            return [
+                TableRead(number, each.name, tuple(each.columns), may_stop=may_stop)
+                for number, each in enumerate(tables)
+            ]
         tokens = parse(_text(info.get("Filters", "")))
         scans = found.setdefault(table.name, (table, []))[1]
         scans.append((_columns(table, info, tokens), conjunction(table, tokens)))
-    return [_read(number, table, scans) for number, (table, scans) in enumerate(found.values())]
+    reads = [_read(number, table, scans) for number, (table, scans) in enumerate(found.values())]
+    return [replace(each, may_stop=may_stop) for each in reads]
+
+
+def is_plain(plan: str) -> bool:
+    """Return whether a plan has no more rows than the tables that it scans: it joins nothing, and makes no rows."""
+    return all(name in _PLAIN for name, _ in _nodes(json.loads(plan)))
 
 
 def scanned_once(plan: str, numbers: Collection[int]) -> set[int]:
@@ -125,7 +142,7 @@ def _read(number: int, table: SqlTable, scans: Sequence[tuple[frozenset[str], di
     return TableRead(
         number,
         table.name,
-        tuple(name for name in table.columns if name in columns or name == "key"),
+        tuple(name for name in table.columns if name in columns) or ("key",),
         None if key.values is None else tuple(sorted(key.values)),
         key.lower,
         key.upper,
@@ -168,6 +185,16 @@ def _columns(table: SqlTable, info: Mapping[str, Any], tokens: Sequence[re.Match
     if not projected <= table.columns.keys():
         return frozenset(table.columns)
     return frozenset(projected | filtered)
+
+
+def _moment(ms: int | None, *, up: bool = False) -> str | None:
+    """Return a time in ISO 8601, to the second before it or `up` to the next one."""
+    if ms is None:
+        return None
+    try:
+        return (_EPOCH + timedelta(seconds=-(-ms // 1000) if up else ms // 1000)).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return "infinity"
 
 
 def _span(low: Any, high: Any) -> str:

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from stateline.sql.session import QuerySession, ServedProcess
 from stateline_store import NotReadyError, TooManyRequestsError
 
+_START_S = 15.0
+"""The longest wait for a process that starts, beside a statement's own time."""
 _MOST_STATEMENTS = 1_000
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class QueryProcesses:
         self._memory_bytes = memory_bytes
         self._free = asyncio.Semaphore(most)
         self._idle: list[ServedProcess] = []
-        self._spares: set[asyncio.Task[None]] = set()
+        self._spares: set[asyncio.Task[bool]] = set()
         self._is_stopped = False
         self.running = 0
         self.killed = 0
@@ -70,8 +72,10 @@ class QueryProcesses:
             ) from None
         try:
             self.running += 1
-            process = await self._take()
-            session = QuerySession(process, deadline_s, end)
+            process = await self._take(end + _START_S)
+            session = QuerySession(
+                process, deadline_s, loop.time() + deadline_s
+            )  # its start is not the statement's time
             try:
                 yield session
             finally:
@@ -82,20 +86,23 @@ class QueryProcesses:
             self._free.release()
             self._start_spare()
 
-    async def _take(self) -> ServedProcess:
-        if self._is_stopped:
-            raise NotReadyError("The server stops. Try again later.")
-        while self._idle or self._spares:
-            if not self._idle:
-                await asyncio.wait(self._spares)
-            elif (process := self._idle.pop()).is_alive:
-                break
-            else:
+    async def _take(self, end: float) -> ServedProcess:
+        """Return a process that waits for a statement. One that starts goes on if it is not there by then."""
+        while not self._is_stopped:
+            while self._idle:
+                if (process := self._idle.pop()).is_alive:
+                    self._start_spare()
+                    return process
                 await self._end(process)
-        else:
-            process = await ServedProcess.start(self._memory_bytes)
-        self._start_spare()
-        return process
+            if not self._spares:
+                self._add_spare()
+            left_s = end - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(self._spares, timeout=max(0, left_s), return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise NotReadyError("A query process starts, and was not there in time. Ask again.")
+            if not any(task.result() for task in done):
+                raise NotReadyError("A query process did not start. Its error is in the server's log.")
+        raise NotReadyError("The server stops. Try again later.")
 
     async def _give_back(self, process: ServedProcess, session: QuerySession) -> None:
         process.statements += 1
@@ -115,17 +122,22 @@ class QueryProcesses:
         """Start a process in the background unless one is idle, or as many run as may."""
         if self._idle or self._spares or self._is_stopped or self.running >= self._most:
             return
+        self._add_spare()
+
+    def _add_spare(self) -> None:
         spare = asyncio.create_task(self._spare())
         self._spares.add(spare)
         spare.add_done_callback(self._spares.discard)
 
-    async def _spare(self) -> None:
+    async def _spare(self) -> bool:
+        """Return whether a process has started."""
         try:
             process = await ServedProcess.start(self._memory_bytes)
         except NotReadyError as error:
             logger.warning("%s", error)
-            return
+            return False
         if self._is_stopped:
             await self._end(process)
         else:
             self._idle.append(process)
+        return True

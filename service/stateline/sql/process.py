@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -29,6 +30,7 @@ class _WithoutUnused(MetaPathFinder):
 def main() -> None:
     in_namespaces = sandbox.leave_namespaces()  # before imports that start threads
     sys.meta_path.insert(0, _WithoutUnused())
+    warnings.filterwarnings("ignore", "Arrow output on a DB-API result")  # of a lookup, which has few rows
     from stateline.sql.messages import Kind, frame
     from stateline.sql.serving import QueryProcess
 

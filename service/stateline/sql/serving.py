@@ -17,6 +17,8 @@ from stateline.sql.messages import HEADER, Kind, frame, read_tables, reads_paylo
 from stateline.sql.tables import SqlTable
 from stateline_store import InvalidArgumentError
 
+_SENT_BYTES = 64 * 1024  # of a result, at a time
+
 
 class _SourceError(Exception):
     """The server could not read a table. It knows why."""
@@ -28,6 +30,7 @@ class QueryProcess:
     def __init__(self, connection: socket.socket, memory_bytes: int) -> None:
         self._socket = connection
         self._engine = SqlEngine(memory_bytes)
+        self._given: dict[int, bytes] = {}
 
     def warm_up(self) -> None:
         """Run a statement, so that everything it imports is imported."""
@@ -57,9 +60,18 @@ class QueryProcess:
             self._send(Kind.PREPARED, reads_payload(prepared.reads, is_explain=prepared.is_explain))
             if (message := self._receive()) is None or message[0] != Kind.RUN:
                 return
+            self._given = {}
+            for _ in range(message[1]):
+                if (rows := self._receive()) is None:
+                    return
+                self._given[rows[1]] = rows[2]
+            frames = bytearray()
             for part in _ipc_stream(self._engine.run(self._rows)):
-                self._send(Kind.RESULT, part)
-            self._send(Kind.DONE)
+                frames += frame(Kind.RESULT, part)
+                if len(frames) > _SENT_BYTES:
+                    self._socket.sendall(frames)
+                    frames.clear()
+            self._socket.sendall(frames + frame(Kind.DONE))
         except (InvalidArgumentError, _SourceError) as error:
             self._send(Kind.FAILED, orjson.dumps({"kind": type(error).__name__, "message": str(error)}))
         except MemoryError:
@@ -72,7 +84,10 @@ class QueryProcess:
         return batches
 
     def pull(self, number: int) -> bytes:
-        """Return the next bytes of a read, none at its end."""
+        """Return the next bytes of a read, none at its end. Bytes that came with RUN are all of it."""
+        if (given := self._given.get(number)) is not None:
+            self._given[number] = b""
+            return given
         self._send(Kind.PULL, number=number)
         if (message := self._receive()) is None:
             os._exit(0)

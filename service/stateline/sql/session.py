@@ -33,7 +33,7 @@ from stateline_store import (
     SqlTooLargeError,
 )
 
-Sources = Mapping[int, AsyncIterator[bytes]]
+Sources = Mapping[int, AsyncIterator[bytes] | bytes]
 
 _START_S = 60.0
 _KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
@@ -44,6 +44,13 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+
+
+class FrameTooLargeError(ConnectionError):
+    """A frame of this kind has more bytes than are read."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
 
 
 class ServedProcess:
@@ -100,14 +107,16 @@ class ServedProcess:
             self.process.kill()
         self.writer.close()
 
-    async def send(self, kind: Kind, payload: bytes = b"", number: int = 0) -> None:
-        self.writer.write(frame(kind, payload, number))
+    async def write(self, frames: bytes) -> None:
+        self.writer.write(frames)
         await self.writer.drain()
 
-    async def receive(self) -> tuple[int, int, bytes]:
+    async def receive(self, result_bytes: int = 0) -> tuple[int, int, bytes]:
+        """Return the next frame. Raises `FrameTooLargeError` before it reads a RESULT of more than this, or another one
+        of more than `MOST_BYTES`."""
         length, kind, number = HEADER.unpack(await self.reader.readexactly(HEADER.size))
-        if length > MOST_BYTES:
-            raise ConnectionError(f"a frame of {length} bytes")
+        if length > (result_bytes if kind == Kind.RESULT else MOST_BYTES):
+            raise FrameTooLargeError(kind)
         return kind, number, await self.reader.readexactly(length)
 
 
@@ -116,18 +125,19 @@ class QuerySession:
 
     def __init__(self, process: ServedProcess, deadline_s: float, end: float) -> None:
         self._process = process
-        self._deadline_s = deadline_s
+        self._deadline_s, self.end_s = deadline_s, end
         self._timer = asyncio.get_running_loop().call_at(end, self._expire)
         self.is_expired = False
         self.is_clean = True  # the process waits for a statement
         self._is_planned = False
+        self._most_bytes = self._left_bytes = 0  # of the result
 
     async def close(self) -> None:
         """Drop a statement that is planned and does not run."""
         self._timer.cancel()
         if self._is_planned and not self.is_expired:
             with contextlib.suppress(ConnectionError):
-                await self._process.send(Kind.DROP)
+                await self._process.write(frame(Kind.DROP))
                 self.is_clean = True
 
     async def prepare(
@@ -147,21 +157,26 @@ class QuerySession:
         self._is_planned = True
         return Prepared(*read_reads(payload, tables))
 
-    async def run(self, sources: Sources) -> AsyncIterator[bytes]:
+    async def run(self, sources: Sources, most_bytes: int) -> AsyncIterator[bytes]:
         """Yield the result as an Arrow IPC stream in parts, the schema first. `sources` give the Arrow IPC stream of
-        each read. They are read as the engine needs them, one part ahead.
+        each read. They are read as the engine needs them, one part ahead. Bytes are a whole stream, sent at once.
 
-        Raises like `prepare`, and what a source raises.
+        Raises like `prepare`, what a source raises, and `SqlTooLargeError` for a result of more than `most_bytes`. The
+        part that is too much is not read.
         """
-        feeds = {number: _Feed(source) for number, source in sources.items()}
+        self._most_bytes = self._left_bytes = most_bytes
+        whole = {number: source for number, source in sources.items() if isinstance(source, bytes)}
+        feeds = {number: _Feed(source) for number, source in sources.items() if not isinstance(source, bytes)}
         try:
             self._is_planned = False
-            await self._send(Kind.RUN)
+            rows = (frame(Kind.ROWS, stream, number) for number, stream in whole.items())
+            await self._write(b"".join((frame(Kind.RUN, number=len(whole)), *rows)))
             while True:
                 kind, number, payload = await self._receive(Kind.PULL, Kind.RESULT, Kind.DONE)
                 if kind == Kind.PULL:
                     await self._feed(feeds, number)
                 elif kind == Kind.RESULT:
+                    self._left_bytes -= len(payload)
                     yield payload
                 else:
                     self.is_clean = True
@@ -184,7 +199,7 @@ class QuerySession:
                 part = await feeds[number].next()
         except Exception:
             if limit.expired():
-                raise self._timeout() from None
+                raise self.timeout() from None
             with contextlib.suppress(NotReadyError, InvalidArgumentError):
                 await self._send(Kind.ROWS_FAILED, number=number)
                 await self._receive(Kind.DONE)  # it fails, as it must
@@ -192,14 +207,24 @@ class QuerySession:
         await self._send(Kind.ROWS if part else Kind.ROWS_END, part, number)
 
     async def _send(self, kind: Kind, payload: bytes = b"", number: int = 0) -> None:
+        await self._write(frame(kind, payload, number))
+
+    async def _write(self, frames: bytes) -> None:
         try:
-            await self._process.send(kind, payload, number)
-        except ConnectionError as error:
+            await self._process.write(frames)
+        except (ConnectionError, RuntimeError) as error:  # uvloop's for a transport that a kill has closed
             raise self._ended() from error
 
     async def _receive(self, *expected: Kind) -> tuple[int, int, bytes]:
         try:
-            kind, number, payload = await self._process.receive()
+            kind, number, payload = await self._process.receive(self._left_bytes)
+        except FrameTooLargeError as error:
+            if error.kind != Kind.RESULT:
+                raise SqlTooLargeError("The plan of the statement is too large. Give shorter keys.") from None
+            raise SqlTooLargeError(
+                f"The result has more than {self._most_bytes:,} bytes (sql.max.bytes): select fewer columns, or add "
+                "LIMIT."
+            ) from None
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise self._ended() from error
         if kind in expected:
@@ -216,14 +241,14 @@ class QuerySession:
         self.is_expired = True
         self._process.kill()
 
-    def _timeout(self) -> SqlTimeoutError:
+    def timeout(self) -> SqlTimeoutError:
         return SqlTimeoutError(
             f"The statement did not end within {self._deadline_s:g} s. Read fewer rows, or give it more time."
         )
 
     def _ended(self) -> InvalidArgumentError | NotReadyError:
         if self.is_expired:
-            return self._timeout()
+            return self.timeout()
         return NotReadyError("The process that ran the statement ended. Try again.")
 
 

@@ -21,6 +21,8 @@ _PART = re.compile(
     re.DOTALL,
 )
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_BLANK = re.compile(_COMMENTS, re.DOTALL)
+_OPENED = re.compile(r"['\"]|/\*|\$(?:[A-Za-z_]\w*)?\$")
 _EXPLAIN = re.compile(rf"{_COMMENTS}explain\b{_COMMENTS}(?P<more>analyze\b|analyse\b|\()?", re.IGNORECASE | re.DOTALL)
 
 
@@ -52,6 +54,11 @@ def check_text(sql: str) -> None:
             )
 
 
+def unquoted(sql: str) -> str:
+    """Return the statement without its quoted names and texts, and without comments."""
+    return "".join(" " if part["quoted"] else part[0] for part in _PART.finditer(sql))
+
+
 def explained(sql: str) -> str | None:
     """Return the statement that EXPLAIN is asked for, None for a statement without EXPLAIN. Raises
     `SqlInvalidError` for EXPLAIN with options."""
@@ -60,3 +67,17 @@ def explained(sql: str) -> str | None:
     if found["more"]:
         raise SqlInvalidError("EXPLAIN has no options here: it never runs the statement. Write EXPLAIN SELECT ….")
     return sql[found.end() :]
+
+
+def split_statements(text: str) -> tuple[list[str], str]:
+    """Return the statements that end with a semicolon, without it, and the unfinished rest. Statements of comments
+    alone are left out. The rest is empty if it has comments alone."""
+    statements, begin = [], 0
+    for part in _PART.finditer(text):
+        if part[0] == ";":
+            statements.append(text[begin : part.start()])
+            begin = part.end()
+        elif part["quoted"] is None and _OPENED.match(text, part.start()):
+            break  # a quote or comment that does not end
+    rest = text[begin:]
+    return [each.strip() for each in statements if not _BLANK.fullmatch(each)], "" if _BLANK.fullmatch(rest) else rest

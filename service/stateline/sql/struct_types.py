@@ -7,10 +7,12 @@ HUGEINT. Pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
@@ -21,6 +23,7 @@ from stateline.serde.plain import Serde
 from stateline.serde.protobuf import ProtobufSerde
 
 JSON = "JSON"
+_TEXTS = ("VARCHAR", JSON)
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _FORMATS = {"date-time": "TIMESTAMPTZ", "date": "DATE", "uuid": "UUID"}
 _AVRO = {"boolean": "BOOLEAN", "int": "INTEGER", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE"}
@@ -69,6 +72,16 @@ def type_of(serde: Serde) -> str:
 def quoted(name: str) -> str:
     """Return the name as SQL has it in quotes."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def converted(column: str, kind: str, given: pa.DataType) -> str:
+    """Return the expression that gives a column of rows, of this Arrow type, its SQL type `kind`."""
+    if kind in _TEXTS or not pa.types.is_string(given):
+        return column
+    if not (kind.startswith(("STRUCT", "MAP")) or kind.endswith("[]")):
+        return f"CAST({column} AS {kind})"
+    spec = json.dumps(kind).replace("'", "''")
+    return f"json_transform({column}, '{spec}')"
 
 
 def _struct(members: Iterable[tuple[str, str]]) -> str:

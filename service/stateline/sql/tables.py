@@ -13,6 +13,7 @@
 |----------------------|---------------------------|----------------------------------------|
 | string               | utf8                      | VARCHAR                                |
 | json, msgpack        | utf8, JSON text           | JSON                                   |
+| rows of operators     | utf8, JSON text           | JSON                                   |
 | bytes, one's own     | binary                    | BLOB                                   |
 | int32, int64, float64| int32, int64, double      | INTEGER, BIGINT, DOUBLE                |
 | uuid                 | utf8                      | UUID                                   |
@@ -34,6 +35,7 @@ from typing import Literal
 import pyarrow as pa
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.serde.binding import PartsSerde
 from stateline.serde.model import ModelSerde
 from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
@@ -116,7 +118,7 @@ def _types(serde: Serde) -> tuple[pa.DataType, str]:
         return (pa.int32(), "INTEGER") if serde.name == "int32" else (pa.int64(), "BIGINT")
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if kind is ModelSerde or kind in SHOWN_AS_JSON:
+    if kind is ModelSerde or kind in SHOWN_AS_JSON or isinstance(serde, PartsSerde):
         return pa.utf8(), type_of(serde)
     return pa.binary(), "BLOB"
 

@@ -245,6 +245,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "produce",
         "consume",
         "stores",
+        "sql",
         "config",
         "inspect",
         "snapshot",

@@ -29,6 +29,7 @@ FINAL = [
     failure("INVALID_ARGUMENT", 422),
     failure("FORBIDDEN", 403),
     failure("STORE_EXCEPTION", 500),
+    failure("SQL_TIMEOUT", 504),
 ]
 
 

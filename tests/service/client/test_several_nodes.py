@@ -174,7 +174,9 @@ def test_a_url_where_its_node_is_not_found_is_left_alone_for_a_while(
         with scene.counting() as asked:
             assert every_key(client) == every_key(client) == owners
         assert asked["one", KEY] == 2 * len(KEYS)
-        assert [each.split(b" ")[1] for each in scene.proxy.requests[before:]] == [b"/v1/nodes"]
+        paths = [each.split(b" ")[1] for each in scene.proxy.requests[before:]]
+        assert set(paths) == {b"/v1/nodes"}
+        assert len(paths) < len(KEYS), "once for a while, which slow reads may outlast"
     finally:
         scene.proxy.target = two
         scene.proxy.lose_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -18,23 +19,18 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder that an ordinary user can reach; the test is one while it runs, because root may read anything."""
-    folders = [folder for folder in tmp_path.parents if folder.stat().st_uid == os.geteuid()]
-    modes = {folder: folder.stat().st_mode for folder in folders}
-    tmp_path.chmod(0o777)
-    if os.geteuid() != 0:
-        yield tmp_path
-        return
-    for folder, mode in modes.items():
-        folder.chmod(mode | 0o055)
-    os.seteuid(NOBODY)
-    try:
-        yield tmp_path
-    finally:
-        os.seteuid(0)
-        for folder, mode in modes.items():
-            folder.chmod(mode)
+def open_path() -> Iterator[Path]:
+    """A folder that an ordinary user can reach, not in `tmp_path`, whose parents other tests use at the same time. The
+    test is such a user while it runs, because root may read anything."""
+    with tempfile.TemporaryDirectory(prefix="sl-") as made:
+        path = Path(made)
+        path.chmod(0o777)
+        user = os.geteuid()
+        os.seteuid(user or NOBODY)
+        try:
+            yield path
+        finally:
+            os.seteuid(user)
 
 
 def check(state_dir: Path) -> None:

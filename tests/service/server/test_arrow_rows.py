@@ -16,9 +16,12 @@ from stateline.serde.plain import Serde
 from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
 from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, InvalidArgumentError
+from stateline_store.reads.session_reads import sessions_of
 from stateline_store.reads.versioned_reads import VersionedRecord
+from stateline_store.reads.window_reads import windows_of
+from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.timestamped_rows import join
-from stateline_store.rows.windowed_keys import Windowed
+from stateline_store.rows.windowed_keys import Windowed, session_key, window_key
 from support import TESTS
 
 
@@ -79,6 +82,34 @@ def test_versions_have_their_validity_and_the_latest_no_end() -> None:
     assert batch.to_pydict() == {
         "key": ["a", "a"], "value": ["1", "2"], "timestamp": [5, 9], "valid_to": [9, None],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("serde", "values"), SAMPLES, ids=lambda part: getattr(part, "name", ""))
+def test_stored_windows_are_the_batch_of_their_entries(serde: Serde, values: list[Any]) -> None:
+    store = definition("timestamped_window", serde, serde)
+    starts = (0, 5, 2**63 - 11, 2**63 - 10, 2**63 - 1)
+    pairs = [(serde.serialize(value), start) for value in values for start in starts]
+    stored = [(PREFIX.pack(start // 7) + window_key(key, start, 3), join(key, start - 1)) for key, start in pairs]
+    batch = record_batch(store, stored, arrow_schema(store), stored=True)
+    assert batch == record_batch(store, windows_of(stored, 10), arrow_schema(store))
+    assert [row["start"] for row in batch.to_pylist()] == [start for _, start in pairs]
+    assert record_batch(store, [], arrow_schema(store), stored=True).num_rows == 0
+    with pytest.raises(DamagedDataError, match="flights"):
+        record_batch(store, [(b"too short", join(b"", 1))], arrow_schema(store), stored=True)
+
+
+@pytest.mark.parametrize(("serde", "values"), SAMPLES, ids=lambda part: getattr(part, "name", ""))
+def test_stored_sessions_are_the_batch_of_their_entries(serde: Serde, values: list[Any]) -> None:
+    store = definition("timestamped_session", serde, serde)
+    times = ((0, 0), (0, 5), (5, 2**63 - 1), (2**63 - 1, 2**63 - 1))
+    pairs = [(serde.serialize(value), start, end) for value in values for start, end in times]
+    stored = [(PREFIX.pack(end // 7) + session_key(key, start, end), join(key, end - 1)) for key, start, end in pairs]
+    batch = record_batch(store, stored, arrow_schema(store), stored=True)
+    assert batch == record_batch(store, sessions_of(stored), arrow_schema(store))
+    assert [(row["start"], row["end"]) for row in batch.to_pylist()] == [(start, end) for _, start, end in pairs]
+    assert record_batch(store, [], arrow_schema(store), stored=True).num_rows == 0
+    with pytest.raises(DamagedDataError, match="flights"):
+        record_batch(store, [(b"too short for a session", join(b"", 1))], arrow_schema(store), stored=True)
 
 
 def test_columns_come_as_they_were_named_and_others_are_refused() -> None:

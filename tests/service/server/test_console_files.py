@@ -37,7 +37,7 @@ ADDRESSES = [
     "/stores/totals/keys/a%2Fb",
     "/stores/totals/keys/%2E%2E",
     "/stores/%C3%BC/keys/%22%3E%3Cscript%3E",
-    *(f"/{place}" for place in ("queries", "pipelines", "topology", "nodes", "snapshots", "failures", "settings")),
+    *("/queries", "/sql", "/pipelines", "/topology", "/nodes", "/snapshots", "/failures", "/settings"),
 ]
 
 

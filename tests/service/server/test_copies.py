@@ -18,6 +18,7 @@ from stateline.query.values import HostedPartition
 from stateline.server.copies import receiving, sending
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.copies.sending import CopySender, Throttle
+from stateline.server.nodes.greeting import COPY
 from stateline.server.nodes.node_map import HeldTask, NodeMap
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import LinkedForCopy
@@ -106,7 +107,7 @@ class Pair:
         digest = application().topology().digest()
         one, two = (LinkedNode(name, self.config, topology=digest) for name in ("one", "two"))
         one.map = NodeMap(1, {"0_0": HeldTask("active", 1)})
-        one.nodes.send_copy = CopySender(*self.parts("owner", one, **(sends or {}))).send
+        one.nodes.purposes = {COPY: CopySender(*self.parts("owner", one, **(sends or {}))).send}
         two.hear_of("one", one.entry)
         await until(lambda: two.nodes.owner("0_0") is not None)
         keeping = asyncio.create_task(CopyReceiver(*self.parts("here", two, **(receives or {}))).keep())

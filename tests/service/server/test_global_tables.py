@@ -188,3 +188,21 @@ def test_snapshots_and_change_feeds_of_it_are_refused_with_the_way_out(driver: T
     assert "are the records of its topic codes" in changes.json()["detail"]
     assert asked(driver, "/windows", 400)["reason"] == "UNKNOWN_QUERY_TYPE"
     assert asked(driver, "/keys/c01", 404, partition=1)["reason"] == "DOES_NOT_EXIST"
+
+
+def test_it_is_a_table_of_sql_with_each_row_once(driver: TestDriver) -> None:
+    wanted = codes(driver, 0, 10, "one")
+
+    def rows(sql: str) -> httpx.Response:
+        answer: httpx.Response = driver.client.post("/v1/sql", json={"sql": sql, "max_age_ms": 0})
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    found = rows("select key, value from codes order by key")
+    assert {row["key"]: row["value"] for row in found.json()} == wanted
+    assert len(found.json()) == len(wanted)
+    assert sum(o + 1 for o in json.loads(found.headers["stateline-position"])["codes"].values()) == len(wanted)
+    assert rows("select value from codes where key = 'c03'").json() == [{"value": "one-3"}]
+    driver.pipe("rows", "r1", "c03")
+    both = rows("select r.key, c.value from rows r join codes c on r.value = c.key")
+    assert (both.json(), both.headers["stateline-cut"]) == ([{"key": "r1", "value": "one-3"}], "false")

@@ -27,6 +27,7 @@ from support.processes.node_secret import write_secret
 from support.processes.open_files import open_files
 from support.processes.ports import free_port
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
+from support.processes.serve_process import served, until_ready
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
 
@@ -312,8 +313,8 @@ def test_a_commit_is_seen_of_all_stores_at_once_but_by_a_server_that_opens_or_ca
         worker.commit()
         worker.run(early.announce_commit)
 
-    with server_process(tmp_path, COMMITTED, "server.follow.ms=0") as first:  # so that it catches up when it is asked
-        wait_until(lambda: ready(first))
+    with served(tmp_path, "server.follow.ms=0") as one, httpx.Client(base_url=one.url, timeout=HANGING_S) as first:
+        until_ready(one)
         assert seen(first) == [0, 0]
         write_some()
         assert seen(first) == [0, 0], "what is not announced is not seen"
@@ -323,8 +324,10 @@ def test_a_commit_is_seen_of_all_stores_at_once_but_by_a_server_that_opens_or_ca
             write_the_rest()
             assert seen(first) == seen(later) == [1, 1]
             worker.put("a", 3)
+            os.kill(one.process.pid, signal.SIGSTOP)  # or it may follow the first of these commits alone
             worker.commit()
             write_some()
+            os.kill(one.process.pid, signal.SIGCONT)
             assert seen(first) == [3, 2], "it catches up with what is there"
             write_the_rest()
             assert seen(first) == seen(later) == [3, 3]

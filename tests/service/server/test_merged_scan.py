@@ -89,9 +89,9 @@ def goes_down(query: ScanQuery) -> bool:
     return descends(query)
 
 
-async def batches(scan: MergedScan) -> list[list[Entry]]:
+async def batches(scan: MergedScan, most_bytes: int | None = None) -> list[list[Entry]]:
     found = []
-    while batch := await scan.page(7):
+    while batch := await scan.page(7, most_bytes):
         found.append(batch)
     return found
 
@@ -143,11 +143,13 @@ def scenes(draw: st.DrawFn) -> tuple[ScanQuery, list[Chunks], Callable[[Any], An
     return query, partitions, order
 
 
-@given(scenes())
-def test_batches_are_all_entries_in_order(scene: tuple[ScanQuery, list[Chunks], Callable[[Any], Any]]) -> None:
+@given(scenes(), st.none() | st.integers(1, 30) | st.just(10**6))
+def test_batches_are_all_entries_in_order(
+    scene: tuple[ScanQuery, list[Chunks], Callable[[Any], Any]], most_bytes: int | None
+) -> None:
     query, chunks, order = scene
     partitions = [Partition(each) for each in chunks]
-    found = flat(asyncio.run(batches(merged(query, partitions))))
+    found = flat(asyncio.run(batches(merged(query, partitions), most_bytes)))
     everything = flat([flat(each) for each in chunks])
     assert [order(e) for e in found] == sorted(map(order, everything), reverse=goes_down(query))
     assert sorted(map(repr, found)) == sorted(map(repr, everything)), "each as often as it is there"
@@ -211,6 +213,15 @@ def test_no_partition_is_read_on_before_its_entries_are_wanted() -> None:
     assert [partition.limits for partition in partitions] == [[], []]
     assert asyncio.run(scan.page(1)) == [(b"b", b"")]
     assert [partition.limits for partition in partitions] == [[5], []]
+
+
+def test_a_stream_reads_on_while_it_has_entries_so_that_it_orders_many_at_once() -> None:
+    letters: list[Entry] = [(bytes([n]), b"") for n in range(40)]
+    chunks: list[Chunks] = [[letters[at : at + 8] for at in range(start, 40, 16)] for start in (0, 8)]
+    scan = merged(RangeQuery(), [Partition(each) for each in chunks])
+    pages = asyncio.run(batches(scan, 10**6))
+    assert flat(pages) == letters
+    assert all(len(page) == 7 for page in pages[:-1])
 
 
 def test_a_larger_page_reads_more_at_a_time() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import duckdb
@@ -18,11 +20,16 @@ import pytest
 from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.server.guard.tokens import hash_of
+from stateline.server.sql.answers import SqlResult
+from stateline.server.sql.reading import OpenTable, TableReading
+from stateline.server.sql.statements import Statements
 from stateline_store import Windowed
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 ROWS = 500
+SETTINGS = ("sql.max.rows=400", "sql.max.rows.scanned=5000", "sql.timeout.ms=60000")
 VALUES: dict[str, dict[str, Any]] = {
     f"N{number:05d}": {"seats": number % 7, "maker": ["Airbus", "Boeing", None][number % 3], "range": number / 8}
     for number in range(ROWS)
@@ -36,7 +43,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Here, Ow
     try:
         worker.put_all(VALUES)
         worker.commit()
-        with served_here(directory, "server.scan.processes=0", "sql.max.rows=400", "sql.max.rows.scanned=5000") as here:
+        with served_here(directory, "server.scan.processes=0", *SETTINGS) as here:
             yield here, worker
     finally:
         worker.close()
@@ -127,7 +134,7 @@ def test_headers_and_envelope_say_what_the_rows_are_of(running: tuple[Here, Owni
     position = json.loads(answer.headers["stateline-position"])
     assert position == {"flights": {str(p): worker.offset(p) for p in range(3)}}
     assert answer.headers["stateline-isolation-level"] == "read_committed"
-    assert (answer.headers["stateline-cut"], answer.headers["age"]) == ("true", "0")
+    assert (answer.headers["stateline-cut"], answer.headers["age"]) == ("false", "0")
     again = here.client.get(
         "/v1/sql", params={"q": "select count(*) as n from aircraft"}, headers={"If-None-Match": answer.headers["etag"]}
     )
@@ -136,6 +143,9 @@ def test_headers_and_envelope_say_what_the_rows_are_of(running: tuple[Here, Owni
     assert told["rows"] == [{"n": ROWS}]
     assert told["position"] == position
     assert told["reads"] == ["aircraft: full scan"]
+    assert (told["cut"], told["no_cut"].split(".")[0]) == (False, "Each partition was read as it is now")
+    nothing = here.client.post("/v1/sql", json={"sql": "select 1", "details": "all"}).json()
+    assert (nothing["cut"], nothing["no_cut"]) == (True, None)
 
 
 def test_uncommitted_rows_of_one_table_can_be_asked(running: tuple[Here, OwningWorker]) -> None:
@@ -162,6 +172,31 @@ def test_a_bound_is_waited_for_or_refused(running: tuple[Here, OwningWorker]) ->
         worker.put("N00000", VALUES["N00000"], partition=0)
         worker.commit()
         assert waiting.result()[0]["n"] >= ROWS
+
+
+def test_statements_that_wait_for_a_bound_hold_up_no_other(running: tuple[Here, OwningWorker]) -> None:
+    """There are two query processes, and four statements that wait."""
+    here, worker = running
+    bound = {"flights": {"0": worker.offset(0) + 1}}
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [
+            pool.submit(
+                rows, here.client, f"select {n} + 0 * count(*) as n from aircraft", position_bound=bound, wait_ms=60_000
+            )
+            for n in range(4)
+        ]
+        assert rows(here.client, "select 1 as n") == [{"n": 1}]
+        assert not any(each.done() for each in waiting)
+        worker.put("N00000", VALUES["N00000"], partition=0)
+        worker.commit()
+        assert [each.result()[0]["n"] for each in waiting] == list(range(4))
+
+
+def test_a_bound_may_be_waited_for_longer_than_a_statement_may_run(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    bound = {"flights": {"0": worker.offset(0) + 1}}
+    terms = {"position_bound": bound, "wait_ms": 1_500, "timeout_ms": 500}
+    assert refused(here.client, "select 1 from aircraft", 412, "NOT_UP_TO_BOUND", **terms)
 
 
 def test_several_tables_are_of_one_moment(running: tuple[Here, OwningWorker]) -> None:
@@ -222,17 +257,26 @@ def test_parameters_that_are_none_are_named(client: httpx.Client) -> None:
     assert client.get("/v1/sql", params={"q": "select 1", "format": "xml"}).status_code == 422
 
 
-def test_equal_statements_at_once_run_once(running: tuple[Here, OwningWorker]) -> None:
+def test_equal_statements_at_once_run_once(running: tuple[Here, OwningWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     here, _ = running
+    runs, run_one = [], Statements._result
+
+    async def counted(self: Statements, *given: Any) -> SqlResult:
+        runs.append(given)
+        return await run_one(self, *given)
+
+    monkeypatch.setattr(Statements, "_result", counted)
     sql = "select count(*) as n, max(value->>'range') as m from aircraft"
 
     def asked(_: int) -> tuple[str, list[dict[str, Any]]]:
-        answer = httpx.post(f"http://127.0.0.1:{here.port}/v1/sql", json={"sql": sql}, timeout=60)
+        body = {"sql": sql, "max_age_ms": 600_000}
+        answer = httpx.post(f"http://127.0.0.1:{here.port}/v1/sql", json=body, timeout=60)
         return answer.headers["etag"], answer.json()
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(asked, range(24)))
     assert len({tag for tag, _ in answers}) == 1
+    assert len(runs) == 1
 
 
 def test_a_token_sees_the_tables_of_its_stores_alone(tmp_path: Path) -> None:
@@ -412,20 +456,36 @@ def test_as_of_is_for_versioned_stores(kinds: Kinds) -> None:
     assert "no versioned store" in refused(kinds.here.client, "select 1 from docs", 422, "SQL_INVALID", as_of=5)
 
 
-def test_a_statement_for_now_reads_what_was_committed_before_it(running: tuple[Here, OwningWorker]) -> None:
+def test_a_statement_for_now_reads_what_was_committed_before_it(
+    running: tuple[Here, OwningWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although an equal one goes on, which has read its rows."""
     here, worker = running
-    sql = "select count(*) as n from aircraft a, range(3000000) r(i) where a.key = 'late'"
+    sql = "select count(*) as n from aircraft where key = 'late'"
+    has_read, may_go_on, open_live = Event(), Event(), TableReading.open_live
+
+    async def held(self: TableReading, *given: Any) -> OpenTable:
+        opened = await open_live(self, *given)
+        if not has_read.is_set():
+            has_read.set()
+            while not may_go_on.is_set():
+                await asyncio.sleep(0.01)
+        return opened
+
+    monkeypatch.setattr(TableReading, "open_live", held)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(rows, here.client, sql, max_age_ms=0)
-        wait_until(lambda: slow.done() or here.client.get("/healthz").status_code == 200)
-        worker.put("late", {"seats": 1})
-        worker.commit()
         try:
-            assert rows(here.client, sql, max_age_ms=0) == [{"n": 3_000_000}]
+            assert has_read.wait(HANGING_S)
+            worker.put("late", {"seats": 1})
+            worker.commit()
+            assert rows(here.client, sql, max_age_ms=0) == [{"n": 1}]
+            assert not slow.done()
         finally:
-            slow.result()
+            may_go_on.set()
             worker.put("late", None)
             worker.commit()
+        assert slow.result() == [{"n": 0}]
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson", "csv", "arrow"])

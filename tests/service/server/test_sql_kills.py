@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import pytest
@@ -83,3 +87,40 @@ def test_a_statement_whose_process_is_killed_fails_and_the_next_one_is_right(
     assert httpx.get(f"{one.url}/v1/stores/aircraft/keys/N00001").status_code == 200
     if killed is Served.scans:  # its query processes go with it
         wait_until(lambda: not set(left) & set(query_processes(one)))
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_statement_ends_when_its_last_caller_leaves(one: Served, method: str) -> None:
+    wait_until(lambda: asked(one, COUNT).status_code == 200)
+    at_rest = {pid: ticks_of(pid) for pid in query_processes(one)}
+
+    def busy() -> list[int]:
+        return [pid for pid in query_processes(one) if ticks_of(pid) - at_rest.get(pid, 0) > _BUSY]
+
+    with left_in_the_middle(one, method, ENDLESS), left_in_the_middle(one, method, ENDLESS) as other:
+        wait_until(lambda: bool(busy()))
+        (pid,) = busy()
+        other.close()
+    wait_until(lambda: pid not in query_processes(one))
+    assert asked(one, COUNT).json() == [{"n": ROWS}]
+
+
+def test_a_statement_goes_on_while_another_caller_waits(one: Served) -> None:
+    long = "select count(*) as n from range(400000000) a, aircraft b where b.key = 'N00001' and a.range % 7 = 3"
+    with left_in_the_middle(one, "POST", long), ThreadPoolExecutor(1) as pool:
+        stayed = pool.submit(asked, one, long, max_age_ms=60_000)
+        at_rest = {pid: ticks_of(pid) for pid in query_processes(one)}
+        wait_until(lambda: any(ticks_of(pid) - ticks > 20 for pid, ticks in at_rest.items()) or stayed.done())
+    assert stayed.result().json() == [{"n": 57_142_857}]
+
+
+@contextmanager
+def left_in_the_middle(one: Served, method: str, sql: str) -> Iterator[socket.socket]:
+    """A request whose caller leaves at the end of the block."""
+    with socket.create_connection(("127.0.0.1", urlsplit(one.url).port)) as connection:
+        body = json.dumps({"sql": sql, "max_age_ms": 60_000})
+        path = f"/v1/sql?{urlencode({'q': sql, 'max_age_ms': 60_000})}" if method == "GET" else "/v1/sql"
+        sent = "" if method == "GET" else body
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\n\r\n"
+        connection.sendall((head + sent).encode())
+        yield connection

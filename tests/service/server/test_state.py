@@ -151,7 +151,7 @@ def test_every_documented_route_is_there(client: httpx.Client, openapi: dict[str
 
 
 def test_every_documented_parameter_is_taken(client: httpx.Client, openapi: dict[str, Any]) -> None:
-    values = {"position_bound": "{}", "isolation_level": "read_committed", "order": "asc"}
+    values = {"position_bound": "{}", "store_bounds": "{}", "isolation_level": "read_committed", "order": "asc"}
     values |= {"from": "0", "to": "2026-01-31T12:00:00Z", "as_of": "1", "prefix": "described"}
     values |= {"require_active": "false", "allow_partial": "false", "limit": "1", "wait_ms": "0", "partition": "0"}
     values |= {"max_staleness_ms": "0", "format": "json", "details": "none", "exact": "true"}

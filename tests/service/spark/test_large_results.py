@@ -218,7 +218,7 @@ def test_strangers_have_no_threads_and_a_bounded_number_and_time(
         for connection in silent[:-8]:
             connection.settimeout(HANGING_S)
             assert connection.recv(1) == b"", "a later one has its place"
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads, "those of earlier tests may end"
         with closing(received(receiver, STREAM, results(9)[:1])) as rows:
             assert rows.count == 50
 

@@ -21,6 +21,8 @@ from stateline_store import DamagedDataError, InvalidArgumentError, SqlTooLargeE
 
 TEXTS = {"texts": [{"key": key, "value": f'{{"n": {n}}}', "timestamp": n} for n, key in enumerate("abcde")]}
 
+MOMENT = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
+
 
 @pytest.fixture(scope="module")
 def engine() -> SqlEngine:
@@ -137,8 +139,8 @@ def test_an_error_of_a_reader_is_raised_as_it_is(engine: SqlEngine) -> None:
         ("SELECT kez\nFROM texts", "\n\nLINE 1: SELECT kez\n               ^^^"),
         ("FROM text", 'Did you mean "texts"?'),
         ("SELEC", 'syntax error at or near "SELEC"'),
-        ("SELECT 'x'::INT", "Could not convert string 'x' to INT32"),
-        ("FROM texts WHERE key = $1", "Values were not provided for the following parameters: 1"),
+        ("SELECT 'x'::INT", "Could not convert string 'x' to INTEGER"),
+        ("FROM texts WHERE key = $1", "The statement has $1, for which params has no value"),
     ],
 )  # fmt: skip
 def test_errors_have_duckdbs_message_place_and_candidates(engine: SqlEngine, sql: str, message: str) -> None:
@@ -193,3 +195,93 @@ def test_a_table_that_duckdb_refuses_leaves_the_others_alone() -> None:
     (bad,) = tables_of([key_value("", serdes.string)])
     own.use_tables([bad, good])
     assert answer(own, "SHOW TABLES", {}) == [{"name": "good"}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT * FROM texts WHERE key = 'b'", {"key": "b", "value": '{"n": 1}', "timestamp": MOMENT}),
+        ("SELECT t.key, typeof(value) AS t FROM TEXTS t WHERE key = 'b'", {"key": "b", "t": "JSON"}),
+        ("SELECT main.texts.key FROM main.texts WHERE key = 'b'", {"key": "b"}),
+        ("SELECT key FROM memory.main.texts WHERE key = 'b'", {"key": "b"}),
+        ('SELECT key FROM "main"."texts" WHERE key = \'b\'', {"key": "b"}),
+        ("SELECT key FROM memory.texts WHERE key = 'b'", {"key": "b"}),
+        ("SELECT key FROM query_table('memory.texts') WHERE key = 'b'", {"key": "b"}),
+        ("SELECT count(*) AS n FROM texts a JOIN texts b USING (key) WHERE key = 'b'", {"n": 1}),
+        ("SELECT a.key FROM texts a, numbers b WHERE a.key = 'b' AND b.key = 7", {"key": "b"}),
+        ("WITH texts AS (SELECT key FROM main.texts WHERE key = 'b') SELECT key FROM texts", {"key": "b"}),
+        (
+            "SELECT count(*) AS n FROM information_schema.tables, texts WHERE table_catalog = 'memory' AND key = 'b'",
+            {"n": 8},
+        ),
+        ("SELECT * FROM query_table('texts') WHERE key = 'b'", {"key": "b", "value": '{"n": 1}', "timestamp": MOMENT}),
+    ],
+)
+def test_a_lookup_finds_its_rows_by_any_name_of_the_table(engine: SqlEngine, sql: str, expected: Any) -> None:
+    given: dict[str, Any] = {**TEXTS, "numbers": [{"key": 7, "value": "{}", "timestamp": None}]}
+    assert answer(engine, sql, given) == [expected]
+
+
+def test_lookups_leave_their_rows_to_no_other_statement(engine: SqlEngine) -> None:
+    by_key = "SELECT key FROM texts WHERE key = 'a'"
+    assert answer(engine, by_key, TEXTS) == [{"key": "a"}]
+    assert answer(engine, by_key, {}) == []
+    assert answer(engine, "SELECT (SELECT count(*) FROM texts) n FROM numbers WHERE key = 1", {}) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_lookup"),
+    [
+        ("SELECT value->>'n' AS n FROM texts WHERE key = 'a'", True),
+        ("SELECT count(*) FROM texts WHERE key IN ('a', 'b')", True),
+        ("SELECT value->>'n' AS n, count(*) FROM texts WHERE key IN ('a', 'b') GROUP BY n ORDER BY n LIMIT 1", True),
+        ("SELECT key FROM texts", False),
+        # What leaves a seed, or asks the time.
+        ("SELECT setseed(0.5) FROM texts WHERE key = 'a'", False),
+        ("SELECT random() FROM texts WHERE key = 'a'", False),
+        ("SELECT now() FROM texts WHERE key = 'a'", False),
+        ("SELECT \"age\"(timestamp) FROM texts WHERE key = 'a'", False),
+        ("SELECT * FROM texts, query('SELECT sets' || 'eed(0.5)') WHERE key = 'a'", False),
+        # What may have many rows, which would be held in memory.
+        ("SELECT key FROM texts, range(3) WHERE key = 'a'", False),
+        ("SELECT unnest([1, 2]) FROM texts WHERE key = 'a'", False),
+        ("SELECT 1 FROM texts a, texts b WHERE a.key = 'a' AND b.key = 'b'", False),
+        # What shows names of tables.
+        ("SELECT (SELECT count(*) FROM duckdb_tables()) FROM texts WHERE key = 'a'", False),
+    ],
+)
+def test_a_lookup_reads_keys_and_joins_or_makes_no_rows(engine: SqlEngine, sql: str, is_lookup: bool) -> None:
+    engine.prepare(sql, None)
+    assert engine._is_lookup == is_lookup
+    engine.end()
+
+
+def test_any_name_of_a_store_can_be_looked_up() -> None:
+    names = ("a", "rows_of_0", "stateline_rows_0", "r_key")
+    own = SqlEngine(1 << 28)
+    tables = tables_of([key_value(name, serdes.string) for name in names])
+    own.use_tables(tables)
+    for table in tables:
+        BY_NAME[table.name] = table
+        given = {table.name: [{"key": "a", "value": "{}", "timestamp": 0}]}
+        assert answer(own, f"SELECT key FROM {table.name} WHERE key = 'a'", given) == [{"key": "a"}]
+
+
+def test_a_lookup_of_the_time_finds_the_key_of_its_plan(engine: SqlEngine) -> None:
+    (read,) = engine.prepare("SELECT key FROM texts WHERE key = now()::VARCHAR", None).reads
+    assert read.keys is not None
+    row = {"key": read.keys[0], "value": "{}", "timestamp": 0}
+    found = list(engine.run(lambda number: [rows.batch(BY_NAME["texts"], [row], read.columns)]))[1:]
+    engine.end()
+    assert [each.to_pylist() for each in found] == [[{"key": read.keys[0]}]]
+
+
+def test_lookups_see_the_tables_of_their_caller() -> None:
+    own = SqlEngine(1 << 28)
+    sql = "SELECT key FROM texts WHERE key = 'a'"
+    for _ in range(2):
+        own.use_tables(TABLES)
+        assert answer(own, sql, TEXTS) == [{"key": "a"}]
+        own.use_tables([BY_NAME["numbers"]])
+        with pytest.raises(InvalidArgumentError, match="texts"):
+            answer(own, sql, TEXTS)

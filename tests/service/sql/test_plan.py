@@ -78,6 +78,9 @@ def test_times_of_windows_are_milliseconds_and_only_widen(engine: SqlEngine) -> 
     sql = "FROM windows WHERE start > '1970-01-01 00:00:00.0015Z' AND \"end\" < '1970-01-01 00:00:00.0015Z'"
     read = read_of(engine, sql)
     assert (read.start_from, read.start_to, read.end_from, read.end_to) == (1, None, None, 2)
+    assert read.described() == "all keys, start from 1970-01-01T00:00:00Z, end to 1970-01-01T00:00:01Z"
+    far = read_of(engine, "FROM windows WHERE start <= '9999-12-31 23:59:59.5Z'")
+    assert far.described() == "all keys, start to infinity"
 
 
 @pytest.mark.parametrize(

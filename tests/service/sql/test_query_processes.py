@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ import pytest
 from service.sql.rows import BY_NAME, TABLES, batch, key_value, stream
 from stateline import serdes
 from stateline.sql.pool import QueryProcesses
-from stateline.sql.session import QuerySession
+from stateline.sql.session import QuerySession, ServedProcess
 from stateline.sql.tables import tables_of
 from stateline_store import (
     DamagedDataError,
@@ -28,6 +30,7 @@ from stateline_store import (
 
 TEXTS = [{"key": key, "value": '{"n": 1}', "timestamp": n} for n, key in enumerate("abcd")]
 DEADLINE_S = 120.0
+MOST_BYTES = 1 << 28
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"
 
 
@@ -44,7 +47,7 @@ async def processes(most: int = 1, memory_bytes: int = 1 << 28) -> AsyncIterator
 async def result(session: QuerySession, sql: str, params: Any = None, times: int = 1) -> list[dict[str, Any]]:
     prepared = await session.prepare(sql, params, TABLES)
     sources = {read.number: stream(batch(BY_NAME["texts"], TEXTS, read.columns), times) for read in prepared.reads}
-    parts = [part async for part in session.run(sources)]
+    parts = [part async for part in session.run(sources, MOST_BYTES)]
     rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
     return rows
 
@@ -57,7 +60,7 @@ async def ask(pool: QueryProcesses, sql: str, deadline_s: float = DEADLINE_S, ti
 async def ask_source(pool: QueryProcesses, sql: str, source: AsyncIterator[bytes], deadline_s: float) -> list[bytes]:
     async with pool.session(deadline_s) as session:
         await session.prepare(sql, None, TABLES)
-        return [part async for part in session.run({0: source})]
+        return [part async for part in session.run({0: source}, MOST_BYTES)]
 
 
 def run(scene: Callable[[QueryProcesses], Awaitable[None]], **settings: int) -> None:
@@ -105,7 +108,7 @@ def test_a_type_that_changes_in_sql_alone_is_another_table() -> None:
             async with pool.session(DEADLINE_S) as session:
                 tables = tables_of([key_value("typed", serdes.string, serde)])
                 await session.prepare("SELECT column_type FROM (DESCRIBE typed)", None, tables)
-                parts = [part async for part in session.run({})]
+                parts = [part async for part in session.run({}, MOST_BYTES)]
                 assert pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()[1] == {"column_type": kind}
 
     run(scene)
@@ -125,11 +128,11 @@ def test_a_source_is_read_as_far_as_the_result_needs_it() -> None:
     async def scene(pool: QueryProcesses) -> None:
         async with pool.session(DEADLINE_S) as session:
             prepared = await session.prepare("FROM texts LIMIT 5", None, TABLES)
-            parts = [part async for part in session.run({0: endless(prepared.reads[0].columns)})]
+            parts = [part async for part in session.run({0: endless(prepared.reads[0].columns)}, MOST_BYTES)]
         assert pa.ipc.open_stream(b"".join(parts)).read_all().num_rows == 5
         async with pool.session(DEADLINE_S) as session:  # the caller leaves a long result early
             prepared = await session.prepare("FROM texts", None, TABLES)
-            async for _ in session.run({0: endless(prepared.reads[0].columns)}):
+            async for _ in session.run({0: endless(prepared.reads[0].columns)}, MOST_BYTES):
                 break
         assert given < 100
         assert pool.killed == 1
@@ -152,7 +155,7 @@ def test_an_error_of_a_source_is_raised_and_the_process_stays() -> None:
     run(scene)
 
 
-@pytest.mark.parametrize("sql", [ENDLESS, "SELECT length(repeat('x', 10)) FROM range(1e15::BIGINT)"])
+@pytest.mark.parametrize("sql", [ENDLESS, "SELECT max(length(repeat('x', 10))) FROM range(1e15::BIGINT)"])
 def test_a_process_is_killed_at_the_deadline_and_replaced(sql: str) -> None:
     async def scene(pool: QueryProcesses) -> None:
         with pytest.raises(SqlTimeoutError, match="within 1 s"):
@@ -221,6 +224,26 @@ def test_memory_is_bounded_and_its_process_replaced() -> None:
     run(scene)
 
 
+def test_what_is_too_much_of_a_result_is_not_read_from_the_process() -> None:
+    async def scene(pool: QueryProcesses) -> None:
+        (process,) = pool._idle
+        lengths, read = [], process.reader.readexactly
+
+        def counted(length: int) -> Awaitable[bytes]:
+            lengths.append(length)
+            return read(length)
+
+        process.reader.readexactly = counted  # type: ignore[method-assign, assignment]
+        for sql, answered in (("SELECT repeat('x', 900000)", True), ("SELECT repeat('x', 3000000)", False)):
+            async with pool.session(DEADLINE_S) as session:
+                await session.prepare(sql, None, TABLES)
+                with nullcontext() if answered else pytest.raises(SqlTooLargeError, match=r"1,000,000 bytes \(sql"):
+                    assert [part async for part in session.run({}, 1_000_000)]
+        assert 900_000 < max(lengths) < 1_000_000
+
+    run(scene)
+
+
 def test_a_process_ends_with_its_server() -> None:
     async def scene(pool: QueryProcesses) -> None:
         (process,) = pool._idle
@@ -239,3 +262,38 @@ def test_parameters_that_json_does_not_have_are_refused() -> None:
             assert await result(session, "SELECT $a AS a", {"a": 2**100}) == [{"a": 2**100}]
 
     run(scene)
+
+
+def test_a_process_is_killed_within_a_second_of_its_deadline() -> None:
+    async def scene(pool: QueryProcesses) -> None:
+        (served,) = pool._idle
+        with takes_at_most(served, 3):
+            with pytest.raises(SqlTimeoutError):
+                await ask(pool, ENDLESS, deadline_s=2)
+            assert served.process.returncode == -signal.SIGKILL
+
+    run(scene)
+
+
+@contextmanager
+def takes_at_most(served: ServedProcess, most_s: float) -> Iterator[None]:
+    """Check the processor time that a process takes, also if it is killed. An endless statement takes all that there
+    is, so a slow machine changes nothing."""
+    begun_s, ended_s = processor_s(served.process.pid), of_ended_s()
+    yield
+    if served.process.returncode is None:
+        took_s = processor_s(served.process.pid) - begun_s
+    else:
+        took_s = of_ended_s() - ended_s - begun_s
+    assert took_s < most_s
+
+
+def of_ended_s() -> float:
+    """Processor time of child processes that have ended."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

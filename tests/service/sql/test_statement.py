@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateline.sql.statement import MAX_DEPTH, MAX_ITEMS, MAX_LENGTH, check_text, explained
+from stateline.sql.statement import MAX_DEPTH, MAX_ITEMS, MAX_LENGTH, check_text, explained, split_statements
 from stateline_store import InvalidArgumentError
 
 
@@ -46,3 +46,24 @@ def test_explain_is_taken_off_behind_comments() -> None:
     for options in ("ANALYZE SELECT 1", "(FORMAT JSON) SELECT 1"):
         with pytest.raises(InvalidArgumentError, match="no options"):
             explained(f"EXPLAIN {options}")
+
+
+@pytest.mark.parametrize(
+    ("text", "statements", "rest"),
+    [
+        ("select 1; select 2 ;", ["select 1", "select 2"], ""),
+        ("select 1; select\n", ["select 1"], " select\n"),
+        ("select ';', \"a;b\", e'\\';', $$;$$, $t$;$$;$t$ -- ;\n/* ; */;", None, ""),
+        ("select 'open; ", [], "select 'open; "),
+        ("select \"open; ", [], "select \"open; "),
+        ("select $t$ open; ", [], "select $t$ open; "),
+        ("select /* open; ", [], "select /* open; "),
+        ("select $1; select $2;", ["select $1", "select $2"], ""),
+        (" ; -- nothing;\n;/* more */; -- the end", [], ""),
+        ("", [], ""),
+    ],
+)  # fmt: skip
+def test_statements_end_with_semicolons_that_are_not_in_texts_and_comments(
+    text: str, statements: list[str] | None, rest: str
+) -> None:
+    assert split_statements(text) == ([text.strip().removesuffix(";")] if statements is None else statements, rest)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from support import REPOSITORY
 from support.apps.console_app import departure_records
@@ -22,8 +23,15 @@ if TYPE_CHECKING:
 IMAGES = REPOSITORY / "docs" / "images"
 SECONDS = 150  # until the charts of the last hour have something to show
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
+TALL: dict[str, Any] = {"viewport": {"width": 1280, "height": 1180}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}}
 DARK: dict[str, Any] = {"color_scheme": "dark"}
+
+SQL = """select start, key as airport, (value->>'flights')::int as flights
+from hourly
+where list_contains($1, key)
+order by start"""
+BY_AIRPORT = urlencode({"q": SQL, "params": '[["JFK", "LGA"]]'})
 
 
 class Picture(NamedTuple):
@@ -40,6 +48,7 @@ PICTURES = (
     Picture("store", "stores/aircraft?find=N01", ".tabulator-row", DESKTOP),
     Picture("key", "stores/airports/keys/JFK", ".spans .span", DESKTOP | DARK),
     Picture("chart", "stores/hourly?tab=chart&to=2013-03-01T12:00Z", ".strips", DESKTOP | DARK),
+    Picture("sql", f"sql?{BY_AIRPORT}&view=chart", ".chart canvas", TALL),
     Picture("topology", "topology", ".topology svg", DESKTOP),
     Picture("phone", "", ".card", PHONE),
     Picture("phone-key", "stores/hourly/keys/JFK?to=2013-03-01T12:00Z", ".spans .span", PHONE),

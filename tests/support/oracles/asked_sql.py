@@ -1,10 +1,11 @@
-"""SELECTs: rows of a store, totals, and two stores joined, at any node."""
+"""SELECTs: rows of a store, totals, and two stores joined, at any node. Rows may be shared, and as old as is asked."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from support.oracles.cluster_askers import PROBLEM, Asker
@@ -22,6 +23,7 @@ _TOTALS = "select count(*) as n, sum((value->>0)::bigint) as times, max((value->
 _JOINED = "select key, c.value as counts, n.value as newest from counts c full join newest n using (key)"
 _REFUSALS = {**KEPT, "TOO_MANY_REQUESTS": 429, "SQL_TIMEOUT": 504}
 _WAIT_MS = 1_000
+_AGES_MS = (0, 0, 100, 500, 1_000, 3_000)
 
 
 def sql_rows(asker: Asker) -> None:
@@ -56,7 +58,7 @@ def sql_joined(asker: Asker) -> None:
     if answer["cut"] and answer["positions"]["counts"] != answer["positions"]["newest"]:
         asker.oracle.fail("wrong", f"a cut is of two moments: {answer}")
     for store, position in answer["positions"].items():
-        of_store = Question(question.node, store, (), {}, question.sent_s, question.received_s)
+        of_store = Question(question.node, store, (), question.terms, question.sent_s, question.received_s)
         offsets = _check_offsets(asker, of_store, position)
         rows = [{"key": row["key"], "value": row[store]} for row in answer["rows"] if row[store] is not None]
         asker.oracle.check_rows(of_store, offsets, told(store, rows))
@@ -66,9 +68,9 @@ def _ask(
     asker: Asker, shape: str, sql: str, keys: tuple[str, ...] = (), terms: Mapping[str, str] | None = None
 ) -> tuple[Question, dict[str, Any]] | None:
     """Return an answer, and what was asked; None for a node that is away, and for a refusal."""
-    terms = terms or {}
+    terms = {"max_age_ms": str(asker.chance.choice(_AGES_MS)), **(terms or {})}
     node, sent_s = asker.node(), time.monotonic()
-    body = {"sql": sql, "details": "all", "max_age_ms": 0, **{name: json.loads(each) for name, each in terms.items()}}
+    body = {"sql": sql, "details": "all", **{name: json.loads(each) for name, each in terms.items()}}
     answer = asker.get(node, "/v1/sql", body=body)
     if answer is None:
         return None
@@ -80,11 +82,13 @@ def _ask(
 
 
 def _check_offsets(asker: Asker, question: Question, position: Mapping[str, Mapping[str, int]]) -> dict[int, int]:
-    """Return the offsets of this Position: of all partitions, at the bound, or else no older than what was known."""
+    """Return the offsets of this Position: of all partitions, at the bound, or else no older than what was known when
+    the question was sent, less the age that it accepts."""
     offsets = asker.offsets(position)
     asker.oracle.check_whole(question, offsets)
     if not question.bound:
-        asker.oracle.check_fresh(question, offsets)
+        accepted_s = int(question.terms["max_age_ms"]) / 1000
+        asker.oracle.check_fresh(replace(question, sent_s=question.sent_s - accepted_s), offsets)
     for p, offset in question.bound.get(asker.topic, {}).items():
         if offsets.get(int(p), -1) < offset:
             asker.oracle.fail("backward", f"partition {p} is before its bound {offset}: {question} {offsets}")

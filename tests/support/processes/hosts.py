@@ -96,17 +96,17 @@ class Network:
         """Clocks are files in `root`."""
         pid = os.getpid()
         self._root, self._bridge, self._prefix = root, f"slb{pid}", f"10.{100 + pid % 100}.{pid // 100 % 250}"
-        self._names: list[str] = []
+        self._ends: dict[str, str] = {}  # by namespace
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("address", "add", f"{self._prefix}.254/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 
     def host(self, name: str) -> Host:
         """A new one, which reaches all others."""
-        number = len(self._names) + 1
+        number = len(self._ends) + 1
         namespace, end, address = f"sl{os.getpid()}-{name}", f"sl{os.getpid()}{number:x}", f"{self._prefix}.{number}"
         _ip("netns", "add", namespace)
-        self._names.append(namespace)
+        self._ends[namespace] = end
         _ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         _ip("link", "set", end, "master", self._bridge, "up")
         for words in (("address", "add", f"{address}/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
@@ -115,7 +115,8 @@ class Network:
         return Host(namespace, name, address, self._root / f"{name}.clock")
 
     def close(self) -> None:
-        for namespace in self._names:
+        for namespace, end in self._ends.items():
+            _ip("link", "delete", end)  # at once: Linux ends a namespace's links some time after the namespace
             _ip("netns", "delete", namespace)
         _ip("link", "delete", self._bridge)
 

@@ -78,6 +78,9 @@ class HasNothing:
     def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
         self.told.append((asked_by, kind, counted))
 
+    def is_large(self, request: WireRequest) -> bool:
+        return False
+
     def check(self, shown: Proof | None, store: str) -> None:
         """Everybody may ask."""
 

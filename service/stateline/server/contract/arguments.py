@@ -180,18 +180,32 @@ class Arguments:
         if argument is None:
             return _UNBOUNDED
         value = parsed_json("position_bound", argument.value) if argument.textual else argument.value
+        return self._bound_of("position_bound", value, most)
+
+    def bounds(self, name: str, most: int) -> dict[str, PositionBound] | None:
+        """Return the position bound of each store in this argument, each as by `bound`. None if it was not given."""
+        argument = self._given.get(name)
+        if argument is None or argument.value is None:
+            return None
+        value = parsed_json(name, argument.value) if argument.textual else argument.value
+        if not isinstance(value, dict):
+            raise InvalidArgumentError(f"{name}={argument.shown()}: an object of store → Position.")
+        return {store: self._bound_of(f"{name} of {json_text(store)}", each, most) for store, each in value.items()}
+
+    @staticmethod
+    def _bound_of(name: str, value: object, most: int) -> PositionBound:
         named = (
             len(value) + sum(len(p) for p in value.values() if isinstance(p, dict)) if isinstance(value, dict) else 0
         )
         if named > most:
             raise InvalidArgumentError(
-                f"position_bound names {named} topics and partitions: {most} are accepted. Send the position of an "
+                f"{name} names {named} topics and partitions: {most} are accepted. Send the position of an "
                 "answer of this store."
             )
         try:
             return PositionBound(Position.from_json(value))
         except ValueError as error:  # InvalidArgumentError is one; Python's own, a number of 4300 digits
-            raise InvalidArgumentError(f"position_bound: {error}") from error
+            raise InvalidArgumentError(f"{name}: {error}") from error
 
     def key(self, name: str, serde: Serde) -> bytes | None:
         """Return a key of the store's key type, as bytes; None if it was not given."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_PLACES = ("stores", "queries", "pipelines", "topology", "nodes", "snapshots", "failures", "settings")
+_PLACES = ("stores", "queries", "sql", "pipelines", "topology", "nodes", "snapshots", "failures", "settings")
 
 # As routes. `name` and not `store`: whoever opens one has read nothing of the store yet. The root is the last: metrics
 # call all of them by its path.

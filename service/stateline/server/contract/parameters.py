@@ -97,6 +97,10 @@ PARAMETERS: dict[str, Parameter] = {
     "params": Parameter(
         {"type": ["array", "object"]}, "Values for $1, $2 … as an array, or for $name as an object. In a URL as JSON."
     ),
+    "store_bounds": Parameter(
+        {"type": "object"},
+        "A position_bound for each store: store → Position. Other stores than those of the statement are ignored.",
+    ),
     "timeout_ms": Parameter(
         {"type": "integer", "minimum": 100}, "How long the statement may run. At most the setting sql.timeout.ms."
     ),

@@ -19,6 +19,7 @@ from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
+from stateline.server.nodes.greeting import COPY
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.state.workers import Workers
@@ -149,7 +150,7 @@ class CopyReceiver:
         if link is not None and link.hello.topology != self._nodes.own.topology:
             raise _NotSentError("it runs another topology", for_good=True)
         try:
-            reader, writer = await self._nodes.dial_for_copy(node)
+            reader, writer, _ = await self._nodes.dial(node, COPY)
             say(writer, {"type": "copy", "task": task_id, "stores": list(stores)})
             copy = await self._announced(task_id, stores, _answered(await heard(reader), "copy"))
             await asyncio.to_thread(arriving.begin, copy)

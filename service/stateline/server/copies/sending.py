@@ -17,6 +17,7 @@ from stateline.model.topology import Topology
 from stateline.processes.seldom import seldom
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.workers import Workers
@@ -65,7 +66,9 @@ class CopySender:
         self._snapshots = SnapshotDirectory(config.state_dir / topology.application_id)
         self._limits = config.server_snapshots_max, config.server_snapshots_max_bytes
 
-    async def send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    async def send(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, _: ProvenConnection
+    ) -> None:
         """Answer what this node asks for, until it hangs up or is silent for too long."""
         try:
             asked = await heard(reader)

@@ -51,7 +51,7 @@ class ProvenConnection:
     """One connection, at either end. `identity` is the same at both ends, and nowhere else."""
 
     def __init__(self, identity: bytes) -> None:
-        self._identity = identity
+        self.identity = identity
         self._keys: dict[bytes, tuple[str, bytes]] = {}  # by the token's hash: the key's id, and the connection's key
 
     def prove(self, digest: bytes, asked: bytes) -> str:
@@ -73,5 +73,5 @@ class ProvenConnection:
             return known
         if len(self._keys) >= _MOST_KEPT:
             self._keys.clear()
-        key = blake2b(self._identity, key=digest, digest_size=_KEY_BYTES, person=b"connection").digest()
+        key = blake2b(self.identity, key=digest, digest_size=_KEY_BYTES, person=b"connection").digest()
         return self._keys.setdefault(digest, (key_id(digest), key))

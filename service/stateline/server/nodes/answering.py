@@ -32,6 +32,7 @@ from stateline.server.nodes import http_over_link
 from stateline.server.nodes.credentials import proof_in
 from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.node_map import HEARTBEAT, NodeMap
+from stateline.server.nodes.passed_on import PassedOn, ToScans
 from stateline.server.nodes.traffic import Counted, Traffic
 from stateline.server.wire.exchange import Exchange, Message
 from stateline.server.wire.streams import Arrivals
@@ -59,6 +60,9 @@ class Answering(Protocol):
     def tell(self, asked_by: AskedBy, kind: str, counted: Counted, seconds: float) -> None:
         """Report an answered message of this kind to the access log."""
 
+    def is_large(self, request: WireRequest) -> bool:
+        """Return whether a scan process should answer this. False for an unknown store."""
+
     def check(self, shown: Proof | None, store: str) -> None:
         """Raise `UnauthenticatedError` or `ForbiddenError` if the caller of this proof may not read this store."""
 
@@ -72,7 +76,7 @@ class Answering(Protocol):
 
 class AskingNode:
     """One connection of an asking node. `app` answers its HTTP. `traffic` counts its requests. `proven` identifies the
-    connection in proofs of tokens. Create and use it on the event loop's thread."""
+    connection in proofs of tokens. Large reads go `to_scans`. Create and use it on the event loop's thread."""
 
     def __init__(
         self,
@@ -83,9 +87,11 @@ class AskingNode:
         app: ASGIApp,
         traffic: Traffic,
         proven: ProvenConnection,
+        to_scans: ToScans | None = None,
     ) -> None:
         self.hello = hello
         self._proven = proven
+        self._passed_on = None if to_scans is None else PassedOn(hello, proven, to_scans)
         self._traffic = traffic
         self._answers = answers
         self._app = app
@@ -112,6 +118,8 @@ class AskingNode:
             for task in self._answering:
                 task.cancel()
             self._scans.drop_all(self)
+            if self._passed_on is not None:
+                await self._passed_on.close()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -135,11 +143,17 @@ class AskingNode:
                 task.add_done_callback(self._answering.pop)
             case "drop":
                 self._scans.drop(self, message.get("scan"))
+                self._tell_scans(message)
             case "hold":
                 wanted = message.get("scans")
                 self._scans.hold(self, wanted if isinstance(wanted, list) else ())
+                self._tell_scans(message)
             case other:
                 self._exchange.send({"id": message.get("id"), "error": f"No request is of type {other!r:.100}."})
+
+    def _tell_scans(self, message: Message) -> None:
+        if self._passed_on is not None:
+            self._passed_on.tell(message)
 
     def _answer_point(self, message: Message) -> None:
         try:
@@ -214,6 +228,11 @@ class AskingNode:
         made = span(f"answer {self.hello.node}", {"store": request.terms.store}, "SERVER", carried_by(message))
         with made, self._answering_to(message) as counted:
             counted.store, counted.level = request.terms.store, request.terms.isolation_level.value
+            if self._passed_on is not None and self._answers.is_large(request):
+                reply = await self._passed_on.answered(message)
+                if reply is not None:
+                    counted.note_reply(reply)
+                    return reply
             outcome = await self._answers.answer(request, proof_in(message, self._proven))
             counted.note(outcome)
         rest = None if isinstance(outcome, Failure) else outcome.rows.rest
@@ -223,6 +242,12 @@ class AskingNode:
     async def _read_on(self, message: Message) -> dict[str, Any]:
         await let_others_in()  # another node may read many scans at the same time
         number, limit = int(message["scan"]), int(message["limit"])
+        if self._passed_on is not None and number not in self._scans.kept:
+            with self._answering_to(message) as counted:
+                reply = await self._passed_on.more(message)
+                if reply is not None:
+                    counted.note_reply(reply)
+                    return reply
         kept = self._scans.used(self, number)
         try:
             with self._answering_to(message) as counted:

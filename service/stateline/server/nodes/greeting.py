@@ -5,7 +5,7 @@
     proof    := {"proof": HMAC-SHA256 of the secret over the prover ("dialer", "listener"), the listener's place,
                  and both nonces, the dialer's first}
     hello    := {"wire": [understood versions], "application", "node", "directory", "version", "topology", "url",
-                 "tasks", "purpose": "link", or "copy" to fetch files of stores,
+                 "tasks", "purpose": "link", "copy" to fetch files of stores, or "read" for one long answer,
                  "challenge": the listener's random hexadecimal digits}
               | {"refused": why}               for a proven node that is refused
 
@@ -42,7 +42,7 @@ from stateline_store import InvalidArgumentError
 
 WIRE_VERSIONS = (1,)
 """Versions of the protocol after the greeting, newest first."""
-LINK, COPY = "link", "copy"
+LINK, COPY, READ = "link", "copy", "read"
 """Purposes of a connection. On the wire: never change."""
 MAX_GREETING_BYTES = 4096
 GREETING_TIMEOUT_S = 5.0

@@ -77,10 +77,8 @@ def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
 async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | None = None) -> dict[str, Any]:
     """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for a message
     that is none. A cancelled task ends the request."""
-    scope = _scope(message, node)
-    if proof is not None:
-        scope[PROOF] = proof
-    answer = _Answer(_body(message))
+    scope = scope_of(message, node, proof)
+    answer = _Answer(body_of(message))
     try:
         await app(scope, answer.receive, answer.send)
     except Exception:  # noqa: BLE001 - a defect, or a cut answer: the node gets an error
@@ -124,7 +122,9 @@ class _Answer:
         self.is_whole = not event.get("more_body", False)
 
 
-def _scope(message: Message, node: str) -> Scope:
+def scope_of(message: Message, node: str, proof: Proof | None) -> Scope:
+    """The scope of a request of this node, which has shown this proof. Raises `InvalidArgumentError` for a message that
+    is none."""
     method, path, headers = message.get("method"), message.get("path"), message.get("headers")
     if method not in _METHODS or not isinstance(path, str) or not path.startswith("/v1/") or not path.isascii():
         raise InvalidArgumentError(f"{method!r:.100} of {path!r:.100} is no request that nodes make.")
@@ -132,7 +132,7 @@ def _scope(message: Message, node: str) -> Scope:
         raise InvalidArgumentError("The headers of a request are texts.")
     raw_path, _, query = path.partition("?")
     sent = [(n.encode(), value.encode("latin-1", "replace")) for n, value in headers.items() if n in _HEADERS]
-    return {
+    scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
@@ -147,9 +147,13 @@ def _scope(message: Message, node: str) -> Scope:
         "server": None,
         FROM_NODE: node,
     }
+    if proof is not None:
+        scope[PROOF] = proof
+    return scope
 
 
-def _body(message: Message) -> bytes:
+def body_of(message: Message) -> bytes:
+    """The body of a request. Raises `InvalidArgumentError` for a message that is none."""
     try:
         return binascii.a2b_base64(message["body"], strict_mode=True)
     except (KeyError, TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,10 +25,19 @@ from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.nodes.answering import Answering, AskingNode
 from stateline.server.nodes.claims import Claims
-from stateline.server.nodes.greeting import COPY, GREETING_TIMEOUT_S, Hello, NotANodeError, OtherWireError, greet
+from stateline.server.nodes.greeting import (
+    GREETING_TIMEOUT_S,
+    LINK,
+    Hello,
+    NotANodeError,
+    OtherWireError,
+    greet,
+    proven_link,
+)
 from stateline.server.nodes.keys import Keys, certificate_fault, is_loopback, tls_failure
 from stateline.server.nodes.link import Link
 from stateline.server.nodes.node_map import NodeMap, claimants
+from stateline.server.nodes.passed_on import ToScans
 from stateline.server.nodes.peer_port import PeerPort
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.wire.streams import Arrivals, streams
@@ -42,9 +52,17 @@ _LOST_AFTER_S = 4.0
 # After this long without a message, pending requests of a link fail.
 _GIVE_UP_AFTER_S = 2.0
 
-SendCopy = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello], Awaitable[None]]
+Purpose = Callable[[asyncio.StreamReader, asyncio.StreamWriter, Hello, ProvenConnection], Awaitable[None]]
 
 _log, _crowd_log = logging.getLogger(__name__), seldom(f"{__name__}.crowd")
+
+
+class Dialed(NamedTuple):
+    """A connection to another node beside the link. `proven` identifies it in proofs of tokens."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    proven: ProvenConnection
 
 
 @dataclass
@@ -108,9 +126,11 @@ class Nodes:
         """Removes stores and pipelines from another node's map that the application does not have."""
         self.claims: Claims | None = None
         """Decides which nodes may own a task. None: every node that says so."""
-        self.send_copy: SendCopy = _no_copies
-        """Sends files of stores to a node that dialed for them, until the connection ends. Set before this node
-        listens."""
+        self.purposes: dict[str, Purpose] = {}
+        """Answer nodes that dialed for `greeting.COPY` or `greeting.READ`, until the connection ends. Set before this
+        node listens."""
+        self.to_scans: ToScans | None = None
+        """Connects other nodes' large reads with a scan process of this node. None if this process answers them."""
         self.why_alone = why_alone
         self._keys = keys
         self._own_map = own_map
@@ -467,16 +487,16 @@ class Nodes:
         other.fault = "the link has ended"
         _log.info("The link with node %r has ended", node)  # the next dial logs its own result
 
-    async def dial_for_copy(self, node: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a second connection to a linked node, for files of its stores, and greet over it. Raises
-        `NotPresentError` if the node cannot be reached. The caller closes the writer."""
+    async def dial(self, node: str, purpose: str) -> Dialed:
+        """Open another connection to a linked node, for this purpose, and greet over it. Raises `NotPresentError` if
+        the node cannot be reached. The caller closes the writer."""
         other, keys = self.others.get(node), self._keys
         if other is None or keys is None or self.link(node) is None:
             raise NotPresentError(f"Node {node!r} is not linked with.")
         place, writer = other.entry.peer, None
         try:
             reader, writer = await opened(place, keys)
-            own = replace(self.own, purpose=COPY)
+            own = replace(self.own, purpose=purpose)
             hello = await greet(reader, writer, own, dialing=True, secret=keys.secret, place=place)
             if (hello.node, hello.topology) != (node, self.own.topology):
                 raise NotANodeError("it is another one now")
@@ -485,16 +505,17 @@ class Nodes:
             if writer is not None:
                 writer.close()
             raise NotPresentError(f"Node {node!r} is not reached: {error}") from error
-        return reader, writer
+        return Dialed(reader, writer, proven_link(hello, hello.challenge, place))
 
     async def _welcome(
         self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection
     ) -> None:
         """Answer a node's requests until the link ends."""
-        if hello.purpose == COPY:
-            await self.send_copy(arrivals, writer, hello)
+        if hello.purpose != LINK:
+            if (answer := self.purposes.get(hello.purpose)) is not None:
+                await answer(arrivals, writer, hello, proven)
             return
-        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic, proven)
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic, proven, self.to_scans)
         self._asking.add(asking)
         asking.say(self.own_map())
         try:
@@ -502,6 +523,14 @@ class Nodes:
             await asking.ended()
         finally:
             self._asking.discard(asking)
+
+    async def answer_passed_on(
+        self, arrivals: Arrivals, writer: asyncio.StreamWriter, hello: Hello, proven: ProvenConnection
+    ) -> None:
+        """Answer large reads of a node, which a server process here passes on, until it has enough of them."""
+        asking = AskingNode(arrivals, writer, hello, self._answers, self.app, self.traffic, proven)
+        await asking.begin()
+        await asking.ended()
 
     def _not_linked(self, node: str, other: Other, why: str) -> None:
         self.traffic.failed_dials[node] += 1
@@ -532,10 +561,6 @@ async def opened(place: str, keys: Keys) -> tuple[Arrivals, asyncio.StreamWriter
     async with asyncio.timeout(GREETING_TIMEOUT_S):
         at, loop = (host.strip("[]"), int(port)), asyncio.get_running_loop()
         return await streams(lambda made: loop.create_connection(made, *at, ssl=keys.dialing, server_hostname=name))
-
-
-async def _no_copies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
-    """Return, so that the connection is closed."""
 
 
 async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:

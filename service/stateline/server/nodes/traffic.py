@@ -10,11 +10,13 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from stateline.problem_kinds import PROBLEMS, problem_of
+from stateline.problem_kinds import ERROR_CLASSES, PROBLEMS, problem_of
 from stateline.query.values import Failure, Outcome
+from stateline_store import StatelineError
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 # the outcome of a request whose node did not answer or hung up
@@ -99,6 +101,13 @@ class Counted:
         """Count the outcome of a query."""
         self.outcome = problem_of(outcome.error).reason if isinstance(outcome, Failure) else "ok"
         self.rows = 0 if isinstance(outcome, Failure) else len(outcome.rows.entries)
+
+    def note_reply(self, reply: Mapping[str, Any]) -> None:
+        """Count the reply to a query or for more rows, which another process of this node has made."""
+        told = reply.get("outcome", reply)
+        error = told.get("error")
+        self.outcome = "ok" if error is None else problem_of(ERROR_CLASSES.get(error, StatelineError)("")).reason
+        self.rows = len(told["rows"]["entries"]) if "rows" in told else 0
 
     def note_status(self, status: int) -> None:
         """Count the outcome of an HTTP request."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.query.execution import OF_ALL_KEYS
 from stateline.query.kinds import check_answered, every_entry, key_of, path_of
 from stateline.query.values import Entry, Failure, Outcome, ScanQuery, ServedBy, answers_of, failures_of
 from stateline.server.contract.answers import answer_body, entry_members, head_response, json_response
@@ -113,6 +114,12 @@ class ScanAnswers:
         is_large = of_all_keys or (read.shape.media_type or JSON) != JSON or limit > self._small_rows
         return await self._large.answer(request) if is_large else None
 
+    def _takes_stored(self, read: ReadRequest, query: ScanQuery) -> bool:
+        """Whether stored rows make the answer: a stream of windows or sessions of all keys that this process reads."""
+        is_stream = (read.shape.media_type or JSON) != JSON
+        is_here = self._nodes is None and read.store.is_read_here(read.terms.isolation_level)
+        return is_stream and is_here and isinstance(query, OF_ALL_KEYS)
+
     async def _run(
         self,
         request: Request,
@@ -125,7 +132,7 @@ class ScanAnswers:
         as the request says."""
         routing, store = self._routing, read.store
         until_s, may_wait = routing.waits_until_s(store, read.terms, read.deadline_s), True
-        terms = replace(read.terms, limit=at_once)
+        terms = replace(read.terms, limit=at_once, stored_rows=self._takes_stored(read, query))
         while True:
             async with AsyncExitStack() as running:
                 await running.enter_async_context(self._limits.scan(caller_of(request)))
@@ -147,7 +154,8 @@ class ScanAnswers:
         running: AsyncExitStack,
     ) -> Response:
         """Return the answer of these outcomes. A stream takes over what is `running`."""
-        scan = MergedScan(query, answers_of(outcomes), min(limit, READ_AT_ONCE))
+        stored = self._takes_stored(read, query)
+        scan = MergedScan(query, answers_of(outcomes), min(limit, READ_AT_ONCE), stored=stored)
         if refused := refusal(read, outcomes):
             scan.close()
             return refused
@@ -159,7 +167,7 @@ class ScanAnswers:
             cursor = Cursor(read.store, read.terms, outcomes, scan, limit, with_key, caller, shape, path_of(query))
             return await _page_response(cursor, await self._cursors.begin(cursor))
         running.callback(scan.close)
-        chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None)
+        chunks = chunks_of(media_type, definition, scan, columns, chosen=shape.columns is not None, stored=stored)
         headers = headers_of(read.terms, outcomes, details=shape.details)
         return OwningStream(chunks, running.pop_all(), self._limits.timeout_s, media_type, headers)
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from pathlib import Path
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Message
 
@@ -14,7 +15,17 @@ from stateline.deployment.unix_sockets import check_user, trusted_users
 from stateline.server.contract.observation import Observation, begin
 from stateline.server.guard.passing_on import note_shown
 from stateline.server.guard.proofs import Shown
-from stateline.server.relay.frames import RelayedRequest, encode_end, encode_piece, encode_start, read_request
+from stateline.server.nodes.nodes import Nodes
+from stateline.server.relay.frames import (
+    NODE,
+    RelayedRequest,
+    encode_end,
+    encode_piece,
+    encode_start,
+    read_node,
+    read_request,
+)
+from stateline.server.wire.streams import Arrivals
 
 _log = logging.getLogger(__name__)
 
@@ -23,8 +34,9 @@ class RelayedRequests:
     """One per server process, for the event loop's thread. `application` is the application's directory: processes of
     its owner may ask."""
 
-    def __init__(self, app: ASGIApp, application: Path) -> None:
-        self._app, self._application = app, application
+    def __init__(self, app: ASGIApp, application: Path, nodes: Nodes | None = None) -> None:
+        """`nodes` answers large reads of other nodes, which siblings pass on."""
+        self._app, self._application, self._nodes = app, application, nodes
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -34,15 +46,25 @@ class RelayedRequests:
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
         """Answer at this socket until the returned server is closed."""
-        return await asyncio.start_unix_server(self._answer, sock=listener)
+        loop = asyncio.get_running_loop()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accepted() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(Arrivals(loop=loop), cast(Any, self._answer), loop=loop)
+
+        return await loop.create_unix_server(accepted, sock=listener)
+
+    async def _answer(self, reader: Arrivals, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs each connection in a task"
         self._running.add(task)
         try:
             check_user(writer.get_extra_info("socket"), trusted_users(self._application))
-            await self._run(await read_request(reader), reader, writer)
+            (version,) = await reader.readexactly(1)
+            if version == NODE and self._nodes is not None:
+                self._running.discard(task)  # it lasts as long as that node's link
+                await self._nodes.answer_passed_on(reader, writer, *await read_node(reader))
+            else:
+                await self._run(await read_request(reader, version), reader, writer)
         except (OSError, EOFError) as error:
             _log.debug("A sibling's request ended: %s", error)
         except Exception:  # noqa: BLE001 - a defect: the sibling sees that the answer broke off
@@ -59,14 +81,14 @@ class RelayedRequests:
             note_shown(Shown(asked.token.digest, None))
         leaving = asyncio.create_task(reader.read(1))  # the sibling sends nothing more: this is its end
         try:
-            exchange = _Exchange(asked.body, leaving, writer, observation)
+            exchange = AnswerInPieces(asked.body, leaving, writer, observation)
             await self._app(asked.scope, exchange.receive, exchange.send)
             await exchange.end()
         finally:
             leaving.cancel()
 
 
-class _Exchange:
+class AnswerInPieces:
     """The two ends of ASGI for one request."""
 
     def __init__(
@@ -74,6 +96,7 @@ class _Exchange:
     ) -> None:
         self._body: bytes | None = body
         self._leaving, self._writer, self._observation = leaving, writer, observation
+        self._held: tuple[bytes, ...] = ()  # frames that go out with the next one: each write wakes the sibling
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -84,9 +107,15 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            await self._write(encode_start(message["status"], list(message.get("headers", ()))))
-        elif piece := message.get("body", b""):
-            await self._write(*encode_piece(self._observation.rows, piece))
+            headers = list(message.get("headers", ()))
+            self._held = (encode_start(message["status"], headers),)
+            if not any(name == b"content-length" for name, _ in headers):
+                await self._write()  # a stream's first piece may take long
+            return
+        if piece := message.get("body", b""):
+            self._held += encode_piece(self._observation.rows, piece)
+        if message.get("more_body", False):
+            await self._write()
 
     async def end(self) -> None:
         await self._write(encode_end(self._observation))
@@ -94,5 +123,6 @@ class _Exchange:
     async def _write(self, *parts: bytes) -> None:
         if self._leaving.done() or self._writer.is_closing():
             raise ConnectionResetError("The sibling wants no more of this answer.")
+        parts, self._held = self._held + parts, ()
         self._writer.writelines(parts)
         await self._writer.drain()

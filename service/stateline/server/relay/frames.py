@@ -9,7 +9,12 @@
     end     := JSON {"reason", "level", "route"}
 
 Numbers are big-endian. Texts of HTTP are latin-1. `rows` counts the entries of the answer so far. An answer without an
-end has broken off. A process closes the connection if it finds another version: servers of two releases can share a
+end has broken off. Large reads of another node come over a connection that begins otherwise, and continues as a link
+(`nodes.link`):
+
+    node    := 128 u8, length u32, JSON {"hello": `nodes.greeting`, "identity": of the link, for proofs}
+
+ A process closes the connection if it finds another version: servers of two releases can share a
 directory for a moment.
 """
 
@@ -18,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -28,10 +33,13 @@ from starlette.types import Scope
 from stateline.server.contract.observation import Observation
 from stateline.server.contract.request_id import KEY as REQUEST_ID
 from stateline.server.guard.caller import CALLER
+from stateline.server.guard.proofs import ProvenConnection
 from stateline.server.guard.tokens import Token
+from stateline.server.nodes.greeting import Hello
 from stateline.server.nodes.http_over_link import FROM_NODE
 
 VERSION = 1
+NODE = 128
 START, PIECE, END = 1, 2, 3
 RELAYED = "stateline.relayed"
 """In the scope, where no client can put anything: another process of this server has checked and counts the request."""
@@ -77,9 +85,21 @@ def encode_request(scope: Scope, body: bytes) -> bytes:
     return b"".join((bytes([VERSION]), _LENGTH.pack(len(text)), text, _LENGTH.pack(len(body)), body))
 
 
-async def read_request(reader: asyncio.StreamReader) -> RelayedRequest:
-    """Read one request. Raises `ValueError` if it is none, `asyncio.IncompleteReadError` if the other end has gone."""
-    (version,) = await reader.readexactly(1)
+def encode_node(hello: Hello, proven: ProvenConnection) -> bytes:
+    """Return what begins a connection for large reads of this node."""
+    text = orjson.dumps({"hello": asdict(hello), "identity": proven.identity.hex()})
+    return bytes([NODE]) + _LENGTH.pack(len(text)) + text
+
+
+async def read_node(reader: asyncio.StreamReader) -> tuple[Hello, ProvenConnection]:
+    """Read the rest of it. Raises like `read_request`."""
+    told = orjson.loads(await _sized(reader))
+    return Hello.of(told["hello"]), ProvenConnection(bytes.fromhex(told["identity"]))
+
+
+async def read_request(reader: asyncio.StreamReader, version: int) -> RelayedRequest:
+    """Read one request after its version. Raises `ValueError` if it is none, `asyncio.IncompleteReadError` if the other
+    end has gone."""
     if version != VERSION:
         raise ValueError(f"a request of version {version}, and this process reads version {VERSION}")
     head = orjson.loads(await _sized(reader))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
+from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.relay.siblings import Siblings
+from stateline.server.rows.streams import OwningStream
 
 _BODY = "stateline.body"  # in the scope
 
@@ -31,7 +33,7 @@ class LargeReads:
     def __init__(self, siblings: Siblings, limits: Limits, *, is_relaying: bool) -> None:
         self._siblings, self._limits, self._is_relaying = siblings, limits, is_relaying
 
-    async def answer(self, request: Request) -> Response | None:
+    async def answer(self, request: Request) -> OwningStream | None:
         """Return the answer of a scan process, which takes a place of server.scans.max until its end. None
         if there is none now: then answer here.
 
@@ -40,8 +42,15 @@ class LargeReads:
         if not self._is_relaying or Siblings.was_relayed(request.scope):
             return None
         async with AsyncExitStack() as resources:
-            await resources.enter_async_context(self._limits.scan(caller_of(request)))
+            await resources.enter_async_context(self.place(request))
             return await self._siblings.to_scans(request, body_of(request), resources)
+
+    def place(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """Return a place of server.scans.max for this request, unless it has one where it came in: at another node, or
+        in another process. Entering it raises `TooManyRequestsError`."""
+        if came_over_link(request) or Siblings.was_relayed(request.scope):
+            return nullcontext()
+        return self._limits.scan(caller_of(request))
 
     async def follow(self, request: Request, process: bytes) -> Response:
         """Return the next page of a cursor, from the process that holds it. Raises `CursorExpiredError` if that has

@@ -2,7 +2,9 @@
 
 Such a request continues a cursor that the other process holds, or reads so much that a scan process answers
 it. Each process listens at a unix socket of its own in ``servers/`` of the application's directory: ``<process,
-hex>.sock``, of a scan process ``<process, hex>.scans-1.sock``. Only its user can open it.
+hex>.sock``, of a scan process ``<process, hex>.<pid of its parent, hex>.scans-1.sock``. Only its user can open it.
+
+A server process uses the scan processes of its own parent: another server may have other settings.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -23,8 +27,12 @@ from starlette.types import Scope
 
 from stateline.deployment.unix_sockets import connected, is_served, listening, trusted_users
 from stateline.server.contract.observation import observed
-from stateline.server.relay.frames import END, RELAYED, START, VERSION, encode_request, read_frame
+from stateline.server.guard.proofs import ProvenConnection
+from stateline.server.nodes.greeting import Hello
+from stateline.server.relay.frames import END, RELAYED, START, VERSION, encode_node, encode_request, read_frame
 from stateline.server.rows.streams import OwningStream
+from stateline.server.wire.exchange import Exchange, Message
+from stateline.server.wire.streams import streams
 from stateline_store import CursorExpiredError, NotReadyError
 
 _SOCKET = ".sock"
@@ -43,7 +51,8 @@ class Siblings:
     def __init__(self, application: Path, process: bytes, *, scans: bool, patience_s: float) -> None:
         self._application = application
         self._folder = application / "servers"
-        self._own = self._folder / f"{process.hex()}{_SCANS if scans else _SOCKET}"
+        self._of_parent = f".{os.getppid():x}{_SCANS}"
+        self._own = self._folder / f"{process.hex()}{self._of_parent if scans else _SOCKET}"
         self._patience_s = patience_s
 
     def listener(self) -> socket.socket | None:
@@ -70,14 +79,12 @@ class Siblings:
         """Return whether a sibling sends this request. It is answered here, and not passed on again."""
         return RELAYED in scope
 
-    async def to_scans(self, request: Request, body: bytes, resources: AsyncExitStack) -> Response | None:
+    async def to_scans(self, request: Request, body: bytes, resources: AsyncExitStack) -> OwningStream | None:
         """Return the answer of a scan process; None if there is none now. The answer owns `resources`.
 
         Raises `NotReadyError` if the process ends before it answers.
         """
-        paths = list(self._folder.glob(f"*{_SCANS}"))
-        random.shuffle(paths)
-        for path in paths:
+        for path in self._scan_processes():
             with contextlib.suppress(OSError):  # left over, or ending: the next one
                 connection = connected(path, trusted_users(self._application))
                 try:
@@ -86,14 +93,40 @@ class Siblings:
                     raise NotReadyError("The scan process has ended: ask again.") from error
         return None
 
+    async def link_to_scans(
+        self, hello: Hello, proven: ProvenConnection, take: Callable[[Message], None]
+    ) -> Exchange | None:
+        """Connect with a scan process, for large reads of this node. None if there is none now."""
+        loop = asyncio.get_running_loop()
+        for path in self._scan_processes():
+            with contextlib.suppress(OSError):  # left over, or ending: the next one
+                connection = connected(path, trusted_users(self._application))
+                arrivals, writer = await streams(partial(loop.create_unix_connection, sock=connection))
+                writer.write(encode_node(hello, proven))
+                exchange = Exchange(arrivals, writer, "The scan process", take)
+                await exchange.begin()
+                return exchange
+        return None
+
+    def _scan_processes(self) -> list[Path]:
+        names = [name for name in self._names() if name.endswith(self._of_parent)]
+        random.shuffle(names)
+        return [self._folder / name for name in names]
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+
     async def to_process(self, request: Request, process: bytes, body: bytes, resources: AsyncExitStack) -> Response:
         """Return that process's answer. Raises `CursorExpiredError` if it has ended."""
         gone = CursorExpiredError("The server process that had this cursor has ended. Start over without it.")
         if self.was_relayed(request.scope):
             raise gone
-        for suffix in (_SOCKET, _SCANS):
+        for name in [name for name in self._names() if name.startswith(f"{process.hex()}.")]:
             with contextlib.suppress(OSError):
-                connection = connected(self._folder / f"{process.hex()}{suffix}", trusted_users(self._application))
+                connection = connected(self._folder / name, trusted_users(self._application))
                 try:
                     return await self._answer(connection, request, body, resources)
                 except EOFError as error:
@@ -102,7 +135,7 @@ class Siblings:
 
     async def _answer(
         self, connection: socket.socket, request: Request, body: bytes, resources: AsyncExitStack
-    ) -> Response:
+    ) -> OwningStream:
         """Raises `OSError` if the other process does not read, `EOFError` if it ends before it answers."""
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_BUFFER_BYTES)
         resources.callback(writer.close)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 from stateline.model.topology import Topology
 from stateline.serde.plain import shown
 from stateline.server.state.served_stores import ServedStore
-from stateline_store import InvalidArgumentError, NotReadyError, NotUpToBoundError, PositionBound
+from stateline_store import InvalidArgumentError, NotReadyError, NotUpToBoundError, Position, PositionBound
 
 # Topics and partitions that a position bound may name however few the application has: a millisecond to look at.
 _LEAST_NAMED = 1000
@@ -56,6 +59,26 @@ class PositionBounds:
             if (partition in offsets or store.is_global) and topic not in self._inputs(store):
                 return self._never_met(store, topic)
         return None
+
+    def of_each(
+        self,
+        stores: Iterable[ServedStore],
+        bound: PositionBound,
+        own_bounds: Mapping[str, PositionBound] = MappingProxyType({}),
+    ) -> dict[str, PositionBound]:
+        """Return the bound of each store: its own, and the part of a bound on all of them that it can meet. A topic
+        that none of them reads is in every part, so that it is refused."""
+        inputs = {store.name: set(self._inputs(store)) for store in stores}
+        others = set(bound.position.offsets).difference(*inputs.values())
+        offsets = bound.position.offsets.items()
+        return {
+            name: PositionBound(
+                Position({topic: each for topic, each in offsets if topic in own | others}).merge(
+                    own_bounds.get(name, PositionBound()).position
+                )
+            )
+            for name, own in inputs.items()
+        }
 
     def _inputs(self, store: ServedStore) -> list[str]:
         if store.is_global:

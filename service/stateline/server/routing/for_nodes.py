@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from stateline.query.kinds import CustomQuery, check_answered
+from stateline.query.kinds import CustomQuery, check_answered, is_scan, key_of
 from stateline.query.open_scans import OpenScans
 from stateline.query.values import Entry, Failure, Outcome, QueryRows, Rest
 from stateline.query.wire import WireRequest
@@ -18,9 +18,10 @@ from stateline.server.nodes.traffic import Counted
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.routing.copies import Copies
 from stateline.server.state.commit_signal import CommitSignal
+from stateline.server.state.merged_scan import READ_AT_ONCE
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.time_limits import shutting_down
-from stateline_store import DoesNotExistError, ForbiddenError, NotUpToBoundError, UnauthenticatedError
+from stateline_store import DoesNotExistError, ForbiddenError, IsolationLevel, NotUpToBoundError, UnauthenticatedError
 from stateline_store.rows.timestamped_rows import UNKNOWN_TIMESTAMP, join, split
 
 # Arguments: path, query string, the caller's proof, and the asking node.
@@ -52,6 +53,17 @@ class AnswersForNodes:
     def point(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:
         """Return the body of the answer to a GET of one key, or None if there is none at once."""
         return self.points(path, query, shown, asked_by)
+
+    def is_large(self, request: WireRequest) -> bool:
+        """Return whether a scan process should answer this: windows or sessions of all keys, or many rows, if this node
+        reads them on disk. False for an unknown store."""
+        query, terms = request.query, request.terms
+        store = self._stores.declared(terms.store)
+        if store is None or not store.persistent or not is_scan(query):
+            return False
+        of_all_keys = key_of(query) is None and store.plain_kind in ("window", "session")
+        is_committed = terms.isolation_level is IsolationLevel.READ_COMMITTED
+        return is_committed and (of_all_keys or terms.limit >= READ_AT_ONCE)
 
     def check(self, shown: Proof | None, store: str) -> None:
         """Check that the other node's caller may read this store here. Raises like `check_passed_on`."""

@@ -49,7 +49,8 @@ from stateline.server.rows.columns import HEADERS, Column, is_shown_as_json, row
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.reads.versioned_reads import VersionedRecord
 from stateline_store.rows.headers import Headers, split_headers
-from stateline_store.rows.windowed_keys import Windowed
+from stateline_store.rows.segments import PREFIX
+from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX, Windowed
 
 Rows: TypeAlias = Sequence[tuple[bytes, bytes]] | Sequence[tuple[Windowed, bytes]]
 Versions: TypeAlias = Sequence[tuple[bytes, VersionedRecord]]
@@ -92,23 +93,60 @@ def schema_of_columns(columns: Iterable[Column], definition: StoreDefinition, **
     return pa.schema(fields, {f"stateline.{name}": text for name, text in said.items()})
 
 
-def record_batch(definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a chunk of rows (the first table) as a batch of this schema (`arrow_schema`).
+def record_batch(
+    definition: StoreDefinition, rows: Rows | Versions, schema: pa.Schema, *, stored: bool = False
+) -> pa.RecordBatch:
+    """Return a chunk of rows (the first table) as a batch of this schema (`arrow_schema`). `stored`: rows of a window
+    or session store as they are stored.
 
     Raises `DamagedDataError` for bytes that are not of the declared type.
     """
     if definition.kind == "versioned":
         return typed_batch(definition, _version_columns(rows), schema)
+    values = value_columns(definition, binary_array(list(map(itemgetter(1), rows))), schema.names)
+    if definition.key_value and "key" not in schema.names:
+        return typed_batch(definition, values, schema)
     names: list[Any] = list(map(itemgetter(0), rows))
-    stored = binary_array(list(map(itemgetter(1), rows)))
     if definition.key_value:
-        return typed_batch(definition, {"key": binary_array(names), **value_columns(definition, stored)}, schema)
+        return typed_batch(definition, {"key": binary_array(names), **values}, schema)
+    if stored:
+        stored_names = binary_array(names)
+        if definition.plain_kind == "session":
+            keys = session_columns(definition, stored_names)
+        else:
+            keys = window_columns(definition, stored_names, definition.window_size_ms)
+        return typed_batch(definition, {**keys, **values}, schema)
     windows = {
         "key": binary_array(list(map(attrgetter("key"), names))),
         "start": int64_array(map(attrgetter("start_ms"), names)),
         "end": int64_array(map(attrgetter("end_ms"), names)),
     }
-    return typed_batch(definition, {**windows, **value_columns(definition, stored)}, schema)
+    return typed_batch(definition, {**windows, **values}, schema)
+
+
+def window_columns(definition: StoreDefinition, names: pa.Array, size_ms: int) -> dict[str, pa.Array]:
+    """Return key, start and end of the stored keys of windows. Raises `DamagedDataError` for one that is too short."""
+    check_lengths(definition, names, WINDOW_SUFFIX.size)
+    start, latest = big_endian(sliced(names, -12, -4), _INT64), int64_scalar(MAX_TIMESTAMP_MS - size_ms)
+    end = pc.add(pc.if_else(pc.greater(start, latest), latest, start), int64_scalar(size_ms))  # `window_end_ms`
+    return {"key": sliced(names, PREFIX.size, -12), "start": start, "end": end}
+
+
+def session_columns(definition: StoreDefinition, names: pa.Array) -> dict[str, pa.Array]:
+    """Return key, start and end of the stored keys of sessions. Raises `DamagedDataError` for one that is too short."""
+    check_lengths(definition, names, SESSION_SUFFIX.size)
+    end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
+    return {"key": sliced(names, PREFIX.size, -16), "start": start, "end": end}
+
+
+def check_lengths(definition: StoreDefinition, names: pa.Array, suffix: int) -> None:
+    """Raise `DamagedDataError` for a stored key that is too short for a segment and this suffix."""
+    shortest = pc.min(pc.binary_length(names)).as_py()  # None without any
+    if shortest is not None and shortest < PREFIX.size + suffix:
+        raise DamagedDataError(
+            f"A row of {definition.name!r} is too short for a {definition.kind} store: rebuild the store from its "
+            "changelog, and make new snapshots."
+        )
 
 
 def typed_batch(definition: StoreDefinition, stored: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:

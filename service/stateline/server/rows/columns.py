@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.serde.binding import PartsSerde
 from stateline.serde.model import ModelSerde
 from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
@@ -78,7 +79,7 @@ def change_columns(definition: StoreDefinition, chosen: Iterable[str] | None = N
 def type_name(serde: Serde) -> str:
     """Return the name of the Arrow type of this serde's values."""
     kind = type(serde)  # not isinstance: who derives one gives the bytes another meaning
-    if kind in (StringSerde, JsonSerde, UuidSerde, ModelSerde, *SHOWN_AS_JSON):
+    if kind in (StringSerde, JsonSerde, UuidSerde, ModelSerde) or is_shown_as_json(serde):
         return "string"
     if kind is DatetimeSerde:
         return "timestamp"
@@ -91,7 +92,7 @@ def type_name(serde: Serde) -> str:
 
 def is_shown_as_json(serde: Serde) -> bool:
     """Return whether a column has the JSON of its values instead of their stored bytes."""
-    return type(serde) in SHOWN_AS_JSON
+    return type(serde) in SHOWN_AS_JSON or isinstance(serde, PartsSerde)
 
 
 def _window(definition: StoreDefinition) -> list[Column]:

@@ -29,7 +29,9 @@ from stateline.server.rows import csv_rows, ndjson_rows
 from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
-from stateline.server.wire.turns import STEP_BYTES, ScanPace, let_others_in
+from stateline.server.wire.turns import ScanPace, let_others_in
+from stateline_store.reads.session_reads import sessions_of
+from stateline_store.reads.window_reads import windows_of
 
 T = TypeVar("T")
 
@@ -48,7 +50,13 @@ class OwningStream(StreamingResponse):
         status: int = 200,
     ) -> None:
         self._resources, self._patience_s = resources, patience_s
+        self._chunks = chunks
         super().__init__(chunks, status, media_type=media_type, headers=headers)
+
+    async def collected(self) -> bytes:
+        """Return all of it, instead of sending it. Raises what a piece raises."""
+        async with self._resources, aclosing(self._chunks) as chunks:
+            return b"".join([chunk async for chunk in chunks])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -63,17 +71,29 @@ class OwningStream(StreamingResponse):
 
 
 def chunks_of(
-    media_type: str, definition: StoreDefinition, scan: MergedScan, columns: Sequence[str], *, chosen: bool
+    media_type: str,
+    definition: StoreDefinition,
+    scan: MergedScan,
+    columns: Sequence[str],
+    *,
+    chosen: bool,
+    stored: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """Return all entries of this scan in this format. `columns` are those of JSON, and of Arrow if they were chosen."""
+    """Return all entries of this scan in this format. `columns` are those of JSON, and of Arrow if they were chosen.
+    `stored`: the entries are stored rows of a window or session store."""
     if media_type == ARROW:
-        return _arrow(definition, scan, columns if chosen else None)
+        return _arrow(definition, scan, columns if chosen else None, stored)
+    first, lines = b"", partial(ndjson_rows.lines, with_key="key" in columns)
     if media_type == CSV:
-        lines = partial(csv_rows.lines, columns=columns)
-        return _text(definition, scan, lines, csv_rows.header(columns))
-    if chosen:
-        return _text(definition, scan, partial(ndjson_rows.chosen_lines, columns=columns))
-    return _text(definition, scan, partial(ndjson_rows.lines, with_key="key" in columns))
+        first, lines = csv_rows.header(columns), partial(csv_rows.lines, columns=columns)
+    elif chosen:
+        lines = partial(ndjson_rows.chosen_lines, columns=columns)
+    return _text(definition, scan, partial(_of_stored, lines) if stored else lines, first)
+
+
+def _of_stored(lines: Callable[[StoreDefinition, Any], bytes], definition: StoreDefinition, rows: Any) -> bytes:
+    is_session = definition.plain_kind == "session"
+    return lines(definition, sessions_of(rows) if is_session else windows_of(rows, definition.window_size_ms))
 
 
 def headers_of(terms: Terms, outcomes: Mapping[int, Outcome], *, details: bool = True) -> dict[str, str]:
@@ -102,7 +122,7 @@ async def _text(
 
 
 async def _arrow(
-    definition: StoreDefinition, scan: MergedScan, columns: Sequence[str] | None
+    definition: StoreDefinition, scan: MergedScan, columns: Sequence[str] | None, stored: bool
 ) -> AsyncGenerator[bytes, None]:
     await loaded("stateline.server.rows.arrow_rows")
     from stateline.server.rows import arrow_rows
@@ -110,7 +130,7 @@ async def _arrow(
     schema = arrow_rows.arrow_schema(definition, columns)
 
     def made(entries: Any) -> bytes:  # of one store, so all of one shape
-        return arrow_rows.stream_batch(arrow_rows.record_batch(definition, entries, schema))
+        return arrow_rows.stream_batch(arrow_rows.record_batch(definition, entries, schema, stored=stored))
 
     yield arrow_rows.stream_start(schema)
     async with aclosing(_pieces(scan, made)) as pieces:
@@ -121,7 +141,7 @@ async def _arrow(
 
 async def _pieces(scan: MergedScan, made: Callable[[list[Entry]], bytes]) -> AsyncGenerator[bytes, None]:
     pace = ScanPace()
-    while entries := await scan.page(pace.rows, STEP_BYTES):
+    while entries := await scan.page(pace.rows, pace.most_bytes):
         with pace.step(len(entries)):
             piece = made(entries)
         observed().rows += len(entries)

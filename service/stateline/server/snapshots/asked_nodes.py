@@ -7,7 +7,8 @@ another node go over the link, with a proof of the caller's token. `part_routes`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,13 @@ from stateline.problem_kinds import error_of
 from stateline.server.nodes.http_over_link import HttpAnswer
 from stateline.server.nodes.joining import node_url
 from stateline.server.nodes.nodes import Nodes
+from stateline.server.relay.node_streams import streamed
 from stateline_store import NotPresentError, NotReadyError, StatelineError
 from stateline_store.snapshots.snapshot_directory import is_snapshot_id
 
 PART = "/v1/snapshots/{id}/part"
-OTHER_EPOCHS = 409
+PART_ROWS = f"{PART}/rows"
+OK, OTHER_EPOCHS = 200, 409
 TIMEOUT_S = 20.0  # a worker has 10 s to make its part
 # In ids of snapshots, on disk: never change.
 _DIRECTORY_DIGITS, _OWN_DIGITS = 8, 16
@@ -133,6 +136,19 @@ class AskedNodes:
             return orjson.loads(answer.body) if answer.body else None
         except StatelineError as error:
             raise NodeRefusedError(error, self.url(node), *(place or ())) from error
+
+    async def stream(
+        self, node: str, path: str, members: Mapping[str, Any], resources: AsyncExitStack
+    ) -> AsyncGenerator[bytes, None]:
+        """Return the pieces of this node's answer to a POST, as they were sent. `resources` close the connection.
+
+        Raises the node's refusal, `NotPresentError` if it cannot be reached, `NotReadyError` if its answer breaks off.
+        """
+        assert self._nodes is not None, "there is another node"
+        status, pieces = await streamed(self._nodes, node, path, orjson.dumps(members), resources)
+        if status != OK:
+            raise _error(node, HttpAnswer(status, {}, b"".join([piece async for piece in pieces])))
+        return pieces
 
 
 def _error(node: str, answer: HttpAnswer) -> StatelineError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.key_text import other_spellings
@@ -42,6 +44,27 @@ class RowSelection:
         first_ms, last_ms = self.from_ms, self.to_ms
         backwards = kind != "session" and first_ms is not None and last_ms is not None and first_ms > last_ms
         return self.keys.is_empty or backwards or self.only == () or self.split.is_empty
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object for another node, without `split` and `skip`."""
+        end = None if self.keys.end is None else _text(self.keys.end)
+        only = None if self.only is None else [*map(_text, self.only)]
+        return {
+            "columns": self.columns, "start": _text(self.keys.start), "end": end, "from_ms": self.from_ms,
+            "to_ms": self.to_ms, "as_of": self.as_of, "only": only,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> RowSelection:
+        """Read the JSON object. Raises `KeyError`, `TypeError`, `ValueError` or `InvalidArgumentError` for anything
+        else."""
+        columns, end, only = told["columns"], told["end"], told["only"]
+        from_ms, to_ms, as_of = (
+            None if told[name] is None else int(told[name]) for name in ("from_ms", "to_ms", "as_of")
+        )
+        keys = KeyRange(_bytes.parse_text(told["start"]), None if end is None else _bytes.parse_text(end))
+        only = None if only is None else tuple(map(_bytes.parse_text, only))
+        return cls(None if columns is None else tuple(map(str, columns)), keys, from_ms, to_ms, as_of, only)
 
 
 def read_selection(

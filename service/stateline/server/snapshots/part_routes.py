@@ -6,11 +6,13 @@ POST   /v1/snapshots/{id}/part   {"places": {store: [partition …]}, "stores": 
 GET                              {"snapshot": manifest}
 PATCH                            {"ttl_s"}: as GET
 DELETE                           204; with {"pin", "stores"} it is given up, as if it had never been
+POST   /v1/snapshots/{id}/part/rows   {"store", "wanted": a `RowSelection`}
+                                 200, the rows of this store in all parts here, as an Arrow stream
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from typing import Any
 
 import orjson
@@ -22,9 +24,15 @@ from starlette.routing import BaseRoute, Route
 from stateline.server.contract.answers import json_response
 from stateline.server.guard.caller import name_of, require_owner, require_read
 from stateline.server.nodes.http_over_link import came_over_link
-from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART
+from stateline.server.relay.large_reads import LargeReads, note_body
+from stateline.server.rows.columns import MEDIA_TYPE
+from stateline.server.rows.streams import OwningStream
+from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART, PART_ROWS
+from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
 from stateline.server.snapshots.sweeper import SnapshotSweeper
+from stateline.server.state.served_stores import ServedStores
+from stateline.server.wire.loading import loaded
 from stateline_store import DoesNotExistError, InvalidArgumentError
 from stateline_store.snapshots.snapshot import PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshots.snapshot_directory import is_snapshot_id
@@ -33,11 +41,18 @@ from stateline_store.snapshots.snapshot_directory import is_snapshot_id
 class PartRoutes:
     """The endpoint. One per server process, for the event loop's thread. No lease is longer than `longest_s`."""
 
-    def __init__(self, own: OwnParts, sweeper: SnapshotSweeper, longest_s: int) -> None:
+    def __init__(
+        self, own: OwnParts, sweeper: SnapshotSweeper, longest_s: int, stores: ServedStores, large: LargeReads,
+        patience_s: float,
+    ) -> None:  # fmt: skip
         self._own, self._sweeper, self._longest_s = own, sweeper, longest_s
+        self._stores, self._large, self._patience_s = stores, large, patience_s
 
-    def route(self) -> BaseRoute:
-        return Route(PART, self._answer, methods=["GET", "POST", "PATCH", "DELETE"])
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(PART, self._answer, methods=["GET", "POST", "PATCH", "DELETE"]),
+            Route(PART_ROWS, self._answer, methods=["POST"]),
+        ]
 
     async def _answer(self, request: Request) -> Response:
         if not came_over_link(request):
@@ -45,6 +60,9 @@ class PartRoutes:
         body = await request.body()
         try:
             members = orjson.loads(body) if body else {}
+            if request.url.path.endswith("/rows"):
+                note_body(request, body)
+                return await self._rows(request, str(members["store"]), RowSelection.from_json(members["wanted"]))
             match request.method:
                 case "POST":
                     return await self._make(request, members)
@@ -81,6 +99,20 @@ class PartRoutes:
             await self._own.release(_id(request))
         self._sweeper.close_released()
         return Response(status_code=204)
+
+    async def _rows(self, request: Request, name: str, wanted: RowSelection) -> Response:
+        require_read(request, (name,))  # nobody gets rows of the snapshot's other stores
+        if (answer := await self._large.answer(request)) is not None:
+            return answer
+        snapshot, definition = self._own.find(_id(request)), self._stores.get(name).definition
+        parts = [part for part in snapshot.parts if part.store == name]
+        await loaded("stateline.server.snapshots.part_rows")
+        from stateline.server.snapshots.part_rows import rows_of_parts, stream_of
+
+        async with AsyncExitStack() as resources:
+            rows = await rows_of_parts(self._sweeper.checkpoints, snapshot.id, parts, definition, wanted, resources)
+            chunks = stream_of(definition, wanted, rows)
+            return OwningStream(chunks, resources.pop_all(), self._patience_s, MEDIA_TYPE, {})
 
     def _found(self, request: Request) -> Snapshot:
         snapshot = self._own.find(_id(request))

@@ -101,7 +101,7 @@ class SnapshotRoutes:
         self._checkpoints = sweeper.checkpoints
         self._sweeper = sweeper
         self._cluster, self._own, self._nodes = cluster, cluster.own, cluster.nodes
-        self._parts = PartRoutes(self._own, sweeper, self._longest_s)
+        self._parts = PartRoutes(self._own, sweeper, self._longest_s, stores, large, limits.timeout_s)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -109,7 +109,7 @@ class SnapshotRoutes:
             _by_method(ONE, {"GET": self.show, "PATCH": self.renew, "DELETE": self.release}),
             _by_method(ROWS, {"GET": self.rows, "POST": self.rows_of_keys}),
             _by_method(SPLITS, {"GET": self.splits}),
-            self._parts.route(),
+            *self._parts.routes(),
         ]
 
     async def create(self, request: Request) -> Response:

@@ -33,9 +33,11 @@ from stateline.server.rows.arrow_rows import (
     binary_scalar,
     int64_scalar,
     record_batch,
+    session_columns,
     sliced,
     typed_batch,
     value_columns,
+    window_columns,
 )
 from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.ranges import history_ranges, latest_ranges, readable_times, stored_ranges
@@ -46,7 +48,6 @@ from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.reads.versioned_reads import VersionedRecord
 from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.versioned_rows import versions
-from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.checkpoints import Checkpoint
 
@@ -135,11 +136,10 @@ def _windows(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(of.checkpoint, of.store, of.wanted)
     needed = frozenset(of.schema.names)
     for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
-        names = _names(of.definition, rows, WINDOW_SUFFIX.size)
-        start = big_endian(sliced(names, -12, -4), _INT64)
-        columns = {"key": sliced(names, _WIDTH, -12), "start": start, "end": _ends(start, of.store.window_size_ms)}
+        names = binary_array(rows.names, rows.name_lengths)
+        columns = window_columns(of.definition, names, of.store.window_size_ms)
         columns |= _values(of.definition, rows, needed)
-        masks = [*_between(start, first, last), *_inside(columns["key"], of.wanted)]
+        masks = [*_between(columns["start"], first, last), *_inside(columns["key"], of.wanted)]
         yield typed_batch(of.definition, _kept(columns, masks), of.schema)
 
 
@@ -147,11 +147,9 @@ def _sessions(of: _Selected) -> Generator[pa.RecordBatch, None, None]:
     first, last = readable_times(of.checkpoint, of.store, of.wanted)
     needed = frozenset(of.schema.names)
     for rows in of.scanned(stored_ranges(of.checkpoint, of.store, of.wanted)):
-        names = _names(of.definition, rows, SESSION_SUFFIX.size)
-        end, start = (big_endian(sliced(names, at, stop), _INT64) for at, stop in ((-16, -8), (-8, 2**30)))
-        columns = {"key": sliced(names, _WIDTH, -16), "start": start, "end": end}
+        columns = session_columns(of.definition, binary_array(rows.names, rows.name_lengths))
         columns |= _values(of.definition, rows, needed)
-        masks = [*_between(end, first, last), *_between(start, None, of.wanted.to_ms)]
+        masks = [*_between(columns["end"], first, last), *_between(columns["start"], None, of.wanted.to_ms)]
         yield typed_batch(of.definition, _kept(columns, [*masks, *_inside(columns["key"], of.wanted)]), of.schema)
 
 
@@ -219,12 +217,6 @@ def _kept(columns: Columns, masks: Sequence[pa.Array]) -> Columns:
     if pc.all(mask, min_count=0).as_py():
         return columns
     return {name: column.filter(mask) for name, column in columns.items()}
-
-
-def _ends(start: pa.Array, size_ms: int) -> pa.Array:
-    """`window_end_ms`, by the column."""
-    latest = int64_scalar(MAX_TIMESTAMP_MS - size_ms)
-    return pc.add(pc.if_else(pc.greater(start, latest), latest, start), int64_scalar(size_ms))
 
 
 def _names(definition: StoreDefinition, rows: StoredRows, suffix: int) -> pa.Array:

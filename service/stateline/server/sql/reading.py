@@ -5,7 +5,7 @@ A cut is a snapshot of several stores at one moment. Rows of a cut come from its
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,18 +17,19 @@ from stateline.server.queries.requests import keys_query
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
 from stateline.server.rows.columns import STREAM_END
+from stateline.server.snapshots.asked_nodes import PART_ROWS, AskedNodes
+from stateline.server.snapshots.cluster import KeptSnapshot
 from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
-from stateline.server.snapshots.rows import batches
+from stateline.server.snapshots.part_rows import batches_of, rows_of_parts
 from stateline.server.sql.selection import Selection, scans_of
 from stateline.server.state.cursors import pinned
 from stateline.server.state.epochs import close_rests
 from stateline.server.state.merged_scan import READ_AT_ONCE
 from stateline.server.state.served_stores import ServedStore
-from stateline.server.wire.turns import ScanPace, let_others_in
+from stateline.server.wire.turns import let_others_in
 from stateline.sql.plan import TableRead
-from stateline_store import NotReadyError, PositionQuery, Query, SqlTooLargeError
-from stateline_store.snapshots.snapshot import Snapshot
+from stateline_store import CursorExpiredError, NotReadyError, PositionQuery, Query, SqlTooLargeError
 
 # Rows of a partition that are read at a time: about three milliseconds in a process without small reads.
 _STEP_ROWS = 4096
@@ -60,6 +61,11 @@ class WantedTable:
         return "full scan" if self.selection.is_everything else self.read.described()
 
     @property
+    def is_stored_as_read(self) -> bool:
+        """Whether each stored row is a row of the table: none expires, and none is a version of another."""
+        return self.store.definition.plain_kind == "key_value" and not self.store.definition.ttl_ms
+
+    @property
     def needs_cut(self) -> bool:
         """Whether only a snapshot has the rows: all versions of many keys."""
         return self.all_versions and self.selection.keys is None
@@ -85,7 +91,8 @@ class OpenTable:
     """A table that is open at one state: what the partitions answered, and its rows."""
 
     outcomes: Mapping[int, Outcome]
-    rows: AsyncGenerator[bytes, None]
+    rows: AsyncGenerator[bytes, None] | bytes
+    """An Arrow IPC stream, in parts or whole."""
 
 
 @dataclass(eq=False, repr=False)
@@ -94,6 +101,7 @@ class TableReading:
 
     _routing: QueryRouting
     _checkpoints: OpenCheckpoints
+    _nodes: AskedNodes
 
     async def open_live(
         self, table: WantedTable, terms: Terms, as_of: int | None, deadline_s: float, resources: AsyncExitStack,
@@ -108,7 +116,7 @@ class TableReading:
             at = await self._routing.ask(store, terms, dict.fromkeys(store.partitions, keys), deadline_s)
             refuse_failures(at)
             found = [entry for answer in answers_of(at).values() for entry in answer.rows.entries]
-            return OpenTable(at, _stream(table, _once(found), account))
+            return OpenTable(at, _whole(table, found, account))
         scans: list[QueryRows] = []
         resources.callback(_close, scans)
         for tries in range(_MOST_TRIES):
@@ -127,32 +135,29 @@ class TableReading:
         )
 
     async def open_cut(
-        self, table: WantedTable, snapshot: Snapshot, as_of: int | None, resources: AsyncExitStack, account: RowAccount
+        self, table: WantedTable, cut: KeptSnapshot, as_of: int | None, resources: AsyncExitStack, account: RowAccount
     ) -> AsyncGenerator[bytes, None]:
-        """Open a table in a cut. `resources` close it."""
+        """Open a table in a cut. `resources` close what is open here. Other nodes are asked when their rows are due."""
         definition, selection = table.store.definition, table.selection
         as_of = (2**63 - 2 if as_of is None else as_of) if table.is_as_of else None  # by default the latest
         wanted = RowSelection(
             table.read.columns, selection.range, selection.from_ms, selection.to_ms, as_of, selection.keys
         )
-        opened = []
-        for part in (each for each in snapshot.parts if each.store == definition.name):
-            opened.append(await self._checkpoints.acquire(snapshot.id, part))
-            resources.callback(self._checkpoints.release, snapshot.id, part)
+        schema, own, snapshot_id = arrow_schema(definition, table.read.columns), self._nodes.own, cut.snapshot.id
+        parts = {each.node: [part for part in each.parts if part.store == definition.name] for each in cut.nodes}
+        here = await rows_of_parts(self._checkpoints, snapshot_id, parts.pop(own, ()), definition, wanted, resources)
 
         async def found() -> AsyncGenerator[pa.RecordBatch, None]:
-            for checkpoint in opened:
-                pace = ScanPace()
-                rows: Iterator[pa.RecordBatch] = batches(checkpoint, definition, wanted, lambda: pace.rows)  # noqa: B023
-                while True:
-                    with pace.step(pace.rows):
-                        batch = next(rows, None)
-                    if batch is None:
-                        break
-                    yield batch
-                    await let_others_in()
+            async for batch in here:
+                yield batch
+            for node in (node for node, some in parts.items() if some):
+                async with AsyncExitStack() as asking:
+                    members = {"store": definition.name, "wanted": wanted.to_json()}
+                    pieces = await self._nodes.stream(node, PART_ROWS.format(id=snapshot_id), members, asking)
+                    async for batch in batches_of(pieces, schema):
+                        yield batch
 
-        return _batches_as_stream(arrow_schema(definition, table.read.columns), found(), account)
+        return _batches_as_stream(schema, found(), account)
 
     async def _scan(
         self, store: ServedStore, terms: Terms, query: ScanQuery, deadline_s: float
@@ -187,9 +192,11 @@ def refuse_failures(outcomes: Mapping[int, Outcome]) -> None:
         raise failed.error
 
 
-async def _once(entries: list[Any]) -> AsyncGenerator[list[Any], None]:
-    if entries:
-        yield entries
+def _whole(table: WantedTable, found: list[Any], account: RowAccount) -> bytes:
+    schema = arrow_schema(table.store.definition, table.read.columns)
+    account.add(len(found))
+    rows = stream_batch(record_batch(table.store.definition, found, schema)) if found else b""
+    return b"".join((stream_start(schema), rows, STREAM_END))
 
 
 async def _entries(scans: list[QueryRows]) -> AsyncGenerator[list[Any], None]:
@@ -203,7 +210,10 @@ async def _entries(scans: list[QueryRows]) -> AsyncGenerator[list[Any], None]:
                 break
             await let_others_in()
             scans[at] = QueryRows()  # `more` closes its rest if it fails
-            scans[at] = await rows.rest.more(_STEP_ROWS)
+            try:
+                scans[at] = await rows.rest.more(_STEP_ROWS)
+            except CursorExpiredError as error:
+                raise NotReadyError(f"A table could not be read to its end: ask again. {error}") from error
 
 
 async def _stream(

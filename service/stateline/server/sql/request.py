@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +18,8 @@ from stateline.server.routing.bounds import PositionBounds
 from stateline_store import InvalidArgumentError, IsolationLevel, PositionBound
 
 PARAMETERS = (
-    "sql", "params", "isolation_level", "position_bound", "wait_ms", "as_of", "timeout_ms", "max_age_ms",
-    "max_staleness_ms", "require_active", "format", "details",
+    "sql", "params", "isolation_level", "position_bound", "store_bounds", "wait_ms", "as_of", "timeout_ms",
+    "max_age_ms", "max_staleness_ms", "require_active", "format", "details",
 )  # fmt: skip
 DEFAULT_MAX_AGE_MS = 1_000
 _LEVELS = tuple(level.value for level in IsolationLevel)
@@ -31,6 +33,8 @@ class SqlRequest:
     params: Sequence[Any] | Mapping[str, Any]
     level: IsolationLevel
     bound: PositionBound
+    store_bounds: Mapping[str, PositionBound] | None
+    """Bounds of stores, also of those that the statement does not read. If given, the answer names its own."""
     wait_ms: int
     as_of: int | None
     timeout_ms: int
@@ -41,12 +45,27 @@ class SqlRequest:
     details: bool
     """Whether a JSON answer has the envelope."""
 
+    @property
+    def has_bound(self) -> bool:
+        return bool(self.bound.position or self.store_bounds)
+
+    def key(self, *more: Any) -> bytes:
+        """Return what equal requests have in common, whatever their format and `max_age_ms`. `more` is JSON, too."""
+        bounds = None
+        if self.store_bounds is not None:
+            bounds = {name: each.position.to_json() for name, each in self.store_bounds.items()}
+        told = [self.sql, self.params, self.level, self.bound.position.to_json(), bounds, self.as_of,
+                self.max_staleness_ms, self.require_active, self.wait_ms, self.timeout_ms, more]  # fmt: skip
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).digest()
+
 
 def read_sql(request: Request, given: Mapping[str, Argument], config: Config, bounds: PositionBounds) -> SqlRequest:
     """Return what these arguments ask. Raises `InvalidArgumentError`, also for the format."""
     given = dict(given)
-    if "q" in given and "sql" not in given:
-        given["sql"] = given.pop("q")  # of GET, short for caches and bookmarks
+    if "q" in given:  # of GET, short for caches and bookmarks
+        if "sql" in given:
+            raise InvalidArgumentError("q and sql are both given, and mean the same: give one of them.")
+        given["sql"] = given.pop("q")
     arguments = Arguments(given)
     arguments.refuse_others(PARAMETERS)
     sql = arguments.text("sql")
@@ -60,6 +79,7 @@ def read_sql(request: Request, given: Mapping[str, Argument], config: Config, bo
         _params(given.get("params")),
         IsolationLevel(level),
         arguments.bound(bounds.most_of_all),
+        arguments.bounds("store_bounds", bounds.most_of_all),
         arguments.integer("wait_ms", 0, 0, config.server_wait_max_ms, "server.wait.max.ms"),
         arguments.time("as_of"),
         arguments.integer("timeout_ms", longest_ms, min(100, longest_ms), longest_ms, "sql.timeout.ms"),

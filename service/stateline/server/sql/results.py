@@ -2,6 +2,7 @@
 
 JSON is an array of objects, or `{"rows", "columns", …}` with an envelope. Times are ISO 8601 in UTC, integers are
 exact, bytes are base64url, JSON values are JSON. NaN and infinities are null in JSON. Infinite times are `infinity`.
+Intervals are durations of ISO 8601. Maps are objects if their keys are text, else lists of pairs.
 """
 
 from __future__ import annotations
@@ -10,21 +11,17 @@ import base64
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import orjson
 import pyarrow as pa
 
+from stateline.serde.arrow_values import conversion, distinct_names, is_json, values_of
 from stateline.server.contract.formats import ARROW, CSV, NDJSON
-from stateline_store import SqlInvalidError
 
-_JSON_TYPE = b"arrow.json"
 _STEP_ROWS = 2_000
-_INFINITE = {True: 2**31 - 1, False: 2**63 - 1}
-"""DuckDB's infinite dates, and timestamps."""
 
 
 def rendered(table: pa.Table, media_type: str, envelope: Mapping[str, Any] | None) -> bytes:
@@ -34,7 +31,7 @@ def rendered(table: pa.Table, media_type: str, envelope: Mapping[str, Any] | Non
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return sink.getvalue()
-    names = _distinct(table.schema.names)
+    names = distinct_names(table.schema.names)
     if media_type == CSV:
         return _csv(table, names)
     lines = [orjson.dumps(dict(zip(names, row, strict=True)), default=_shown) for row in _rows(table, as_json=True)]
@@ -58,56 +55,18 @@ def _csv(table: pa.Table, names: Sequence[str]) -> bytes:
 
 def _rows(table: pa.Table, *, as_json: bool) -> Iterable[Sequence[Any]]:
     converts: list[Callable[[Any], Any] | None] = [
-        _json if as_json and _is_json(field) else None for field in table.schema
+        _json if as_json and is_json(field) else conversion(field.type, for_json=True) for field in table.schema
     ]
     for batch in table.to_batches(_STEP_ROWS):
-        columns = [_values(column) for column in batch.columns]
+        columns = [values_of(column) for column in batch.columns]
         for at, convert in enumerate(converts):
             if convert is not None:
-                columns[at] = list(map(convert, columns[at]))
+                columns[at] = [None if value is None else convert(value) for value in columns[at]]
         yield from zip(*columns, strict=True)
 
 
-def _values(column: pa.Array) -> list[Any]:
-    try:
-        return list(column.to_pylist())
-    except (OverflowError, ValueError):  # Python has no infinite times, and none after the year 9999
-        return [_far(scalar) for scalar in column]
-
-
-def _far(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError) as error:
-        if not (pa.types.is_temporal(scalar.type) and hasattr(scalar, "value")):
-            raise SqlInvalidError(
-                f"The result has a {scalar.type} with a time beyond the years 1 to 9999. Cast it to VARCHAR."
-            ) from error
-        if abs(scalar.value) == _INFINITE[pa.types.is_date(scalar.type)]:
-            return "infinity" if scalar.value > 0 else "-infinity"
-        return scalar.cast(pa.utf8()).as_py()
-
-
-def _is_json(field: pa.Field) -> bool:
-    if isinstance(field.type, pa.JsonType):
-        return True
-    return bool(field.metadata) and field.metadata.get(b"ARROW:extension:name") == _JSON_TYPE
-
-
-def _json(value: str | None) -> Any:
-    return None if value is None else orjson.Fragment(value)
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, each once: a repeated one gets a number."""
-    found: list[str] = []
-    for name in names:
-        number, tried = 1, name
-        while tried in found:
-            tried = f"{name}_{number}"
-            number += 1
-        found.append(tried)
-    return found
+def _json(value: str) -> Any:
+    return orjson.Fragment(value)
 
 
 def _shown(value: Any) -> Any:
@@ -118,11 +77,28 @@ def _shown(value: Any) -> Any:
             return orjson.Fragment(str(value))
         case bytes():
             return base64.urlsafe_b64encode(value).rstrip(b"=").decode("ascii")
-        case timedelta():
-            return value.total_seconds()
-        case UUID():
-            return str(value)
+        case pa.MonthDayNano():
+            return _duration(value)
     return str(value)
+
+
+def _duration(value: pa.MonthDayNano) -> str:
+    """Return an interval in ISO 8601: `P1Y2M3DT4H5M6.7S`. Months, days and time each have a sign of their own."""
+    months, days, nanoseconds = value
+    sign = -1 if nanoseconds < 0 else 1
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    year, month = divmod(abs(months), 12)
+    date = _parts((year, "Y"), (month, "M"), sign=-1 if months < 0 else 1) + _parts((days, "D"))
+    time = _parts((hour, "H"), (minute, "M"), sign=sign)
+    if second or rest:
+        time += f"{'-' * (sign < 0)}{f'{second}.{rest:09d}'.rstrip('0').rstrip('.')}S"
+    return f"P{date}{'T' + time if time else ''}" if date or time else "PT0S"
+
+
+def _parts(*parts: tuple[int, str], sign: int = 1) -> str:
+    return "".join(f"{sign * number}{unit}" for number, unit in parts if number)
 
 
 def _cell(value: Any) -> Any:
@@ -135,7 +111,7 @@ def _cell(value: Any) -> Any:
             return value.isoformat()
         case dict() | list():
             return orjson.dumps(value, default=_shown).decode()
-        case Decimal() | bytes() | timedelta():
+        case Decimal() | bytes() | pa.MonthDayNano():
             shown = _shown(value)
             return format(value, "f") if isinstance(value, Decimal) else shown
     return value

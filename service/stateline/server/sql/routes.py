@@ -3,50 +3,55 @@
     POST {"sql": "select …", "params": […] or {…}, …}      GET ?q=select …&params=[…]
 
 The rows come as JSON, NDJSON, CSV or Arrow. Headers say what they are of: `Stateline-Position`,
-`Stateline-Isolation-Level`, `Stateline-Cut` (whether all tables are of one moment), `Age` (seconds), `ETag`. A GET with
-`If-None-Match` gets 304 if the result is the same.
+`Stateline-Isolation-Level`, `Stateline-Cut` (whether all that was read is of one moment), `Age` (seconds), `ETag`. With
+`store_bounds`, `Stateline-Store-Positions` has the Position of each store. A GET with `If-None-Match` gets 304 if the
+result is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from stateline.config.extras import install_line
 from stateline.config.settings import Config
-from stateline.server.contract.formats import ARROW, CSV, JSON, NDJSON
+from stateline.server.contract.formats import ARROW, CSV, NDJSON
+from stateline.server.contract.observation import observed
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
 from stateline.server.guard.caller import may_read
 from stateline.server.relay.large_reads import LargeReads, note_body
 from stateline.server.routing.bounds import PositionBounds
+from stateline.server.sql.answers import RenderedAnswer, relayed_answer
 from stateline.server.sql.request import SqlRequest, read_sql
+from stateline.server.sql.shared_results import Run, SharedResults
 from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.bodies import Bodies
-from stateline.server.wire.time_limits import while_there
+from stateline.server.wire.compression import takes_gzip
+from stateline.server.wire.time_limits import TimeLimits, while_there
 from stateline_store import NotReadyError, SqlNotInstalledError
-from stateline_store.clock import now_ms
 
 if TYPE_CHECKING:
-    from stateline.server.sql.statements import SqlResult, Statements
+    from stateline.server.sql.statements import Statements
 
 PATH = "/v1/sql"
 MAX_BODY_BYTES = 256 * 1024
+_LOOK_AGAIN_S = 0.05
 _PROBLEMS = (403, 404, 406, 412, 413, 421, 422, 429, 500, 501, 503, 504)
 _STREAMS = (NDJSON, CSV, ARROW)
 _ROWS = {
     "description": "The rows as objects. With details=all, an object with `rows` and what they are of.",
     "oneOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}],
 }
-_MEASURED_ROWS = 2_000  # a result of more rows is rendered in a thread
 
 
 @dataclass(eq=False, repr=False)
@@ -58,9 +63,13 @@ class SqlRoutes:
     _stores: ServedStores
     _bounds: PositionBounds
     _bodies: Bodies
+    _limits: TimeLimits
     _large: LargeReads
     statements: Statements | None
     _has_engine: bool
+    _shared: SharedResults[RenderedAnswer] = field(
+        default_factory=lambda: SharedResults(lambda answer: len(answer.body))
+    )
 
     def routes(self) -> list[BaseRoute]:
         return [Route(PATH, self.answer, methods=["GET", "POST"])]
@@ -72,7 +81,8 @@ class SqlRoutes:
             )
         given = from_query_string(request.scope["query_string"])
         if request.method != "POST":
-            return await self._answer(request, given)
+            async with while_there(request):
+                return await self._answer(request, given)
 
         def parse(body: bytes) -> tuple[Mapping[str, Argument], int]:
             note_body(request, body)
@@ -83,48 +93,47 @@ class SqlRoutes:
 
     async def _answer(self, request: Request, given: Mapping[str, Argument]) -> Response:
         asked = read_sql(request, given, self._config, self._bounds)
-        if self.statements is None:
-            if (answer := await self._large.answer(request)) is None:
-                raise NotReadyError("The scan process, which answers SQL, is not there at the moment: ask again.")
-            return answer
         visible = tuple(name for name in sorted(self._stores.names) if may_read(request, name))
-        result = await self.statements.run(asked, visible)
-        return await _response(request, asked, result)
+        if self.statements is None:
+            answer = await self._relayed(request, asked, visible)
+        else:
+            answer = await self.statements.answer(asked, visible, partial(self._large.place, request))
+        return answer.response(request)
 
+    async def _relayed(self, request: Request, asked: SqlRequest, visible: tuple[str, ...]) -> RenderedAnswer:
+        """Return the answer of a scan process. It joins requests for rows of now."""
+        ask = partial(self._ask, request, asked.timeout_ms)
+        if asked.max_age_ms:
+            key = asked.key(visible, asked.media_type, asked.details, takes_gzip(request.scope))
+            answer = await self._shared.get(key, asked.max_age_ms, ask)
+        else:
+            answer = await ask(Run(0))
+        observed().is_relayed = True
+        return answer
 
-async def _response(request: Request, asked: SqlRequest, result: SqlResult) -> Response:
-    from stateline.server.sql.results import rendered  # loads pyarrow
-
-    position = result.position.to_json()
-    age_ms = max(0, now_ms() - result.made_at_ms)
-    envelope = None
-    if asked.details and asked.media_type == JSON:
-        envelope = {
-            "position": position, "isolation_level": result.level.value, "cut": result.is_cut, "age_ms": age_ms,
-            "rows_read": result.rows_read, "reads": list(result.reads),
-            "positions": {table: each.to_json() for table, each in result.positions.items()},
-        }  # fmt: skip
-    if result.table.num_rows > _MEASURED_ROWS:
-        body = await asyncio.to_thread(rendered, result.table, asked.media_type, envelope)
-    else:
-        body = rendered(result.table, asked.media_type, envelope)
-    headers = {
-        "Stateline-Position": orjson.dumps(position).decode(),
-        "Stateline-Isolation-Level": result.level.value,
-        "Stateline-Cut": "true" if result.is_cut else "false",
-        "Age": str(age_ms // 1000),
-        "Cache-Control": "private, no-cache",
-    }
-    if envelope is None:
-        headers["ETag"] = tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-        if request.method != "POST" and tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-    return Response(body, 200, headers, asked.media_type)
+    async def _ask(self, request: Request, timeout_ms: int, run: Run[RenderedAnswer]) -> RenderedAnswer:
+        headers = [each for each in request.scope["headers"] if each[0] != b"if-none-match"]
+        relayed = Request({**request.scope, "headers": headers})
+        until_s = time.monotonic() + timeout_ms / 1000
+        while (stream := await self._large.answer(relayed)) is None:  # it starts, also after a crash
+            if time.monotonic() > until_s:
+                raise NotReadyError("The scan process, which answers SQL, is not there at the moment: ask again.")
+            with contextlib.suppress(TimeoutError):
+                async with self._limits.within(_LOOK_AGAIN_S):
+                    await asyncio.Event().wait()
+        try:
+            answer = await relayed_answer(stream)
+        except OSError as error:
+            raise NotReadyError("The scan process, which answers SQL, ended while it answered: ask again.") from error
+        if answer.read_at_ms is not None:
+            run.note_read(answer.age_ms)
+        return answer
 
 
 _ASKED = (
     "isolation_level",
     "position_bound",
+    "store_bounds",
     "wait_ms",
     "as_of",
     "max_staleness_ms",

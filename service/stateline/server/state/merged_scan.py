@@ -18,39 +18,44 @@ from stateline_store import CursorExpiredError
 ENTRY_OVERHEAD = 150
 # Entries of a partition that are read at a time: about a millisecond for windows, which takes longest.
 READ_AT_ONCE = 512
-# Entries of all partitions that are put in order at a time: about half a millisecond for windows.
+# Entries of all partitions that are put in order at a time, unless more are wanted: about half a millisecond for
+# windows.
 _MERGED_AT_ONCE = 512
 
 
 class _Part:
     """One partition's entries that were read and not yet given, and the rest of them."""
 
-    __slots__ = ("_entry_bytes", "entries", "rest")
+    __slots__ = ("_read", "entries", "entry_bytes", "rest")
 
     def __init__(self, rows: QueryRows) -> None:
-        self.entries = list(rows.entries)
+        self.entries: list[Entry] = []
+        self.entry_bytes = 0.0  # on average, of what was read last
+        self._add(rows)
+
+    def _add(self, rows: QueryRows) -> None:
         self.rest: Rest | None = rows.rest
-        self._entry_bytes: float | None = None  # on average, of what was read last
+        self._read = len(rows.entries)
+        if self._read:
+            self.entry_bytes = size_of(rows.entries) / self._read
+            self.entries = [*self.entries, *rows.entries]
 
     @property
     def held_bytes(self) -> int:
         # What a worker has read ahead is its own.
         ahead = self.rest.held_bytes if isinstance(self.rest, OpenScan) else 0
-        if not self.entries:
-            return ahead
-        if self._entry_bytes is None:  # once per reading: a page must not cost a look at all that is left
-            self._entry_bytes = memory_of(self.entries) / len(self.entries)
-        return ahead + int(self._entry_bytes * len(self.entries))
+        return ahead + int((self.entry_bytes + ENTRY_OVERHEAD) * len(self.entries))
 
-    async def fill(self, ahead: int) -> bool:
-        """Read on if there is nothing left that was read; whether it did."""
-        has_read = False
-        while not self.entries and self.rest is not None:
-            has_read, rows = True, await self.rest.more(ahead)
-            self.entries, self.rest, self._entry_bytes = list(rows.entries), rows.rest, None
-            if not self.entries:
+    async def fill(self, ahead: int, wanted: int = 0) -> int:
+        """Read on if nothing is left of what was read, or less than `wanted` and than half of the last reading. Returns
+        the number of entries read."""
+        found = 0
+        while self.rest is not None and len(self.entries) <= min(wanted, self._read // 2):
+            self._add(await self.rest.more(ahead))
+            found += self._read
+            if not self._read:
                 await let_others_in()  # it has looked at many rows
-        return has_read
+        return found
 
 
 class MergedScan:
@@ -61,25 +66,32 @@ class MergedScan:
     common. Every method may raise what `Rest.more` raises; nothing can be read after that.
     """
 
-    def __init__(self, query: ScanQuery, answers: Mapping[int, PartitionAnswer], limit: int) -> None:
+    def __init__(
+        self, query: ScanQuery, answers: Mapping[int, PartitionAnswer], limit: int, *, stored: bool = False
+    ) -> None:
+        """`stored`: the entries are stored rows (`Terms.stored_rows`)."""
         self.parts = [_Part(answer.rows) for _, answer in sorted(answers.items())]
         self._ahead = limit
         self._reverse = descends(query)
-        self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()})
+        self._key = sort_key(query, {answer.rows.interval_ms for answer in answers.values()}, stored=stored)
         self.left: list[Entry] = []
+        self._left_entry_bytes = 0.0
         self._closed = self._has_merged = False
 
     async def page(self, limit: int, most_bytes: int | None = None) -> list[Entry]:
-        """The next entries: `limit` of them, or fewer at the end or when they have more bytes, `MAX_RESULT_BYTES`
-        unless given."""
-        most_bytes = MAX_RESULT_BYTES if most_bytes is None else most_bytes
+        """The next entries: `limit` of them, or fewer at the end or when they have more bytes than `MAX_RESULT_BYTES`,
+        or by an estimate more than `most_bytes`."""
+        is_exact, most_bytes = most_bytes is None, MAX_RESULT_BYTES if most_bytes is None else most_bytes
         self._ahead = max(self._ahead, min(limit, READ_AT_ONCE))
         page: list[Entry] = []
         size = 0
-        while len(page) < limit and size < most_bytes and await self.has_more():
-            taken, taken_bytes = up_to_bytes(self.left[: limit - len(page)], most_bytes - size)
+        while len(page) < limit and size < most_bytes and await self.has_more(0 if is_exact else limit - len(page)):
+            wanted = self.left if len(self.left) <= limit - len(page) else self.left[: limit - len(page)]
+            taken, taken_bytes = wanted, int(len(wanted) * self._left_entry_bytes)
+            if is_exact or taken_bytes > most_bytes - size:
+                taken, taken_bytes = up_to_bytes(wanted, most_bytes - size)
             self.left = self.left[len(taken) :]
-            page += taken
+            page = page + taken if page else taken
             size += taken_bytes
         return page
 
@@ -95,19 +107,22 @@ class MergedScan:
         self._require_open()
         return found
 
-    async def has_more(self) -> bool:
-        """Whether there are entries that were not given; it may read some."""
+    async def has_more(self, wanted: int = 0) -> bool:
+        """Whether there are entries that were not given. It may read some. If some are `wanted`, it reads on earlier,
+        so that it puts about as many in order at once."""
         if self.left:
             return True
-        has_read = False
+        share, read, has_read = wanted // max(1, len(self.parts)), 0, False
         for part in self.parts:
-            if await part.fill(self._ahead):
-                has_read = True
+            found = await part.fill(self._ahead, share)
+            read, has_read = read + found, has_read or found > 0
+            if read > _MERGED_AT_ONCE:
+                read = 0
                 await let_others_in()
         if self._has_merged and not has_read and any(part.entries for part in self.parts):
             await let_others_in()
         self._require_open()
-        self.left, self._has_merged = self._merged(), True
+        self.left, self._has_merged = self._merged(max(wanted, _MERGED_AT_ONCE)), True
         return bool(self.left)
 
     def _require_open(self) -> None:
@@ -115,12 +130,13 @@ class MergedScan:
             self.close()
             raise CursorExpiredError("The state of this scan is gone. Start over, without the cursor.")
 
-    def _merged(self) -> list[Entry]:
+    def _merged(self, count: int) -> list[Entry]:
         """The next entries that can be put in order without reading on; none at the end."""
         live = [part for part in self.parts if part.entries]
+        self._left_entry_bytes = max((part.entry_bytes for part in live), default=0)
         if len(live) <= 1 or self._key is None:
-            return _taken(live[0], _MERGED_AT_ONCE) if live else []
-        share = max(1, _MERGED_AT_ONCE // len(live))
+            return _taken(live[0], count) if live else []
+        share = max(1, count // len(live))
         # What a partition has yet to give comes after its last entry: up to the first of those all is known.
         ends = [
             self._key(part.entries[min(share, len(part.entries)) - 1])

@@ -110,6 +110,7 @@ class Partitions:
     timestamped
       ones are still being restored. A worker deletes plain files when the others are complete.
     - `epochs` is `Topology.epoch_numbers`.
+    - `scans_much`: nearly all reads are large scans.
     """
 
     def __init__(
@@ -120,10 +121,12 @@ class Partitions:
         *,
         upgrading: bool = False,
         epochs: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
+        scans_much: bool = False,
     ) -> None:
         self._directory = directory
         self._upgrading = upgrading
         self._scratch = scratch
+        self._scans_much = scans_much
         self._ownership = ownership
         self._epochs = epochs
         self.readers: dict[tuple[str, str], _Open] = {}  # by task and store
@@ -214,6 +217,14 @@ class Partitions:
         """Yield (task, store, reader) of every open secondary."""
         for (task_id, store), found in self.readers.items():
             yield task_id, store, found.reader
+
+    def rows_at_least(self, store: ServedStore) -> int:
+        """Return how many rows the partitions that are here have for certain."""
+        found = 0
+        for partition in store.partitions:
+            with contextlib.suppress(StatelineError):  # it is elsewhere, or a query reports it
+                found += self.open(store, partition).rows_at_least()
+        return found
 
     def is_plain(self, store: ServedStore, partition: int) -> bool:
         """Whether this partition of a store declared with timestamps still has plain files here."""
@@ -423,7 +434,8 @@ class Partitions:
         store = self._directory.store(place, definition.name, timestamped=timestamped)
         notice = self._directory.notice(place, definition.name, timestamped=timestamped)
         with _reading(store, self._scratch):
-            reader = SecondaryReader(store, notice, self._scratch / place / definition.name)
+            scratch = self._scratch / place / definition.name
+            reader = SecondaryReader(store, notice, scratch, scans_much=self._scans_much)
         self.opened_count += 1
         try:
             _check_declared(definition, reader, store)

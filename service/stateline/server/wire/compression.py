@@ -32,7 +32,7 @@ class CompressionMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "HEAD":
-            send = _Answer(send, takes_gzip=_takes_gzip(scope)).send
+            send = _Answer(send, takes_gzip=takes_gzip(scope)).send
         await self._app(scope, receive, send)
 
 
@@ -85,7 +85,8 @@ def _may_be_compressed(start: Message) -> bool:
     return False
 
 
-def _takes_gzip(scope: Scope) -> bool:
+def takes_gzip(scope: Scope) -> bool:
+    """Return whether the client of this request accepts gzip."""
     return any(
         name == b"accept-encoding" and "gzip" in accepted(value.decode("latin-1")) for name, value in scope["headers"]
     )

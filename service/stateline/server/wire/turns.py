@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 STEP_S = 0.0012
@@ -35,6 +36,9 @@ async def let_others_in() -> None:
 class ScanPace:
     """How many rows the next step of one scan has, from the processor time of the last step (`now_s`)."""
 
+    times: ClassVar[int] = 1
+    """How many times as long as `STEP_S` a step may take. The scan process has more: no small read waits there."""
+
     def __init__(self, now_s: Callable[[], float] = time.thread_time) -> None:
         self._now_s = now_s
         self.rows = _FIRST_ROWS
@@ -45,7 +49,13 @@ class ScanPace:
         began_s = self._now_s()
         yield
         took_s = max(self._now_s() - began_s, 1e-6)
-        wanted = int(rows * STEP_S / took_s)
-        if took_s > STEP_S or wanted > self.rows:
+        step_s = STEP_S * self.times
+        wanted = int(rows * step_s / took_s)
+        if took_s > step_s or wanted > self.rows:
             change = min(max(wanted, self.rows // _MOST_CHANGE), self.rows * _MOST_CHANGE)
-            self.rows = min(max(change, _LEAST_ROWS), _MOST_ROWS)
+            self.rows = min(max(change, _LEAST_ROWS), _MOST_ROWS * self.times)
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of the next step's rows."""
+        return STEP_BYTES * self.times

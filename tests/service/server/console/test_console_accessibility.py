@@ -20,11 +20,16 @@ Served = tuple[Flights, str]
 PLACES = (
     *("", "stores", "stores/aircraft", "stores/airports", "stores/hourly", "stores/rushes"),
     *("stores/aircraft/keys/N001", "stores/airports/keys/JFK", "stores/hourly/keys/JFK", "stores/rushes/keys/JFK"),
-    *("queries", "topology", "pipelines", "nodes", "snapshots", "failures", "settings"),
+    *("queries", "sql", "topology", "pipelines", "nodes", "snapshots", "failures", "settings"),
 )
 TABS = (
     *("stores/aircraft?open=N001", "stores/aircraft?tab=changes&from=earliest", "stores/aircraft?tab=partitions"),
     *("stores/hourly?tab=chart", "stores/rushes?tab=chart", "stores/airports?tab=chart"),
+    *(
+        "sql?q=select+*,+null+as+nothing+from+hourly+join+rushes+using+(key)",
+        "sql?q=select+keyy+from+hourly",
+        "sql?q=select+*+from+hourly&view=chart",
+    ),
 )
 WIDTHS = (360, 390, 1280, 1920)
 SCHEMES: tuple[Any, ...] = ("light", "dark")

@@ -11,7 +11,7 @@ import { Token } from "./parts/token.js";
 
 /** Place → its component, loaded from the file with the place's name on first use. */
 const SHOWN = {
-  overview: "Overview", stores: "Stores", store: "Store", key: "Key", queries: "Queries", topology: "Topology",
+  overview: "Overview", stores: "Stores", store: "Store", key: "Key", queries: "Queries", sql: "Sql", topology: "Topology",
   pipelines: "Pipelines", nodes: "Nodes", snapshots: "Snapshots", failures: "Failures", settings: "Settings",
 }; // prettier-ignore
 

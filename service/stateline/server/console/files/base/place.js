@@ -14,6 +14,7 @@ export const PLACES = {
   overview: "Overview",
   stores: "Stores",
   queries: "Queries",
+  sql: "SQL",
   topology: "Topology",
   pipelines: "Pipelines",
   nodes: "Nodes",

@@ -50,6 +50,6 @@ export function Positions({ body: { committed, uncommitted } }) {
   return html`<${Table} caption="Positions" columns=${["Partition", "Committed", "Uncommitted"]} rows=${rows} />`;
 }
 
-function clock(ms) {
+export function clock(ms) {
   return localText(Math.floor(ms / 1000) * 1000).slice(11);
 }

@@ -10,7 +10,7 @@ const FALLBACK_ROWS = 200; // shown if the library cannot be loaded
 
 /**
  * `of` identifies the list: another list starts at the top, the same one keeps its scroll position. `rows` have an `id`; `columns` are
- * `{id, isNumber}`; `cell(row, column)` returns `{text, title, changed}`. `sort` is a column's id, descending with a minus; `onSort`
+ * `{id, isNumber}`; `cell(row, column)` returns `{text, title, changed, isNull}`. `sort` is a column's id, descending with a minus; `onSort`
  * gets another one. `onOpen` gets the row chosen by a click, or by arrow keys and Enter. `open` is the id of the row shown elsewhere.
  */
 export function Grid({ label, of, rows, columns, cell, sort, onSort, open, onOpen }) {
@@ -132,8 +132,9 @@ function heading({ id }, now) {
   return button;
 }
 
-function content({ text, title, changed }, element) {
+function content({ text, title, changed, isNull }, element) {
   element.classList.toggle("changed", changed === true);
+  element.classList.toggle("null", isNull === true);
   if (title) element.title = title;
   return document.createTextNode(text);
 }

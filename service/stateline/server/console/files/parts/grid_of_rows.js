@@ -14,15 +14,15 @@ const MOST_IN_CELL = 80;
 const SAMPLE = 50;
 const MOST_COLUMNS = 200; // unless columns are chosen
 
-/** `rows` and `columns` of `rows.js`; `changed` is row id → ids of marked columns. */
-export function Rows({ store, query, rows, columns, changed }) {
+/** `rows` and `columns` of `rows.js`; `changed` is row id → ids of marked columns. Without keys, `store` is not needed. */
+export function Rows({ store, label = `Entries of ${store.store}`, query, rows, columns, changed }) {
   const arrangement = arrangementOf(query);
   const { find, sort } = arrangement;
   const shown = useMemo(() => arranged(rows, columns, { find, sort }), [rows, columns, find, sort]);
   const chosen = useMemo(() => shownOf(arrangement, query, columns).map((column) => ({ ...column, isNumber: isNumber(rows, column) })), [columns, query.columns]);
   const cell = (row, column) => {
-    const { text, title } = cellText(valueAt(row, column), column);
-    return { text: shortText(text, MOST_IN_CELL), title: title ?? (text.length > MOST_IN_CELL ? text.slice(0, 2000) : null), changed: changed.get(row.id)?.has(column.id) };
+    const { text, title, isNull } = cellText(valueAt(row, column), column);
+    return { isNull, text: shortText(text, MOST_IN_CELL), title: title ?? (text.length > MOST_IN_CELL ? text.slice(0, 2000) : null), changed: changed.get(row.id)?.has(column.id) };
   };
   const { open: _, columns: __, every: ___, ...of } = query;
   const open = rows.length === 1 ? rows[0] : rows.find(({ id }) => id === query.open);
@@ -34,7 +34,7 @@ export function Rows({ store, query, rows, columns, changed }) {
       <p role="status">${find ? `${countText(shown.length)} of ${countText(rows.length)} rows` : counted(rows.length, "row")}</p>
     </div>
     <div class=${open ? "rows with-row" : "rows"}>
-      <${Grid} label=${`Entries of ${store.store}`} of=${JSON.stringify(of)} rows=${shown} columns=${chosen} cell=${cell} sort=${sort}
+      <${Grid} label=${label} of=${JSON.stringify(of)} rows=${shown} columns=${chosen} cell=${cell} sort=${sort}
         onSort=${(next) => setQuery({ sort: next })} open=${open?.id} onOpen=${(row) => setQuery({ open: row.id }, { replace: true })} />
       ${open && html`<${Row} store=${store} row=${open} isOnly=${rows.length === 1} />`}
     </div>`;

@@ -9,15 +9,15 @@ import { changesBetween } from "./rows.js";
 const NOTHING = "Nothing changed since the answer before.";
 const NONE = { changed: new Map(), said: null };
 
-/** `{changed, said}`: row id → ids of changed columns, and the changes in words; null without a previous answer. */
-export function useMoved(seen, rows, everyS) {
+/** `{changed, said}`: row id → ids of changed columns, and the changes in words; null without a previous answer. `columns` are those of rows without entries. */
+export function useMoved(seen, rows, everyS, columns = null) {
   const last = useRef(null);
   return useMemo(() => {
     const before = last.current;
     last.current = seen.answer === null ? null : { id: seen.id, body: seen.answer.body, rows };
     if (everyS === 0 || last.current === null || before?.id !== seen.id) return NONE;
-    if (entriesOf(seen.answer.body) === null) return { ...NONE, said: bodiesText(before.body, seen.answer.body) };
-    const changes = changesBetween(before.rows, rows);
+    if (columns === null && entriesOf(seen.answer.body) === null) return { ...NONE, said: bodiesText(before.body, seen.answer.body) };
+    const changes = changesBetween(before.rows, rows, columns ?? undefined);
     return { changed: changes.changed, said: rowsText(changes) };
   }, [seen.answer]);
 }

@@ -5,8 +5,8 @@ import { Problem } from "../base/api.js";
 import { positionText } from "../base/format.js";
 import { Facts } from "./table.js";
 
-/** Shows a `Problem` or an `Unreachable`. */
-export function Failure({ error }) {
+/** Shows a `Problem` or an `Unreachable`. `message` stands for its own one; `children` come below. */
+export function Failure({ error, message = error.message, children }) {
   if (!(error instanceof Problem)) return html`<div class="problem" role="alert"><p>${error.message}</p></div>`;
   const { reason, partition, owner, position, bound, failures } = error.body;
   const facts = [
@@ -17,5 +17,5 @@ export function Failure({ error }) {
     bound ? ["Bound", positionText(bound)] : null,
     ...Object.entries(failures ?? {}).map(([of, failure]) => [`Partition ${of}`, failure.detail ?? failure.reason]),
   ];
-  return html`<div class="problem" role="alert"><p>${error.message}</p><${Facts} facts=${facts} /></div>`;
+  return html`<div class="problem" role="alert"><p>${message}</p>${children}<${Facts} facts=${facts} /></div>`;
 }

@@ -1,11 +1,10 @@
 /** The form of every query: its fields by kind of store, and its curl line. */
 
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
-import { address, token } from "../base/api.js";
 import { compact } from "../base/json.js";
-import { COMMON_FIELDS, curlLine, family, QUERIES, queriesOf, requestFor } from "../base/queries.js";
+import { COMMON_FIELDS, family, QUERIES, queriesOf, requestFor } from "../base/queries.js";
+import { Curl } from "./curl.js";
 import { isNoTime, TimeField } from "./time_field.js";
-import { Copy } from "./value.js";
 
 const LIMIT = "100";
 const KEY_HINTS = { string: null, json: "JSON, as it was written", bytes: "base64url" };
@@ -96,7 +95,7 @@ export function QueryForm({ store, question, position, onAsk }) {
       <button type="submit" class="main">Ask</button>
       <button type="button" onClick=${() => change(() => questionOf(store, { ask: draft.name }))}>Clear</button>
     </div>
-    <${Curl} store=${store} question=${draft} />
+    <${Curl} request=${requestOf(store, draft)} />
   </form>`;
 }
 
@@ -120,10 +119,4 @@ function Field({ name, store, value, unread, onChange }) {
 
 function keyHint(type) {
   return type in KEY_HINTS ? KEY_HINTS[type] : `a value of type ${type}`;
-}
-
-function Curl({ store, question }) {
-  const request = requestOf(store, question);
-  const line = curlLine(address(request.path), request, token() !== "");
-  return html`<div class="curl"><pre id="curl" role="region" aria-label="The same question for a shell" tabindex="0">${line}</pre><${Copy} text=${line} label="Copy curl" /></div>`;
 }

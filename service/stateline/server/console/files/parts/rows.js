@@ -78,9 +78,10 @@ export function valueAt({ entry }, { path }) {
   return path.length === 1 && path[0] === "value" && isObject(value) ? undefined : value;
 }
 
-/** `{text, title}` of a value in a cell. A time is in the reader's zone, with UTC as title. */
+/** `{text, title}` of a value in a cell. A time is in the reader's zone, with UTC as title. `isNull` for NULL in a column of SQL. */
 export function cellText(value, column) {
   if (value === undefined) return { text: "", title: null };
+  if (value === null && column.isSql) return { text: "NULL", title: null, isNull: true };
   if (column.isTime) return { text: localText(value), title: value === null ? null : utcText(value) };
   if (typeof value === "string" && ISO_TIME.test(value) && !Number.isNaN(Date.parse(value))) {
     return { text: localText(Date.parse(value)), title: `${value} (${utcText(Date.parse(value))})` };
@@ -129,9 +130,8 @@ function rankOf(value) {
 }
 
 /** The changes: row id → ids of changed columns (also removed values), and the numbers of new and removed rows. */
-export function changesBetween(before, after) {
+export function changesBetween(before, after, columns = columnsOf([...after, ...before])) {
   const known = new Map(before.map((row) => [row.id, row]));
-  const columns = columnsOf([...after, ...before]);
   const changed = new Map();
   let added = 0;
   for (const row of after) {

@@ -1,11 +1,12 @@
 /** Questions: a store, any query of its kind, the answer as it was sent; the last ones of this tab. */
 
-import { html, useEffect, useMemo, useState } from "../vendor/htm-preact-3.1.1.js";
+import { html, useMemo, useState } from "../vendor/htm-preact-3.1.1.js";
 import { indented } from "../base/json.js";
 import { addressOf, setQuery } from "../base/place.js";
 import { QUERIES } from "../base/queries.js";
 import { entriesOf, Positions, Summary } from "../parts/answer.js";
 import { Rows } from "../parts/grid_of_rows.js";
+import { MOST_LAST, useLast } from "../parts/last.js";
 import { useMoved } from "../parts/moved.js";
 import { askedBy, isComplete, QueryForm, questionOf, requestOf } from "../parts/query_form.js";
 import { columnsOf, rowOf } from "../parts/rows.js";
@@ -14,7 +15,6 @@ import { Copy } from "../parts/value.js";
 import { everyOf, useAnswer, Watch } from "../parts/watch.js";
 
 const LAST = "stateline-questions";
-const MOST_LAST = 20;
 const MOST_CHARACTERS = 200_000;
 
 export function Queries({ at: { query }, look }) {
@@ -34,7 +34,7 @@ function Question({ store, query }) {
   const everyS = everyOf(query);
   const [anew, setAnew] = useState(0);
   const seen = useAnswer(asked ? requestOf(store, question) : null, everyS, `${JSON.stringify(question)} ${anew}`);
-  const last = useLast(asked ? { store: store.store, ...question } : null);
+  const last = useLast(LAST, asked ? { store: store.store, ...question } : null);
   const onAsk = (next) => {
     setAnew(anew + 1);
     setQuery({ ...askedBy(next), store: store.store, open: null });
@@ -68,23 +68,6 @@ function Answer({ store, query, seen, everyS }) {
       <pre id="json" role="region" aria-label="Answer as JSON" tabindex="0">${indented(isCut ? answer.text.slice(0, MOST_CHARACTERS) : answer.text)}</pre>
       ${isCut && html`<p>Shortened here. Copy and curl have the whole answer.</p>`}
     </details>`;
-}
-
-/** The last questions of this tab, newest first; `question` is added to them. */
-function useLast(question) {
-  const [last, setLast] = useState(lastQuestions);
-  const text = JSON.stringify(question);
-  useEffect(() => {
-    if (question === null) return;
-    const next = [question, ...lastQuestions().filter((each) => JSON.stringify(each) !== text)].slice(0, MOST_LAST);
-    sessionStorage.setItem(LAST, JSON.stringify(next));
-    setLast(next);
-  }, [text]);
-  return last;
-}
-
-function lastQuestions() {
-  return JSON.parse(sessionStorage.getItem(LAST) ?? "[]");
 }
 
 function Last({ last }) {

@@ -5,6 +5,7 @@ import { kindText } from "../base/health.js";
 import { watchStore } from "../base/look.js";
 import { addressOf } from "../base/place.js";
 import { family } from "../base/queries.js";
+import { firstOf } from "../base/statement.js";
 import { Nothing } from "../parts/table.js";
 import { Changes } from "./store/changes.js";
 import { StoreChart } from "./store/chart.js";
@@ -25,7 +26,7 @@ export function Store({ at, look }) {
   const tab = offered.includes(at.query.tab) ? at.query.tab : "entries";
   const [, Shown] = TABS[tab];
   return html`
-    <p class="note">${kindText(store)}, ${store.key_type} → ${store.value_type}${store.not_ready ? `. ${store.not_ready}` : ""}</p>
+    <p class="note">${kindText(store)}, ${store.key_type} → ${store.value_type}${store.not_ready ? `. ${store.not_ready}` : ""}. <a href=${addressOf({ place: "sql", query: { q: firstOf(store.store) } })}>Query in SQL</a></p>
     <nav aria-label=${`Parts of ${store.store}`}><ul class="tabs">${offered.map(
       (each) => html`<li key=${each}><a href=${addressOf({ place: "store", store: store.store, query: { tab: each === "entries" ? null : each } })} aria-current=${each === tab ? "page" : null}>${TABS[each][0]}</a></li>`,
     )}</ul></nav>

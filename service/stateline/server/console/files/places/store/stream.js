@@ -8,6 +8,7 @@ import { Reflects } from "../../parts/answer.js";
 import { Failure } from "../../parts/problem.js";
 import { requestOf } from "../../parts/query_form.js";
 import { arranged, columnsOf, csvOf, rowOf } from "../../parts/rows.js";
+import { save, saveArrow, Saves } from "../../parts/saves.js";
 
 export const MOST_SHOWN = 100_000;
 const MOST_IN_CSV = 1_000_000;
@@ -130,24 +131,8 @@ export function Progress({ all, onBack }) {
 
 /** Buttons to save all rows of a question: CSV as the grid is arranged, Arrow as the server streams it. */
 export function Downloads({ store, question, arrangement }) {
-  const [seen, setSeen] = useState({ said: "", failure: null });
-  const reading = useRef(null);
-  useEffect(() => () => reading.current?.abort(), []);
-  const run = async (make) => {
-    reading.current?.abort();
-    const over = new AbortController();
-    reading.current = over;
-    setSeen({ said: "Reading …", failure: null, running: true });
-    try {
-      setSeen({ said: await make(over.signal), failure: null });
-    } catch (error) {
-      if (over.signal.aborted) setSeen({ said: "Stopped. Nothing was saved.", failure: null });
-      else if (error instanceof Problem || error instanceof Unreachable) setSeen({ said: "", failure: error });
-      else throw error;
-    }
-  };
-  const csv = async (signal) => {
-    const onProgress = (rows) => setSeen({ said: `${countText(rows.length)} rows so far …`, failure: null, running: true });
+  const csv = async (signal, say) => {
+    const onProgress = (rows) => say(`${countText(rows.length)} rows so far …`);
     const { rows, isWhole } = await readRows(store, question, { most: MOST_IN_CSV, signal, onProgress });
     const all = columnsOf(rows);
     const columns = arrangement.chosen(all);
@@ -155,29 +140,6 @@ export function Downloads({ store, question, arrangement }) {
     save(new Blob([...csvOf(shown, columns)], { type: "text/csv" }), `${store.store}.csv`);
     return `${countText(shown.length)} rows in ${store.store}.csv.${isWhole ? "" : " There are more: narrow the query, or download Arrow."}`;
   };
-  const arrow = async (signal) => {
-    const request = streamOf(store, question);
-    const response = await open(request.path, { ...request, accept: "application/vnd.apache.arrow.stream", signal });
-    try {
-      save(await response.blob(), `${store.store}.arrows`);
-    } catch (error) {
-      signal.throwIfAborted();
-      if (!(error instanceof TypeError)) throw error;
-      throw new Unreachable("The stream broke off: ask again.");
-    }
-    return `Saved as ${store.store}.arrows.`;
-  };
-  return html`<div class="buttons">
-    <button type="button" onClick=${() => run(csv)}>CSV of all rows</button>
-    <button type="button" onClick=${() => run(arrow)}>Arrow of all rows</button>
-    ${seen.running && html`<button type="button" onClick=${() => reading.current.abort()}>Stop</button>`}
-    <span role="status">${seen.said}</span>
-  </div>
-  ${seen.failure && html`<${Failure} error=${seen.failure} />`}`;
-}
-
-function save(blob, name) {
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // browsers read it after the click
+  const arrow = (signal) => saveArrow(streamOf(store, question), store.store, signal);
+  return html`<${Saves} files=${[["CSV of all rows", csv], ["Arrow of all rows", arrow]]} />`;
 }

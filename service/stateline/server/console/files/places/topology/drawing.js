@@ -1,7 +1,7 @@
 /** The layout of the topology by dagre, as plain numbers for an SVG. */
 
 const CHARACTER = 7.4; // pixels of one character in the 12 px monospace font
-const MOST_CHARACTERS = 36;
+const MOST_CHARACTERS = 46; // a store of a join with its types, and a topic of such a join
 export const LINE = 15; // pixels between lines of a label
 const RATE_WIDTH = 64; // free space on arrows with a rate
 const PADDING = { topic: 36, operator: 24, store: 28, global_table: 28, pipeline: 44 };

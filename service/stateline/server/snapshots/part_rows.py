@@ -1,0 +1,69 @@
+"""Rows of one store in a snapshot: all the parts that a node keeps, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack
+
+import pyarrow as pa
+
+from stateline.model.store_definition import StoreDefinition
+from stateline.server.rows.arrow_rows import arrow_schema, stream_batch, stream_start
+from stateline.server.rows.columns import STREAM_END
+from stateline.server.snapshots.filter import RowSelection
+from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
+from stateline.server.snapshots.rows import batches
+from stateline.server.wire.turns import ScanPace, let_others_in
+from stateline_store.snapshots.checkpoints import CheckpointPart
+
+
+async def rows_of_parts(
+    checkpoints: OpenCheckpoints,
+    snapshot_id: str,
+    parts: Iterable[CheckpointPart],
+    definition: StoreDefinition,
+    wanted: RowSelection,
+    resources: AsyncExitStack,
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Open these parts of the store, and return their batches. A batch may be empty. `resources` close the parts.
+
+    Raises like `OpenCheckpoints.acquire`.
+    """
+    opened = []
+    for part in parts:
+        opened.append(await checkpoints.acquire(snapshot_id, part))
+        resources.callback(checkpoints.release, snapshot_id, part)
+
+    async def found() -> AsyncGenerator[pa.RecordBatch, None]:
+        for checkpoint in opened:
+            pace = ScanPace()
+            rows = batches(checkpoint, definition, wanted, lambda: pace.rows)  # noqa: B023
+            while True:
+                with pace.step(pace.rows):
+                    batch = next(rows, None)
+                if batch is None:
+                    break
+                yield batch
+                await let_others_in()
+
+    return found()
+
+
+async def stream_of(
+    definition: StoreDefinition, wanted: RowSelection, rows: AsyncGenerator[pa.RecordBatch, None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the rows as an Arrow stream. Each piece is one message of it."""
+    yield stream_start(arrow_schema(definition, wanted.columns))
+    async for batch in rows:
+        if batch.num_rows:
+            yield stream_batch(batch)
+    yield STREAM_END
+
+
+async def batches_of(pieces: AsyncGenerator[bytes, None], schema: pa.Schema) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield the batches of such a stream. Raises `ValueError` if it is of another schema."""
+    if not pa.ipc.read_schema(pa.py_buffer(await anext(pieces))).equals(schema):
+        raise ValueError("the rows have other columns")
+    async for piece in pieces:
+        if piece != STREAM_END:
+            yield pa.ipc.read_record_batch(pa.ipc.read_message(piece), schema)

@@ -1,0 +1,108 @@
+"""DuckDB's messages as users are told them: what is wrong, and what to write instead. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from stateline.sql.statement import unquoted
+from stateline.sql.struct_types import quoted
+
+# Advice that follows DuckDB's message: on settings, extensions and its own code.
+_ADVICE = re.compile(r"\n\s*\n(?!LINE \d).*?(?=\n\s*\nLINE \d|\Z)", re.DOTALL)
+_KIND = re.compile(r"^(?:INTERNAL|[A-Z][A-Za-z-]*(?: [A-Za-z-]+)?) Error: ")
+_LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
+_CANDIDATES = re.compile(r"(\n\tCandidate functions:(?:\n\t[^\n]*){5})(?:\n\t[^\n]*)+")
+_NEAR = re.compile(r'^syntax error at or near "([^"]*)"')
+_BINDINGS = re.compile(r'"[^"\n]*"')
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
+_INTEGER = re.compile(r"\b(U?)INT(8|16|32|64|128)\b")
+_INTEGERS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
+_MOST_MESSAGE = 1_500
+# What a message begins with, or has, and what follows it.
+_INSTEAD = (
+    (
+        r"Could not convert string .* to (\w+) when casting from source column (\w+)",
+        r"\2 is text: compare it with text in single quotes, or write TRY_CAST(\2 AS \1).",
+    ),
+    (r"Could not convert string .* to (\w+)", r"TRY_CAST(… AS \1) gives NULL for such a value."),
+    (r"can't be cast because the value is out of range", "TRY_CAST gives NULL for such a value."),
+    (r"Failed to cast value to numerical", "Take a member of the JSON value and cast it: (value->>'member')::DOUBLE."),
+    (
+        r"No function matches .*json_extract\w*\(JSON, BOOLEAN\)",
+        "= binds before -> and ->>: write (value->>'member') = 'text'.",
+    ),
+    (
+        r"Cannot compare values of type VARCHAR and type",
+        "Cast the text, (value->>'member')::DOUBLE, or compare it with text in single quotes.",
+    ),
+    (r"No function matches .*\((?:JSON|VARCHAR)\b", "->> gives text. Cast it first: (value->>'member')::DOUBLE."),
+    (
+        r"Cannot compare values of type TIMESTAMP WITH TIME ZONE and type INTEGER",
+        "Write a time as '2026-01-31T12:00:00Z', or compare epoch_ms(…) with milliseconds.",
+    ),
+    (r"invalid timestamp field format", "Write a time as '2026-01-31T12:00:00Z'."),
+)
+_PARAMETERS = (
+    (r"Values were not provided for the following parameters: (.+)", "The statement has {}, for which params has no "
+     "value. Give an array for $1, $2 …, or an object for $name."),
+    (r".*identifiers of the excess parameters: (.+)", "params has a value for {}, which the statement does not have. "
+     "Leave it out, or write it in the statement."),
+    (r".*Expected 0, got (\d+)", "The statement has no parameters, and params is not empty. Leave params out, or write "
+     "$1 or $name in the statement."),
+    (r"Mixing named and positional parameters", "The statement has both $1 and $name. Use one of the two."),
+)  # fmt: skip
+
+
+def told(message: str, sql: str, names: Iterable[str], *, planned: bool = False) -> str:
+    """Return DuckDB's message with its place and candidates and what to write instead, without advice on settings,
+    extensions and its code. `names` are the tables and columns that need quotes. A statement that is
+    `planned` is behind a line of EXPLAIN."""
+    if message.startswith("INTERNAL") or "Stack Trace" in message:
+        return "DuckDB failed to run the statement. Write it in another way."
+    if is_forbidden(message):
+        return "The statement reads a file, the network or a setting. It can read the tables of stores only."
+    text = _ADVICE.sub("", _KIND.sub("", message)).strip()
+    for pattern, instead in _PARAMETERS:
+        if found := re.match(pattern, text):
+            return instead.format(", ".join(f"${each.strip()}" for each in "".join(found.groups()).split(",")))
+    said, line, quoted_sql = _CANDIDATES.sub(r"\1\n\t…", text).partition("\n\nLINE ")  # then the statement's own text
+    text = _INTEGER.sub(lambda found: found[1] + _INTEGERS[found[2]], said) + line + quoted_sql
+    if planned:
+        text = _LINE.sub(lambda found: f"LINE {int(found[1]) - 1}:", text)
+    text = text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}…"
+    if instead := _instead(text, sql, names):
+        first, newline, rest = text.partition("\n")
+        text = f"{first.rstrip('.!')}. {instead}{newline}{rest}"
+    return text
+
+
+def is_forbidden(message: str) -> bool:
+    """Whether the statement was refused for what it may not read."""
+    said = message.partition("\n\nLINE ")[0]
+    return "disabled by configuration" in said or "Permission Error" in said
+
+
+def _instead(text: str, sql: str, names: Iterable[str]) -> str:
+    """Return what to write instead, as far as it is known. Empty if it is not."""
+    found = _NEAR.match(text)
+    near, plain = None if found is None else found[1].lower(), unquoted(sql)
+    if near == "end" and re.search(r"\b(else|then|when|case)\s+end\b", plain, re.IGNORECASE):
+        return "A value is missing before END."
+    for name in names:
+        shown = quoted(name)
+        if near == name.lower() or (near == "." and re.search(rf"\b{re.escape(name)}\.", plain, re.IGNORECASE)):
+            return f"{name} is a word of SQL. Quote it as a name: {shown}."
+        is_odd = _PLAIN_NAME.fullmatch(name) is None
+        if is_odd and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", plain, re.IGNORECASE):
+            return f"Quote the name: {shown}."
+    for pattern, instead in _INSTEAD:
+        if found := re.search(pattern, text):
+            return found.expand(instead)
+    if (found := re.match(r'Referenced column ("[^"]*") not found', text)) and found[1] in sql:
+        bindings = _BINDINGS.findall(text.partition("Candidate bindings:")[2].partition("\n")[0])
+        if get_close_matches(found[1], bindings, cutoff=0.75):
+            return ""  # a name that is misspelled, and DuckDB says how it is spelled
+        return f"Double quotes are for names. Write text in single quotes: '{found[1][1:-1]}'."
+    return ""

@@ -1,0 +1,103 @@
+"""A full scan of more rows than may be read is refused before it begins, as soon as that is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
+from support.processes.served_here import served_here
+
+MOST = 1_000
+BEFORE, MEANWHILE = "The statement reads all of 'aircraft'", "The statement reads more than 1,000 rows"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[httpx.Client, OwningWorker]]:
+    worker = OwningWorker(tmp_path / "state")
+    try:
+        put(worker, range(MOST))
+        with served_here(tmp_path / "state", "server.scan.processes=0", f"sql.max.rows.scanned={MOST}") as here:
+            yield here.client, worker
+    finally:
+        worker.close()
+
+
+def put(worker: OwningWorker, numbers: Any, value: Any = 1) -> None:
+    worker.put_all({f"N{number:05d}": value for number in numbers})
+    worker.commit()
+
+
+def compact(worker: OwningWorker) -> None:
+    """Have each row once, in files, and show them to servers, which look at files when something is committed."""
+    for partition in range(PARTITIONS):
+        engine: Any = worker.stores["aircraft", partition]._engine
+        worker.run(engine._db.flush)
+        worker.run(partial(engine._db.compact_range, None, None))
+    put(worker, range(30))  # of all partitions
+
+
+def asked(client: httpx.Client, sql: str = "select count(*) as n from aircraft") -> Any:
+    answer = client.post("/v1/sql", json={"sql": sql, "max_age_ms": 0})
+    if answer.status_code == 200:
+        return answer.json()[0]["n"]
+    assert (answer.status_code, answer.json()["reason"]) == (413, "SQL_TOO_LARGE"), answer.text
+    return answer.json()["detail"]
+
+
+def test_a_row_too_many_in_files_is_refused_at_once(running: tuple[httpx.Client, OwningWorker]) -> None:
+    client, worker = running
+    compact(worker)
+    assert asked(client) == MOST
+    put(worker, range(MOST, MOST + 40))
+    compact(worker)
+    wait_until(lambda: asked(client).startswith(BEFORE))
+    told = asked(client)
+    assert "has more than 1,000 rows" in told
+    assert "Narrow it: key = …" in told
+    assert asked(client, "select count(*) as n from aircraft where key < 'N00100'") == 100
+
+
+def test_a_limit_and_exists_begin_and_read_what_they_need(running: tuple[httpx.Client, OwningWorker]) -> None:
+    client, worker = running
+    put(worker, range(3 * MOST))
+    compact(worker)
+    wait_until(lambda: asked(client).startswith(BEFORE))
+    assert asked(client, "select exists(select 1 from aircraft) as n") is True
+    limited = client.post("/v1/sql", json={"sql": "select key, value from aircraft limit 5", "max_age_ms": 0})
+    assert len(limited.json()) == 5, limited.text
+
+
+def test_a_table_that_has_shrunk_is_read_again(running: tuple[httpx.Client, OwningWorker]) -> None:
+    client, worker = running
+    put(worker, range(MOST, MOST + 10))
+    assert asked(client).startswith(MEANWHILE)
+    put(worker, range(MOST // 2, MOST + 10), None)
+    for value in range(3):
+        put(worker, range(MOST // 2), value)
+    assert asked(client) == MOST // 2
+
+
+def test_a_few_rows_that_are_written_all_the_time_are_few(running: tuple[httpx.Client, OwningWorker]) -> None:
+    client, worker = running
+    put(worker, range(10, MOST), None)
+    for value in range(40 * MOST // 10):
+        worker.put_all({f"N{number:05d}": value for number in range(10)})
+    worker.commit()
+    assert asked(client) == 10
+
+
+def test_rows_that_were_written_often_count_once(running: tuple[httpx.Client, OwningWorker]) -> None:
+    client, worker = running
+    for value in range(8):
+        put(worker, range(MOST), value)
+    assert client.get("/v1/stores/aircraft/count").json()["approximate_entries"] > 5 * MOST
+    assert asked(client) == asked(client) == MOST
+    compact(worker)
+    put(worker, range(0, MOST, 2), None)
+    assert asked(client) == MOST // 2

@@ -1,0 +1,185 @@
+"""Polls of a statement: the server process answers them from what it kept, and a run ends with its last client."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stateline.server.guard.tokens import hash_of
+from support.processes.query_server import OwningWorker
+from support.processes.serve_process import Served, arguments_of, descendants_of, halt, served, until_ready, wait_until
+
+COUNT = "select count(*) as n from aircraft"
+KEPT_MS = 60_000
+ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r, aircraft"
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("polls") / "state"
+    directory.mkdir()
+    tokens = directory.parent / "tokens.json"
+    given = [{"name": name, "sha256": hash_of(name).hex(), "stores": stores}
+             for name, stores in (("first", "*"), ("second", "*"), ("some", ["counts"]))]  # fmt: skip
+    tokens.write_text(json.dumps({"tokens": given}))
+    tokens.chmod(0o600)
+    worker = OwningWorker(directory)
+    try:
+        worker.put_all({f"N{number:04d}": {"seats": number} for number in range(300)})
+        worker.commit()
+        settings = ("server.scan.processes=1", "sql.timeout.ms=600000", f"server.tokens.file={tokens}")
+        with served(directory, *settings) as running:
+            until_ready(running)
+            wait_until(lambda: asked(running, "select 1").status_code == 200)
+            yield running
+    finally:
+        worker.close()
+
+
+def asked(one: Served, sql: str, token: str = "first", timeout: float = 120, **members: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"sql": sql, "max_age_ms": KEPT_MS, **members}
+    return httpx.post(f"{one.url}/v1/sql", json=body, headers=headers, timeout=timeout)
+
+
+@contextmanager
+def scans_halted(one: Served) -> Iterator[None]:
+    pid = one.scans()[0]  # a child has its arguments for a moment
+    halt(pid)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_poll_is_answered_without_the_scan_process(one: Served) -> None:
+    first = asked(one, COUNT)
+    with scans_halted(one):
+        again, of_another = asked(one, COUNT), asked(one, COUNT, "second")
+        headers = {"Authorization": "Bearer first", "If-None-Match": first.headers["etag"]}
+        parameters = {"q": COUNT, "max_age_ms": str(KEPT_MS)}
+        same = httpx.get(f"{one.url}/v1/sql", params=parameters, headers=headers, timeout=120)
+    for each in (again, of_another):
+        assert (each.status_code, each.json()) == (200, [{"n": 300}])
+        named = ("content-type", "stateline-position", "stateline-isolation-level", "stateline-cut", "etag")
+        assert [each.headers[name] for name in named] == [first.headers[name] for name in named]
+        assert int(each.headers["age"]) >= int(first.headers["age"])
+        assert "stateline-read-at" not in each.headers
+    assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", first.headers["etag"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"max_age_ms": 0},
+        {"format": "csv"},
+        {"details": "all"},
+        {"require_active": True},
+        {"token": "some"},
+        {"isolation_level": "read_uncommitted"},
+        {"as_of": 1_000},
+        {"position_bound": {"flights": {"0": 1}}},
+        {"max_staleness_ms": 5_000},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_request_that_differs_is_answered_anew(one: Served, other: dict[str, Any]) -> None:
+    sql = "select count(*) as n from information_schema.tables"
+    asked(one, sql)
+    with scans_halted(one), pytest.raises(httpx.ReadTimeout):
+        asked(one, sql, timeout=1.0, **other)
+
+
+def test_an_envelope_says_when_the_rows_were_read(one: Served) -> None:
+    first = asked(one, COUNT, details="all").json()
+    with scans_halted(one):
+        again = asked(one, COUNT, details="all")
+    assert again.json() == first
+    assert first["read_at"] > 0
+    assert "etag" not in again.headers
+
+
+def test_a_large_answer_is_kept_as_it_was_compressed(one: Served) -> None:
+    sql = "select key, value from aircraft order by key"
+    rows = asked(one, sql).json()
+    with scans_halted(one), httpx.Client(timeout=120) as client:
+        headers = {"Authorization": "Bearer first", "Accept-Encoding": "gzip"}
+        body = {"sql": sql, "max_age_ms": KEPT_MS}
+        with client.stream("POST", f"{one.url}/v1/sql", json=body, headers=headers) as answer:
+            sent = b"".join(answer.iter_raw())
+        assert answer.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(sent)) == rows
+
+
+def query_processes(one: Served) -> set[int]:
+    found = set()
+    for pid in descendants_of(one.process.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ends
+            if "stateline.sql.process" in arguments_of(pid):
+                found.add(pid)
+    return found
+
+
+def ticks_of(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def busy(one: Served) -> set[int]:
+    """The query processes that run a statement. One that starts takes less."""
+    found = set()
+    for pid in query_processes(one):
+        try:
+            if ticks_of(pid) > 250:
+                found.add(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def sent(one: Served, method: str, sql: str) -> socket.socket:
+    """The connection of a client that waits for the answer."""
+    url = httpx.URL(one.url)
+    given = {"params": {"q": sql}} if method == "GET" else {"json": {"sql": sql}}
+    request = httpx.Request(method, url.join("/v1/sql"), headers={"Authorization": "Bearer first"}, **given)  # type: ignore[arg-type]
+    head = [f"{method} {request.url.raw_path.decode()} HTTP/1.1", *(f"{n}: {v}" for n, v in request.headers.items())]
+    connection = socket.create_connection((url.host, url.port or 80), timeout=120)
+    connection.sendall("\r\n".join([*head, "", ""]).encode() + request.read())
+    return connection
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_run_goes_on_for_whoever_waits_and_ends_when_nobody_does(one: Served, method: str) -> None:
+    sql, before = f"{ENDLESS} -- {method}", busy(one)
+    first, second = sent(one, method, sql), sent(one, method, sql)
+    wait_until(lambda: bool(busy(one) - before))
+    first.close()
+    (pid,) = busy(one) - before
+    ticks = ticks_of(pid)
+    wait_until(lambda: ticks_of(pid) > ticks + 50)
+    assert busy(one) - before == {pid}
+    second.close()
+    wait_until(lambda: pid not in query_processes(one))
+
+
+def test_a_statement_waits_for_the_scan_process_until_its_deadline(one: Served) -> None:
+    killed = one.scans()[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in one.scans())
+    assert asked(one, COUNT, max_age_ms=0).json() == [{"n": 300}]
+    for socket_of_scans in one.log.parent.glob("*/servers/*.scans-*.sock"):
+        socket_of_scans.unlink()
+    refused = asked(one, COUNT, max_age_ms=0, timeout_ms=200)
+    assert (refused.status_code, refused.json()["reason"]) == (503, "NOT_READY")
+    headers = {"Authorization": "Bearer first"}
+    assert httpx.get(f"{one.url}/v1/stores/aircraft/keys/N0001", headers=headers, timeout=120).status_code == 200

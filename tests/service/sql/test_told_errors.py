@@ -1,0 +1,108 @@
+"""What is wrong with a statement is told with what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.sql.rows import TABLES, answer, key_value
+from stateline import serdes
+from stateline.sql.engine import SqlEngine
+from stateline.sql.statement import unquoted
+from stateline.sql.tables import tables_of
+from stateline_store import InvalidArgumentError
+
+ROW = {"texts": [{"key": "a", "value": '{"n": "many"}', "timestamp": 1}]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> SqlEngine:
+    made = SqlEngine(1 << 28)
+    odd = [key_value(name, serdes.string, serdes.json) for name in ("daily-totals", "order", "a b")]
+    made.use_tables([*TABLES, *tables_of(odd)])
+    return made
+
+
+def error_of(engine: SqlEngine, sql: str, params: Any = None) -> str:
+    with pytest.raises(InvalidArgumentError) as raised:
+        answer(engine, sql, ROW, params)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "says"),
+    [
+        ("SELECT $1, $2", ["a"], "The statement has $2, for which params has no value."),
+        ("SELECT ?", None, "The statement has $1, for which params has no value."),
+        ("SELECT $city", {"town": 1}, "params has a value for $town, which the statement does not have."),
+        ("SELECT $a", {"a": 1, "b": 2}, "params has a value for $b, which the statement does not have."),
+        ("SELECT $1", ["a", "b", "c"], "params has a value for $2, $3, which the statement does not have."),
+        ("SELECT 1", ["a"], "The statement has no parameters, and params is not empty."),
+        ("SELECT $1, $a", ["a"], "The statement has both $1 and $name."),
+    ],
+)
+def test_a_parameter_that_is_missing_or_too_much_is_named(engine: SqlEngine, sql: str, params: Any, says: str) -> None:
+    assert error_of(engine, sql, params).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("sql", "instead"),
+    [
+        ("SELECT key, end FROM windows", '"end"'),
+        ("SELECT key FROM windows WHERE end > '2026-01-01'", '"end"'),
+        ("SELECT max(END) FROM windows", '"end"'),
+        ("SELECT CASE WHEN true THEN 1 END FROM windows ORDER BY end", '"end"'),
+        ("SELECT * FROM order", '"order"'),
+        ("SELECT * FROM order ORDER BY key", '"order"'),
+        ('SELECT order.key FROM "order"', '"order"'),
+        ("DESCRIBE order", '"order"'),
+        ("SELECT * FROM daily-totals WHERE key = 'a'", '"daily-totals"'),
+        ("SELECT t.key FROM texts t JOIN daily-totals d USING (key)", '"daily-totals"'),
+        ('SELECT daily-totals.key FROM "daily-totals"', '"daily-totals"'),
+        ("SELECT * FROM a b c", '"a b"'),
+    ],
+)
+def test_a_name_that_needs_quotes_is_told_with_them(engine: SqlEngine, sql: str, instead: str) -> None:
+    first = error_of(engine, sql).partition("\n")[0]
+    assert f"uote {'it as a name' if '-' not in instead and ' ' not in instead else 'the name'}: {instead}." in first
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELECT (value->>'n')::INT FROM texts", "'many' to INTEGER. TRY_CAST(… AS INTEGER) gives NULL"),
+        ("SELECT CASE WHEN true THEN 1 ELSE END FROM windows", "A value is missing before END."),
+        ("SELECT 300::TINYINT", "TRY_CAST gives NULL"),
+        ("SELECT 'soon'::TIMESTAMPTZ", "Write a time as '2026-01-31T12:00:00Z'."),
+        ("SELECT key FROM texts WHERE value > 5", "(value->>'member')::DOUBLE"),
+        ("SELECT sum(value->>'n') FROM texts", "->> gives text. Cast it first"),
+        ("SELECT key FROM texts WHERE timestamp > 5", "epoch_ms(…)"),
+        (
+            "SELECT key FROM texts WHERE value->'n' = 'a'",
+            "= binds before -> and ->>: write (value->>'member') = 'text'.",
+        ),
+        ("SELECT key FROM texts WHERE (value->>'n') > 5", "Cast the text, (value->>'member')::DOUBLE"),
+        ("SELECT key FROM texts WHERE key = 5", "key is text: compare it with text in single quotes"),
+        ('SELECT key FROM texts WHERE key = "a"', "Write text in single quotes: 'a'."),
+    ],
+)
+def test_a_value_of_another_type_is_told_with_what_to_write(engine: SqlEngine, sql: str, says: str) -> None:
+    assert says in error_of(engine, sql).partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1 FROM nope-x", "SELECT * FROM select", "SELECT key FROM texts AND", 'SELECT "vlaue" FROM texts']
+)
+def test_no_name_is_made_up_where_none_is_meant(engine: SqlEngine, sql: str) -> None:
+    assert "uote" not in error_of(engine, sql)
+
+
+def test_few_candidates_of_a_function_are_told(engine: SqlEngine) -> None:
+    told = error_of(engine, "SELECT timestamp + 5 FROM texts")
+    assert told.count(" -> ") == 5
+    assert told.endswith("…")
+
+
+def test_texts_quoted_names_and_comments_are_left_out_of_a_statement() -> None:
+    assert unquoted("SELECT 'a' x, \"b\" -- c\nFROM d /* e */") == "SELECT   x,    \nFROM d  "
