@@ -112,6 +112,22 @@ def worker_process(tmp_path: Path) -> Iterator[Forked]:
     assert process.wait(HANGING_S) == 0
 
 
+def test_a_server_is_not_ready_before_a_worker_has_answered_once(tmp_path: Path, worker_process: Forked) -> None:
+    with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
+        wait_until(lambda: ready(client))
+    worker_process.send_signal(signal.SIGSTOP)
+    with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
+
+        def says_so() -> bool:
+            answer = client.get("/readyz")
+            assert answer.status_code == 503
+            return any("no worker that answers has it" in reason for reason in answer.json()["reasons"])
+
+        wait_until(says_so)
+        worker_process.send_signal(signal.SIGCONT)
+        wait_until(lambda: ready(client))
+
+
 def test_a_worker_that_hangs_is_told_until_it_goes_on(tmp_path: Path, worker_process: Forked) -> None:
     with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
         wait_until(lambda: ready(client))

@@ -111,7 +111,9 @@ class WorkerConnection:
 
     @property
     def answers(self) -> bool:
-        """Whether the worker is connected, and owes no sign of life for `SILENT_AFTER_S`."""
+        """Whether the worker is connected, has answered once, and owes no sign of life for `SILENT_AFTER_S`."""
+        if not self._exchange.heard_at_s:  # its lease is unknown, so its tasks would be standbys
+            return False
         silent_s = asyncio.get_running_loop().time() - self._asked_at_s
         return self.alive and (not self._is_owed or silent_s < SILENT_AFTER_S)
 
