@@ -223,4 +223,13 @@ def _shown(each: Difference) -> str:
     lost, added = (
         sorted({*a} - {*b}) for a, b in ((each.ours.entries, each.java.entries), (each.java.entries, each.ours.entries))
     )
-    return f"{each.level.name} {each.question} at {each.ours.offset}: Java lacks {lost}, has besides {added}"
+    times = each.sides.stream_times[STORES[each.question.store]]
+    sent = [
+        (offset, value, at_ms, times[offset])
+        for offset, (key, value, at_ms) in enumerate(each.sides.sent[STORES[each.question.store]])
+        if key in {entry[0] for entry in lost + added}
+    ]
+    return (
+        f"{each.level.name} {each.question} at {each.ours.offset}{' after a restart' * each.restarted}: "
+        f"Java lacks {lost}, has besides {added}. Offsets, values, timestamps and stream times of its input: {sent}"
+    )
