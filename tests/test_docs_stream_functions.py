@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 from stateline import App
@@ -20,7 +22,15 @@ def declared(place: int) -> App:
 
 
 def test_several_topics_are_one_stream() -> None:
-    with TestDriver(declared(-2), partitions=2) as driver:
+    with TestDriver(declared(-3), partitions=2) as driver:
+        for topic in ("orders-de", "orders-fr"):
+            driver.pipe(topic, "ada", {"amount": 1})
+        assert driver.store("orders_of").get("ada") == 2
+
+
+def test_all_topics_that_match_a_pattern_are_one_stream() -> None:
+    (partitions,) = re.findall(r"TestDriver\(app, partitions=({.*?})\)", TEXT)
+    with TestDriver(declared(-2), partitions=ast.literal_eval(partitions)) as driver:
         for topic in ("orders-de", "orders-fr"):
             driver.pipe(topic, "ada", {"amount": 1})
         assert driver.store("orders_of").get("ada") == 2

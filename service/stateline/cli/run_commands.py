@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateline.cli.target import ConfigFile, Settings, Target, loaded, log_origin, passed_on
+from stateline.cli.target import ConfigFile, Settings, Target, loaded, log_origin, passed_on, pattern_topics
 from stateline.processes.logging import json_line_writer
 from stateline.processes.terminal import Terminal, hangups_held
 from stateline_store.errors import ConfigurationError
@@ -66,7 +66,7 @@ def run(
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     app, config = loaded(target, config_file, settings)
-    options = passed_on(config_file, settings)
+    options = [*passed_on(config_file, settings), *pattern_topics(app, config)]
     if fixed is not None:  # before anything uses changed paths
         refuse_others(fixed_settings(config), json.loads(fixed))
     if app.topology().pipelines and config.runs_pipelines:
@@ -207,7 +207,7 @@ def serve(
         if process is not None and inherited is not None:
             serve_inherited(app, config, process, inherited)
             return
-        options = passed_on(config_file, settings)
+        options = [*passed_on(config_file, settings), *pattern_topics(app, config)]
         again = [sys.executable, "-m", "stateline", "serve", target, *options]
         run_server(app, config, again, [*again, "--plan"], inherited, terminal)
 
@@ -250,7 +250,8 @@ def pipeline(
             with closing(configured_log(config)) as log:
                 run_pipelines(app, chosen, config, log, available_now=available_now)
         else:
-            children = pipeline_children(config, chosen, target, passed_on(config_file, settings))
+            options = [*passed_on(config_file, settings), *pattern_topics(app, config)]
+            children = pipeline_children(config, chosen, target, options)
             Supervisor(children, emit=_output_of(config)).run()
 
 

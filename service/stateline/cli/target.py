@@ -88,6 +88,16 @@ def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[
     return passed
 
 
+def pattern_topics(app: App, config: Config) -> list[str]:
+    """The arguments that give a child the topics that this process has found for patterns, so that all children have
+    one topology. None if there are no patterns, or if the settings have the topics."""
+    from stateline.dsl.topic_patterns import PATTERN_TOPICS
+    from stateline.model.topic_patterns import matched_sources
+
+    found = [] if config.pattern_topics is not None else matched_sources(app.topology())
+    return ["--set", f"{PATTERN_TOPICS}={','.join(found)}"] if found else []
+
+
 def word_of(option: str, given: str, among: Sequence[Word]) -> Word:
     """The given word. Raises `InvalidArgumentError` with the option, its value and the accepted words."""
     from stateline.serde.plain import shown

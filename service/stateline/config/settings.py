@@ -65,6 +65,8 @@ class Config(BaseModel):
     """Repartition rows with a changed key before a group, join or table. Only App(config=…) can have it."""
     topology_optimization: types.Optimization = "none"
     """single.store.self.join: an inner join of a stream with itself keeps its rows in one store (KIP-862)."""
+    topology_pattern_topics: types.OptionalTopics = None
+    """The topics that patterns of app.stream match. Unset: those of the log at the start."""
     ensure_explicit_internal_resource_naming: types.Switch = False
     """Refuse to start if a store, and with it a changelog, has a generated name."""
     repartition_purge_interval_ms: types.Milliseconds = 30_000
@@ -290,6 +292,12 @@ class Config(BaseModel):
     def rack_tags(self) -> list[str]:
         return [name.strip() for name in (self.rack_aware_assignment_tags or "").split(",") if name.strip()]
 
+    @property
+    def pattern_topics(self) -> list[str] | None:
+        """The names in topology.pattern.topics, None if it is unset."""
+        given = self.topology_pattern_topics
+        return None if given is None else [name.strip() for name in given.split(",")]
+
     def caller_share(self, most: int) -> int:
         """One caller's share of `most`: server.caller.share.percent, rounded up."""
         return -(-most * self.server_caller_share_percent // 100)
@@ -352,4 +360,6 @@ def as_text(value: object) -> str:
     """The value as users write it."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(as_text, value))
     return "" if value is None else str(value)

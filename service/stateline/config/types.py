@@ -120,12 +120,9 @@ CountOrNone = Annotated[_Whole, Field(ge=0, le=_MAX_INT), Allowed(f"a whole numb
 Percent = Annotated[_Whole, Field(ge=1, le=100), Allowed("a whole number from 1 to 100")]
 Text = Annotated[str, Field(min_length=1), Allowed("a text that is not empty")]
 OptionalText = Annotated[str | None, Field(min_length=1), Allowed("a text that is not empty")]
-OptionalNames = Annotated[
-    str | None,
-    BeforeValidator(_joined),
-    Field(pattern=r"^[A-Za-z0-9._-]+(\s*,\s*[A-Za-z0-9._-]+)*$"),
-    Allowed("names separated by commas, as zone,rack"),
-]
+_Names = Annotated[str | None, BeforeValidator(_joined), Field(pattern=r"^[A-Za-z0-9._-]+(\s*,\s*[A-Za-z0-9._-]+)*$")]
+OptionalNames = Annotated[_Names, Allowed("names separated by commas, as zone,rack")]
+OptionalTopics = Annotated[_Names, Allowed("names of topics, separated by commas")]
 OptionalAddresses = Annotated[
     Annotated[str, AfterValidator(_addresses)] | None,
     BeforeValidator(_joined),

@@ -27,6 +27,7 @@ from stateline.model.function_checks import name_of
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.store_definition import GlobalTable, StoreDefinition
 from stateline.model.topic import Topic, checked_name
+from stateline.model.topic_patterns import NamePattern
 from stateline.model.topology import Topology
 from stateline.processing.operators import TableSource, VersionedTableSource
 from stateline.serde.plain import Serde, shown
@@ -65,12 +66,13 @@ class App:
         named = {n.removeprefix(_REGISTRY): v for n, v in self.config.items() if n.startswith(_REGISTRY)}
         self._declarations = Declarations(application_id, SchemaRegistry(named))
         self._declarations.auto_repartition = checked is not None and checked.topology_auto_repartition
+        self._declarations.patterns.pin(None if checked is None else checked.pattern_topics)
 
     def configure(self, config: Config) -> None:
         """Give serdes the settings that are in force, ``schema.registry.*``, in place of those of the `App`; as Kafka
         Streams' ``Serde.configure``. Tables and operators' stores get their format, ``dsl.store.format``, and
-        self-joins their stores, ``topology.optimization``. Commands and the test driver do it before anything is
-        written or read."""
+        self-joins their stores, ``topology.optimization``, and patterns their topics. Commands and the test driver do
+        it before anything is written or read."""
         self._declarations.registry.configure(config.schema_registry)
         self._use(config)
 
@@ -83,6 +85,7 @@ class App:
     def _use(self, config: Config) -> None:
         self._declarations.store_format = config.dsl_store_format
         self._declarations.optimization = config.topology_optimization
+        self._declarations.patterns.use(config)
         wanted, declared = config.topology_auto_repartition, self._declarations.auto_repartition
         if "topology_auto_repartition" in config.model_fields_set and wanted != declared:
             raise ConfigurationError(
@@ -195,14 +198,19 @@ class App:
         return self.store(kept_from(topic, definition, store))
 
     def stream(
-        self, topic: str | Topic | Sequence[str | Topic], *, key: Serde | None = None, value: Serde | None = None
+        self,
+        topic: str | Topic | Sequence[str | Topic] | NamePattern,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
     ) -> Stream:
         """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`).
 
         Several topics make one stream, ``app.stream(["a", "b"])``, in the order of their timestamps. They have the same
-        types, and need equal partition counts."""
-        node, source = read_topics(self._declarations, topic, key, value)
-        return Stream(self._declarations, node, source.key, source.value)
+        types, and need equal partition counts. So do all topics whose full names match a pattern,
+        ``app.stream(re.compile("orders-.*"))``. They are looked up when the application starts, or are those of
+        ``topology.pattern.topics``."""
+        return Stream(self._declarations, *read_topics(self._declarations, topic, key, value))
 
     def ktable(self, table: StoreDefinition) -> Table:
         """A table that `app.table` has declared, to be joined, or to have its changes taken as a stream.
@@ -355,11 +363,17 @@ class App:
 
         return register
 
+    def matching(self, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics that a pattern of `stream` matches."""
+        return self._declarations.patterns.matching(topics)
+
     def topology(self) -> Topology:
-        """Return all declarations, grouped into subtopologies.
+        """Return all declarations, grouped into subtopologies. Topics of patterns are those of the settings. Otherwise
+        they are looked up in the log, once for each `configure`.
 
         Raises `TopologyError` for a store that no processor uses, for writers to a store of another application, and
-        for `examples` of an unknown store or with a key of another type.
+        for `examples` of an unknown store or with a key of another type. For a pattern that matches no topic, or a
+        topic that is read already, it raises this too. Raises `LogUnavailableError` if the log must be asked.
         """
         topology = self._declarations.topology()
         _check_examples(self.examples, topology.all_stores)

@@ -20,8 +20,9 @@ from stateline.dsl.pipeline_checks import (
     refuse_unparsable,
 )
 from stateline.dsl.punctuations import Punctuated, punctuator
+from stateline.dsl.topic_patterns import TopicPatterns
 from stateline.dsl.wrong_kinds import listed, wrong_kind
-from stateline.model.declared_at import here
+from stateline.model.declared_at import SourceLine, here
 from stateline.model.event_time import refuse_in_pipeline
 from stateline.model.external_stores import written_by_us
 from stateline.model.function_checks import check_function
@@ -59,6 +60,7 @@ class Declarations:
         self._generated: dict[str, str] = {}  # generated store names, and where each is declared
         self._roots: dict[str, list[Root]] = {}
         self._global_tables: dict[str, GlobalTable] = {}
+        self.patterns = TopicPatterns(self.application_id, self.chosen_topic)
         self._self_joins: dict[str, Callable[[bool], None]] = {}  # by the store that the optimisation saves
         self.store_format = "DEFAULT"  # until the settings in force are known (`App.configure`)
         self.optimization = "none"
@@ -339,12 +341,14 @@ class Declarations:
         """Everything, grouped into subtopologies.
 
         Raises `TopologyError` for a store that no processor uses, and for writers to a store of another application.
+        Raises as `TopicPatterns.roots`.
         """
         saved = set(self._self_joins) if self.optimization == "single.store.self.join" else set()
         for right, use_one_store in self._self_joins.items():
             use_one_store(right in saved)
         stores = {name: definition for name, definition in self._stores.items() if name not in saved}
-        operators = [processor_of(self._topics[topic], tuple(roots)) for topic, roots in self._roots.items()]
+        every_root = self._roots | self.patterns.roots(self._read_by_name())
+        operators = [processor_of(roots[0].topic, tuple(roots)) for roots in every_root.values()]
         processors = [*self._processors.values(), *operators]
         processors += self._punctuators(processors)
         self._refuse_writers()
@@ -361,7 +365,15 @@ class Declarations:
             dict(self._pipelines),
             {table.store.name: self._formatted(table.store) for table in self._global_tables.values()},
             generated={name: place for name, place in self._generated.items() if name not in saved},
+            patterns=self.patterns.all,
         )
+
+    def _read_by_name(self) -> dict[str, SourceLine]:
+        """The topics that workers read by name, and where each is declared."""
+        stores = [*self._stores.values(), *(table.store for table in self._global_tables.values())]
+        sources = {store.source.name for store in stores if store.source is not None}
+        sources |= {processor.source.name for processor in self._processors.values()}
+        return {name: self._names.place("topic", name) for name in sorted(sources | self._roots.keys())}
 
     def _formatted(self, definition: StoreDefinition) -> StoreDefinition:
         """Return a table or an operator's store in the format of ``dsl.store.format``. Versioned stores have no

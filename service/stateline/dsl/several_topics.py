@@ -1,13 +1,16 @@
-"""One stream of the records of one or several topics."""
+"""One stream of the records of one or several topics, by names or by a pattern."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from stateline import serdes
 from stateline.dsl.wrong_kinds import is_of_stateline, listed
 from stateline.model.nodes import OperatorNode, Root
 from stateline.model.topic import Topic
+from stateline.model.topic_patterns import NamePattern
 from stateline.processing.operators import Merge
 from stateline.serde.plain import Serde
 from stateline_store import TopologyError
@@ -17,11 +20,19 @@ if TYPE_CHECKING:
 
 
 def read_topics(
-    declarations: Declarations, given: str | Topic | Iterable[str | Topic], key: Serde | None, value: Serde | None
-) -> tuple[OperatorNode | Root, Topic]:
-    """Return the node that all rows of these topics come from, and the first topic, whose types are those of the rows.
+    declarations: Declarations,
+    given: str | Topic | Iterable[str | Topic] | NamePattern,
+    key: Serde | None,
+    value: Serde | None,
+) -> tuple[OperatorNode | Root, Serde, Serde]:
+    """Return the node that all rows of these topics come from, and the types of the rows.
 
-    Raises `TopologyError` for an empty list, a topic that is named twice, and topics of different types."""
+    Raises `TopologyError` for an empty list, a topic that is named twice, topics of different types, and as
+    `TopicPatterns.read`."""
+    if isinstance(given, re.Pattern):
+        key, value = key or serdes.bytes, value or serdes.bytes
+        node = declarations.patterns.read(given, key, value)
+        return node, declarations.in_flight(key, "key"), declarations.in_flight(value, "value")
     names: tuple[Any, ...]
     if isinstance(given, str | Topic) or is_of_stateline(given):
         names = (given,)  # the declarations say what is wrong with a stream or a table
@@ -42,8 +53,8 @@ def read_topics(
         raise TopologyError(f"app.stream was given a topic twice: {[topic.name for topic in topics]}.")
     roots = [declarations.stream_root(topic) for topic in topics]
     if len(roots) == 1:
-        return roots[0], first
+        return roots[0], first.key, first.value
     node = OperatorNode("merge", Merge, in_order=True)
     for root in roots:
         root.then(node)
-    return node, first
+    return node, first.key, first.value

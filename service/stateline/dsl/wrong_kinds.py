@@ -32,6 +32,7 @@ _INSTEAD: dict[tuple[Wanted, str], str] = {
     ("topic", "Table"): "give the topic that it is of, or write its changes to one with .to_stream().to(…)",
     ("topic", "WindowedTable"): "write its changes to a topic with .to_stream().to(…), and give that topic",
     ("topic", "StoreDefinition"): "give the topic that it is of",
+    ("topic", "Pattern"): "only app.stream takes a pattern, alone and not in a list. Give the name of a topic",
     ("store", "Table"): "give its .store",
     ("store", "WindowedTable"): "give its .store",
     ("store", "GlobalTable"): "join a stream with it by Stream.join(…, on=…), or give what app.table(…) returned",

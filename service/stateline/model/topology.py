@@ -10,6 +10,7 @@ is one partition of one subtopology, `<subtopology>_<partition>`.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,7 +77,7 @@ class Subtopology:
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The whole application. Built by `App.topology`. `target` is what commands are given for it. `generated`: each
-    store that the application has not named, and where it is declared."""
+    store that the application has not named, and where it is declared. `patterns`: those of topics that it reads."""
 
     application_id: str
     subtopologies: tuple[Subtopology, ...]
@@ -85,6 +86,7 @@ class Topology:
     global_tables: Mapping[str, StoreDefinition] = field(default_factory=dict)  # every worker has each of them whole
     target: str = "MODULE:APP"
     generated: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[re.Pattern[str], ...] = ()
 
     @property
     def all_stores(self) -> Mapping[str, StoreDefinition]:

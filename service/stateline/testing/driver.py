@@ -47,7 +47,8 @@ class TestDriver:
         autocommit: bool = True,
         wall_clock_ms: int | None = None,
     ) -> None:
-        """`partitions` is for all topics that an application's owner creates, or by name: unnamed topics get 1.
+        """`partitions` is for all topics that an application's owner creates, or by name: unnamed topics get 1. Names
+        that a pattern of `App.stream` matches are its topics, unless ``topology.pattern.topics`` is set.
         `config` has settings over those of the `App`, such as ``{"processing.guarantee": "exactly_once_v2"}``.
         Environment and files are ignored. `wall_clock_ms` is the clock's first time in milliseconds since the epoch,
         None for now.
@@ -60,15 +61,14 @@ class TestDriver:
         self.autocommit = autocommit
         """Whether each call commits what it has processed. May be changed between calls."""
         self._app = app
-        self._topology = topology = app.topology()
         self._clock = MovedClock(now_ms() if wall_clock_ms is None else checked_timestamp(wall_clock_ms))
-        self._writer, self._reader = TopicWriter(topology), TopicReader(topology)
         self._stepped: SteppedWorker | None = None
         with ExitStack() as failed:
-            self._place = DriverFolder(app, config or {})
+            self._place = DriverFolder(app, config or {}, partitions if isinstance(partitions, Mapping) else ())
             failed.callback(self._place.close)
-            configured = app.topology()  # its stores are as the settings want them
-            self._definitions = {**configured.stores, **configured.global_tables}
+            topology = app.topology()  # its stores and topics are as the settings want them
+            self._writer, self._reader = TopicWriter(topology), TopicReader(topology)
+            self._definitions = dict(topology.all_stores)
             self._place.create_topics(topology, partitions)
             self._served = ServedClient(app, self._place, lambda: self._worker)
             self._stepped = SteppedWorker(app, self._place, self._clock)

@@ -45,12 +45,11 @@ def run_pipeline(
     from stateline.spark.drivers.several_pipelines import run_pipelines
     from stateline.spark.session import spark_session
 
-    pipeline = pipeline_of(app, name)
-    inputs = {topic.name: topic for topic in pipeline.inputs}
-    if unread := sorted(rows.keys() - inputs.keys()):
-        raise DoesNotExistError(f"Pipeline {name!r} does not read {unread[0]!r}; it reads {', '.join(inputs)}.")
-    topology = app.topology()
     with closing(DriverFolder(app, config or {})) as place:
+        pipeline, topology = pipeline_of(app, name), app.topology()
+        inputs = {topic.name: topic for topic in pipeline.inputs}
+        if unread := sorted(rows.keys() - inputs.keys()):
+            raise DoesNotExistError(f"Pipeline {name!r} does not read {unread[0]!r}; it reads {', '.join(inputs)}.")
         place.create_topics(topology, 1)
         for topic, records in rows.items():
             write(place.log, inputs[topic], records, now_ms())

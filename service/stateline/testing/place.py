@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stateline.config.loading import check_settings, load_config
 from stateline.config.settings import Config, as_text
 from stateline.deployment.pipelines.epoch_marker import EPOCHS_SETTINGS
 from stateline.dsl.app import App
+from stateline.dsl.topic_patterns import PATTERN_TOPICS
 from stateline.log.embedded import EmbeddedLog
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS
 from stateline.log.interface import NewTopic
@@ -33,15 +34,18 @@ _OWN = ("state.dir", "bootstrap.servers", "commit.interval.ms", "transaction.tim
 
 
 class DriverFolder:
-    def __init__(self, app: App, given: Mapping[str, Any]) -> None:
-        """`given` has settings over those of the `App`. Environment and files are ignored. Raises
-        `InvalidArgumentError` for settings that the driver makes, `ConfigurationError` for unknown ones."""
+    def __init__(self, app: App, given: Mapping[str, Any], topics: Collection[str] = ()) -> None:
+        """`given` has settings over those of the `App`. Environment and files are ignored. `topics` will exist: those
+        that a pattern matches are read unless the settings have others. Raises `InvalidArgumentError` for settings that
+        the driver makes, `ConfigurationError` for unknown ones."""
         if not isinstance(given, Mapping):
             raise InvalidArgumentError(f"config={shown(given)}: give a dict of settings.")
         if own := sorted(given.keys() & {*_OWN}):
             raise InvalidArgumentError(f"{own[0]} is the test driver's own to set: leave it out.")
         self._app = app
-        check_settings(given, "TestDriver(config=…)")
+        settings = check_settings(given, "TestDriver(config=…)"), check_settings(app.config, "App(config=…)")
+        if all(each.pattern_topics is None for each in settings) and (matching := app.matching(topics)):
+            given = {**given, PATTERN_TOPICS: matching}
         self._given = [f"{name}={as_text(value)}" for name, value in given.items()]
         self._root = Path(tempfile.mkdtemp(prefix="stateline-test-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         self._lives = 0

@@ -4,10 +4,12 @@ A topic that was deleted and created again makes the worker start over. A broker
 begins again, or continues in the middle of the other topic. The topic's id differs then, or the consumer returns
 offsets that were processed already. Partitions that were added to a topic of stores end the worker: the group gives
 them to a member within seconds (``topic.metadata.refresh.interval.ms``).
+New topics that a pattern matches are only logged: all workers have to read them from the same moment on.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -17,9 +19,12 @@ from stateline.deployment.stores.new_stores import refuse_lost_changelogs
 from stateline.deployment.topics import ensure_topics, report_other_settings
 from stateline.log.interface import Consumer, TopicInfo
 from stateline.model.internal_topics import ConfiguredTopics
+from stateline.model.topic_patterns import unread
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import LogUnavailableError, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 # How often, at most, a worker that commits compares topic ids.
 _LOOK_INTERVAL_S = 60.0
@@ -42,6 +47,7 @@ class TopicWatch:
         self._before: Collection[str] | None = None  # the topics there were when `prepare` was called first
         self._read_up_to: dict[TopicPartition, int] = {}  # when the ids were looked at last
         self._last_look = time.monotonic()
+        self._told: set[str] = set()  # unread topics that were logged
 
     @property
     def is_due(self) -> bool:
@@ -119,4 +125,14 @@ class TopicWatch:
             if topic in found and partition >= found[topic].partitions:
                 found[topic] = replace(found[topic], partitions=partition + 1)
         refuse_grown(self._topology, self.counted, found)
+        self._tell_unread(found)
         return found
+
+    def _tell_unread(self, found: Collection[str]) -> None:
+        for topic in sorted(unread(self._topology, found) - self._told):
+            self._told.add(topic)
+            _log.warning(
+                "A pattern of app.stream matches topic %s, which is not read yet: stop all workers, then start them. "
+                "If you set topology.pattern.topics, name it there first.",
+                topic,
+            )
