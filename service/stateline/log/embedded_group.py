@@ -197,18 +197,29 @@ def assignments(sql: sqlite3.Connection, group: str) -> list[Assignment]:
     return [Assignment(id_, TopicPartition(topic, number), *who) for id_, topic, number, *who in rows]
 
 
-def acquirable(rows: Iterable[Assignment], member: str, owned: Collection[TopicPartition]) -> list[Assignment]:
-    """Return the rows that this member may take: meant for it, of numbers of which no other member owns a partition."""
+def acquirable(
+    rows: Collection[Assignment], member: str, owned: Collection[TopicPartition], topics: Collection[str]
+) -> list[Assignment]:
+    """Return the rows that this member of these topics may take: meant for it, of numbers of which no other member owns
+    a partition. The member takes no number that is partly meant for others, of topics of equal count. Then the group
+    still has a member of other topics, such as the static member of a stopped worker."""
     meant = [row for row in rows if row.target == member and row.partition not in owned]
     owned_by_others = {row.partition.partition for row in meant if row.owner not in (None, member)}
-    return [row for row in meant if row.partition.partition not in owned_by_others]
+    counts = Counter(row.partition.topic for row in rows)
+
+    def whole(row: Assignment) -> tuple[int, int]:
+        return counts[row.partition.topic], row.partition.partition
+
+    in_parts = {whole(row) for row in rows if row.target != member and row.partition.topic in topics}
+    return [row for row in meant if row.partition.partition not in owned_by_others and whole(row) not in in_parts]
 
 
 def take(sql: sqlite3.Connection, claim: Claim, owned: Collection[TopicPartition]) -> list[Assignment]:
     """Take what this member may take, in a write transaction. Takes nothing if it is no longer a member."""
     if not _is_member(sql, claim) or claim.member is None:
         return []
-    taken = acquirable(assignments(sql, claim.group), claim.member, owned)
+    topics = _subscriptions(sql, claim.group)[claim.member]
+    taken = acquirable(assignments(sql, claim.group), claim.member, owned, topics)
     sql.executemany(
         "UPDATE assignments SET owner = ? WHERE group_name = ? AND partition_id = ?",
         ((claim.member, claim.group, row.partition_id) for row in taken),

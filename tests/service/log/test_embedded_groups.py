@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,9 +30,9 @@ def file(path: Path) -> Iterator[LogFile]:
         yield file
 
 
-def join_now(file: LogFile, claim: Claim) -> None:
+def join_now(file: LogFile, claim: Claim, topics: Collection[str] = ("a", "b")) -> None:
     with file.write() as sql:
-        join(sql, claim, ["a", "b"], session_timeout_ms=60_000)
+        join(sql, claim, topics, session_timeout_ms=60_000)
 
 
 def take_now(file: LogFile, claim: Claim) -> set[TopicPartition]:
@@ -63,10 +63,23 @@ def test_a_number_of_which_another_member_owns_one_partition_is_taken_as_a_whole
         ]
 
     a0, b0 = TopicPartition("a", 0), TopicPartition("b", 0)
-    assert acquirable(rows("other"), "me", ()) == []
-    assert [row.partition for row in acquirable(rows(None), "me", ())] == [a0, b0]
-    assert [row.partition for row in acquirable(rows("me"), "me", ())] == [a0, b0]
-    assert [row.partition for row in acquirable(rows(None), "me", [a0])] == [b0]
+    assert acquirable(rows("other"), "me", (), "ab") == []
+    assert [row.partition for row in acquirable(rows(None), "me", (), "ab")] == [a0, b0]
+    assert [row.partition for row in acquirable(rows("me"), "me", (), "ab")] == [a0, b0]
+    assert [row.partition for row in acquirable(rows(None), "me", [a0], "ab")] == [b0]
+
+
+def test_a_number_goes_to_a_member_in_whole_once_the_members_of_other_topics_have_come_back_with_its_own(
+    file: LogFile,
+) -> None:
+    one, other = Claim("g", "one", "1"), Claim("g", "other", "1")
+    for claim in (one, other):
+        join_now(file, claim, ["a"])
+    again, other_again = Claim("g", "one", "2"), Claim("g", "other", "2")
+    join_now(file, again)
+    assert {partition.partition for partition in take_now(file, again)} == {0}
+    join_now(file, other_again)
+    assert take_now(file, other_again) == {TopicPartition("a", 1), TopicPartition("b", 1)}
 
 
 def test_a_member_whose_heartbeat_is_from_before_a_restart_of_the_machine_is_removed(file: LogFile) -> None:
