@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from stateline.sql.feeds import JSON, Feed, Rows
 from stateline.sql.plan import Prepared, TableRead, is_plain, scanned_once, table_reads
-from stateline.sql.statement import check_text, explained
+from stateline.sql.statement import EMPTY, check_text, explained
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable
 from stateline.sql.told_errors import is_forbidden, told
@@ -143,6 +143,8 @@ class SqlEngine:
 
     def _one_select(self, sql: str) -> duckdb.Statement:
         statements = self._connection.extract_statements(sql)
+        if not statements:  # comments and semicolons alone
+            raise SqlInvalidError(EMPTY)
         if len(statements) != 1:
             raise SqlNotAllowedError(f"{len(statements)} statements were given. Give one SELECT.")
         if (kind := statements[0].type) != duckdb.StatementType.SELECT:

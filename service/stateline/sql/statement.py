@@ -12,6 +12,7 @@ from stateline_store import SqlInvalidError
 MAX_LENGTH = 20_000
 MAX_DEPTH = 50
 MAX_ITEMS = 1_000
+EMPTY = "The statement is empty: write one SELECT."
 
 # A string with or without escapes, a quoted name, a dollar-quoted string, a comment; a bracket; a comma.
 _PART = re.compile(
@@ -30,7 +31,7 @@ def check_text(sql: str) -> None:
     """Raise `SqlInvalidError` for an empty, too long or too deeply nested statement, and for a list of too many
     items."""
     if not sql.strip():
-        raise SqlInvalidError("The statement is empty. Give one SELECT.")
+        raise SqlInvalidError(EMPTY)
     if len(sql) > MAX_LENGTH:
         raise SqlInvalidError(
             f"The statement has {len(sql)} characters, and at most {MAX_LENGTH} are accepted. Give long values as "

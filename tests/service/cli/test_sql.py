@@ -121,6 +121,13 @@ def test_a_script_ends_with_its_first_error(url: httpx.URL, script: str, said: s
     assert (" n\n" in done.stdout, "later" in done.stdout) == (True, False)
 
 
+@pytest.mark.parametrize("text", ["", " ; ", "-- nothing"])
+def test_a_command_without_a_statement_is_a_mistake(url: httpx.URL, text: str) -> None:
+    done = run(url, "-c", text)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: The statement is empty: write one SELECT.\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -48,6 +48,7 @@ def sql(
     from stateline.cli.sql.printing import FORMATS
     from stateline.cli.sql.session import SqlSession, parts_of
     from stateline.cli.state.snapshot import url_of
+    from stateline.sql.statement import EMPTY
 
     chosen = word_of("--format", form, FORMATS)
     if target is not None and url is None:
@@ -59,7 +60,10 @@ def sql(
 
             ask_on(session)
             return
-        for part in parts_of(sys.stdin.read() if statements is None else statements):
+        parts = list(parts_of(sys.stdin.read() if statements is None else statements))
+        if statements is not None and not parts:
+            raise InvalidArgumentError(EMPTY)
+        for part in parts:
             if (text := session.run(part)) is None:
                 return
             if text:
