@@ -11,9 +11,8 @@ no lookups, so that a lookup leaves nothing behind either.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,10 +22,9 @@ from stateline.sql.plan import Prepared, TableRead, is_plain, scanned_once, tabl
 from stateline.sql.statement import EMPTY, check_text, explained
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable
-from stateline.sql.told_errors import is_forbidden, told
+from stateline.sql.told_errors import Params, is_forbidden, told
 from stateline_store import InvalidArgumentError, SqlInvalidError, SqlNotAllowedError, SqlTooLargeError
 
-Params = Sequence[Any] | Mapping[str, Any] | None
 BATCH_ROWS = 8192
 # A statement has a connection of its own, so settings of connections are GLOBAL. The order counts: with external
 # access off first, `.tmp` of the working directory stays readable and writable.
@@ -79,11 +77,10 @@ class SqlEngine:
     def prepare(self, sql: str, params: Params) -> Prepared:
         """Plan one SELECT. Raises `InvalidArgumentError`."""
         check_text(sql)
-        inner, self._sql = explained(sql), sql
+        inner, self._sql, self._params = explained(sql), sql, params
         with self._clean_errors():
             self._connection = self._database.cursor()
             self._statement = self._one_select(sql if inner is None else inner)
-            self._params = params
             if is_momentary := _MOMENTARY.search(sql) is not None:
                 self._connection.execute("BEGIN TRANSACTION")
             plan = self._plan()
@@ -184,7 +181,7 @@ class SqlEngine:
             ) from error
         except (duckdb.Error, pa.ArrowException, RuntimeError, ValueError, TypeError) as error:
             kind = SqlNotAllowedError if is_forbidden(str(error)) else SqlInvalidError
-            raise kind(told(str(error), self._sql, self._names_with_quotes(), planned=planned)) from error
+            raise kind(told(str(error), self._sql, self._params, self._names_with_quotes(), planned=planned)) from error
 
     def _names_with_quotes(self) -> list[str]:
         """Return the names of tables and columns that a statement must quote."""

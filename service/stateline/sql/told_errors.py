@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from stateline.sql.statement import unquoted
 from stateline.sql.struct_types import quoted
@@ -19,7 +20,12 @@ _BINDINGS = re.compile(r'"[^"\n]*"')
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 _INTEGER = re.compile(r"\b(U?)INT(8|16|32|64|128)\b")
 _INTEGERS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
-_MOST_MESSAGE = 1_500
+_WRITTEN = re.compile(r"(?<![\w$])\$\w+|\?")
+_MOST_MESSAGE, _MOST_NAMES = 1_500, 5
+
+Params = Sequence[Any] | Mapping[str, Any] | None
+"""Values for $1, $2 …, or for $name."""
+
 # What a message begins with, or has, and what follows it.
 _INSTEAD = (
     (
@@ -55,10 +61,10 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def told(message: str, sql: str, names: Iterable[str], *, planned: bool = False) -> str:
+def told(message: str, sql: str, params: Params, names: Iterable[str], *, planned: bool = False) -> str:
     """Return DuckDB's message with its place and candidates and what to write instead, without advice on settings,
-    extensions and its code. `names` are the tables and columns that need quotes. A statement that is
-    `planned` is behind a line of EXPLAIN."""
+    extensions and its code. `params` are those of the statement. `names` are the tables and columns that need quotes.
+    A statement that is `planned` is behind a line of EXPLAIN."""
     if message.startswith("INTERNAL") or "Stack Trace" in message:
         return "DuckDB failed to run the statement. Write it in another way."
     if is_forbidden(message):
@@ -66,7 +72,8 @@ def told(message: str, sql: str, names: Iterable[str], *, planned: bool = False)
     text = _ADVICE.sub("", _KIND.sub("", message)).strip()
     for pattern, instead in _PARAMETERS:
         if found := re.match(pattern, text):
-            return instead.format(", ".join(f"${each.strip()}" for each in "".join(found.groups()).split(",")))
+            named = ", ".join(f"${each.strip()}" for each in "".join(found.groups()).split(","))
+            return _of_the_other_kind(sql, params) or instead.format(named)
     said, line, quoted_sql = _CANDIDATES.sub(r"\1\n\t…", text).partition("\n\nLINE ")  # then the statement's own text
     text = _INTEGER.sub(lambda found: found[1] + _INTEGERS[found[2]], said) + line + quoted_sql
     if planned:
@@ -82,6 +89,26 @@ def is_forbidden(message: str) -> bool:
     """Whether the statement was refused for what it may not read."""
     said = message.partition("\n\nLINE ")[0]
     return "disabled by configuration" in said or "Permission Error" in said
+
+
+def _of_the_other_kind(sql: str, params: Params) -> str:
+    """Return what to write if an array is given for $name, or an object for $1. Empty if the kind is right."""
+    written = list(dict.fromkeys(_WRITTEN.findall(unquoted(sql))))[:_MOST_NAMES]
+    has_names = [not each[1:].isdigit() and each != "?" for each in written]
+    if not params or not written or len(set(has_names)) > 1 or has_names[0] is isinstance(params, Mapping):
+        return ""
+    shown = ", ".join(written)
+    if not isinstance(params, Mapping):
+        members = ", ".join(f'"{each[1:]}": …' for each in written)
+        return (
+            f"The statement has {shown}, and params is an array, for $1, $2 …. Give an object, {{{members}}}, or write "
+            f"{', '.join(f'${number + 1}' for number in range(len(written)))} in the statement."
+        )
+    names = ", ".join(f"${each}" for each in list(params)[:_MOST_NAMES])
+    return (
+        f"The statement has {shown}, and params is an object, for {names}. Give an array, "
+        f"[{', '.join('…' for _ in written)}], or write {names} in the statement."
+    )
 
 
 def _instead(text: str, sql: str, names: Iterable[str]) -> str:

@@ -12,10 +12,11 @@ import pyarrow as pa
 from stateline import serdes
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import Serde
-from stateline.sql.engine import Params, SqlEngine
+from stateline.sql.engine import SqlEngine
 from stateline.sql.plan import TableRead
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable, tables_of
+from stateline.sql.told_errors import Params
 
 Row = Mapping[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

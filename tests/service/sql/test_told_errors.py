@@ -47,6 +47,44 @@ def test_a_parameter_that_is_missing_or_too_much_is_named(engine: SqlEngine, sql
 
 
 @pytest.mark.parametrize(
+    ("sql", "params", "says"),
+    [
+        (
+            "SELECT key FROM texts WHERE key = $k",
+            ["a"],
+            'The statement has $k, and params is an array, for $1, $2 …. Give an object, {"k": …}, or write $1 in the '
+            "statement.",
+        ),
+        (
+            "SELECT $low, $high, $low",
+            [1, 2],
+            'The statement has $low, $high, and params is an array, for $1, $2 …. Give an object, {"low": …, "high": …}'
+            ", or write $1, $2 in the statement.",
+        ),
+        (
+            "SELECT $1, '$k', $2 -- $k",
+            {"k": 1},
+            "The statement has $1, $2, and params is an object, for $k. Give an array, […, …], or write $k in the "
+            "statement.",
+        ),
+        (
+            "SELECT ?",
+            {"k": 1},
+            "The statement has ?, and params is an object, for $k. Give an array, […], or write $k in the statement.",
+        ),
+    ],
+)
+def test_an_array_for_names_and_an_object_for_numbers_are_told_with_both_sides(
+    engine: SqlEngine, sql: str, params: Any, says: str
+) -> None:
+    assert error_of(engine, sql, params) == says
+
+
+def test_few_of_many_parameters_are_told(engine: SqlEngine) -> None:
+    assert len(error_of(engine, "SELECT $1", {f"name_{number}": number for number in range(1000)})) < 200
+
+
+@pytest.mark.parametrize(
     ("sql", "instead"),
     [
         ("SELECT key, end FROM windows", '"end"'),
