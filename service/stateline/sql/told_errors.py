@@ -16,12 +16,14 @@ _KIND = re.compile(r"^(?:INTERNAL|[A-Z][A-Za-z-]*(?: [A-Za-z-]+)?) Error: ")
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _CANDIDATES = re.compile(r"(\n\tCandidate functions:(?:\n\t[^\n]*){5})(?:\n\t[^\n]*)+")
 _NEAR = re.compile(r'^syntax error at or near "([^"]*)"')
-_BINDINGS = re.compile(r'"[^"\n]*"')
+_SUGGESTED = re.compile(r'\n(Did you mean|Candidate bindings:) ((?:"[^"\n]*"(?:, | or )?)+)(\??)')
+_UNKNOWN = re.compile(r'with name (\S+) |"([^"\n]*)"')
+_NAME = re.compile(r'"([^"\n]*)"')
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 _INTEGER = re.compile(r"\b(U?)INT(8|16|32|64|128)\b")
 _INTEGERS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
 _WRITTEN = re.compile(r"(?<![\w$])\$\w+|\?")
-_MOST_MESSAGE, _MOST_NAMES = 1_500, 5
+_MOST_MESSAGE, _MOST_NAMES, _NEAR_ENOUGH = 1_500, 5, 0.65
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 """Values for $1, $2 …, or for $name."""
@@ -48,6 +50,7 @@ _INSTEAD = (
         r"Cannot compare values of type TIMESTAMP WITH TIME ZONE and type INTEGER",
         "Write a time as '2026-01-31T12:00:00Z', or compare epoch_ms(…) with milliseconds.",
     ),
+    (r"^Table with name \S+ does not exist!(?!\nDid you mean)", "SHOW TABLES lists the tables."),
     (r"invalid timestamp field format", "Write a time as '2026-01-31T12:00:00Z'."),
 )
 _PARAMETERS = (
@@ -75,7 +78,7 @@ def told(message: str, sql: str, params: Params, names: Iterable[str], *, planne
             named = ", ".join(f"${each.strip()}" for each in "".join(found.groups()).split(","))
             return _of_the_other_kind(sql, params) or instead.format(named)
     said, line, quoted_sql = _CANDIDATES.sub(r"\1\n\t…", text).partition("\n\nLINE ")  # then the statement's own text
-    text = _INTEGER.sub(lambda found: found[1] + _INTEGERS[found[2]], said) + line + quoted_sql
+    text = _INTEGER.sub(lambda found: found[1] + _INTEGERS[found[2]], _with_near_names(said)) + line + quoted_sql
     if planned:
         text = _LINE.sub(lambda found: f"LINE {int(found[1]) - 1}:", text)
     text = text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}…"
@@ -89,6 +92,23 @@ def is_forbidden(message: str) -> bool:
     """Whether the statement was refused for what it may not read."""
     said = message.partition("\n\nLINE ")[0]
     return "disabled by configuration" in said or "Permission Error" in said
+
+
+def _with_near_names(said: str) -> str:
+    """Return the message without the suggested names that are unlike the unknown one."""
+    unknown, found = _UNKNOWN.search(said), _SUGGESTED.search(said)
+    if unknown is None or found is None:
+        return said
+    near = [each for each in _NAME.findall(found[2]) if _is_near(unknown[1] or unknown[2], each)]
+    shown = (" or " if " or " in found[2] else ", ").join(f'"{each}"' for each in near)
+    return said.replace(found[0], f"\n{found[1]} {shown}{found[3]}" if near else "")
+
+
+def _is_near(unknown: str, name: str) -> bool:
+    """Whether a name is like the unknown one, or begins with it. Tables and schemas before the names do not count."""
+    written, known = (each.lower().rpartition(".")[2] for each in (unknown, name))
+    is_begun = len(written) > 2 and known.startswith(written)
+    return is_begun or bool(get_close_matches(written, [known], cutoff=_NEAR_ENOUGH))
 
 
 def _of_the_other_kind(sql: str, params: Params) -> str:
@@ -128,8 +148,7 @@ def _instead(text: str, sql: str, names: Iterable[str]) -> str:
         if found := re.search(pattern, text):
             return found.expand(instead)
     if (found := re.match(r'Referenced column ("[^"]*") not found', text)) and found[1] in sql:
-        bindings = _BINDINGS.findall(text.partition("Candidate bindings:")[2].partition("\n")[0])
-        if get_close_matches(found[1], bindings, cutoff=0.75):
+        if _SUGGESTED.search(text):
             return ""  # a name that is misspelled, and DuckDB says how it is spelled
         return f"Double quotes are for names. Write text in single quotes: '{found[1][1:-1]}'."
     return ""

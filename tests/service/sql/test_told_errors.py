@@ -136,6 +136,38 @@ def test_no_name_is_made_up_where_none_is_meant(engine: SqlEngine, sql: str) -> 
     assert "uote" not in error_of(engine, sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "suggested"),
+    [
+        ("FROM text", 'Did you mean "texts"?'),
+        ("SELECT kye FROM texts t JOIN windows n USING (timestamp)", '"t.key"'),
+        ("SELECT time FROM texts", 'Candidate bindings: "timestamp"'),
+        ("SELECT cout(key) FROM texts", 'Did you mean "count"?'),
+        ("SELECT texts.key FROM texts t", 'Candidate tables: "t"'),
+    ],
+)
+def test_a_name_like_the_unknown_one_is_suggested(engine: SqlEngine, sql: str, suggested: str) -> None:
+    assert suggested in error_of(engine, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "first"),
+    [
+        ("FROM nope", "Table with name nope does not exist. SHOW TABLES lists the tables."),
+        ("FROM customers", "Table with name customers does not exist. SHOW TABLES lists the tables."),
+        ("FROM main.zebra", "Table with name zebra does not exist. SHOW TABLES lists the tables."),
+        ("SELECT qqq FROM numbers", 'Referenced column "qqq" not found in FROM clause!'),
+        ("SELECT frobnicate(key) FROM texts", "Scalar Function with name frobnicate does not exist!"),
+        ("SELECT * EXCLUDE (qqq) FROM texts", 'Column "qqq" in EXCLUDE list not found in FROM clause'),
+    ],
+)
+def test_names_that_are_unlike_the_unknown_one_are_not_suggested(engine: SqlEngine, sql: str, first: str) -> None:
+    told = error_of(engine, sql)
+    assert told.partition("\n")[0] == first
+    assert "Did you mean" not in told
+    assert "Candidate" not in told
+
+
 def test_few_candidates_of_a_function_are_told(engine: SqlEngine) -> None:
     told = error_of(engine, "SELECT timestamp + 5 FROM texts")
     assert told.count(" -> ") == 5
