@@ -181,7 +181,8 @@ class SqlEngine:
             ) from error
         except (duckdb.Error, pa.ArrowException, RuntimeError, ValueError, TypeError) as error:
             kind = SqlNotAllowedError if is_forbidden(str(error)) else SqlInvalidError
-            raise kind(told(str(error), self._sql, self._params, self._names_with_quotes(), planned=planned)) from error
+            given = self._sql, self._params, self._tables, self._names_with_quotes()
+            raise kind(told(str(error), *given, planned=planned)) from error
 
     def _names_with_quotes(self) -> list[str]:
         """Return the names of tables and columns that a statement must quote."""

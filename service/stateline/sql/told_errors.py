@@ -9,6 +9,7 @@ from typing import Any
 
 from stateline.sql.statement import unquoted
 from stateline.sql.struct_types import quoted
+from stateline.sql.tables import SqlTable
 
 # Advice that follows DuckDB's message: on settings, extensions and its own code.
 _ADVICE = re.compile(r"\n\s*\n(?!LINE \d).*?(?=\n\s*\nLINE \d|\Z)", re.DOTALL)
@@ -22,6 +23,9 @@ _NAME = re.compile(r'"([^"\n]*)"')
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 _INTEGER = re.compile(r"\b(U?)INT(8|16|32|64|128)\b")
 _INTEGERS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
+_MALFORMED = re.compile(r'Malformed JSON .*Input: "([^"\n]*)"')
+_COMPARED = r"(?<![\w.])((?:\w+\.)*(?:key|value))\.(\w+)\s*(=|<>|!=|<=|>=|<|>)\s*('{}'|\$\w+|\?)"
+_NO_COLUMN = re.compile(r'Referenced column "(\w+)" not found|Table "(\w+)" does not have a column named "(\w+)"')
 _WRITTEN = re.compile(r"(?<![\w$])\$\w+|\?")
 _MOST_MESSAGE, _MOST_NAMES, _NEAR_ENOUGH = 1_500, 5, 0.65
 
@@ -51,6 +55,7 @@ _INSTEAD = (
         "Write a time as '2026-01-31T12:00:00Z', or compare epoch_ms(…) with milliseconds.",
     ),
     (r"^Table with name \S+ does not exist!(?!\nDid you mean)", "SHOW TABLES lists the tables."),
+    (r"^Malformed JSON", "Text is read as JSON here. To compare a member with text, write value->>'member' = 'text'."),
     (r"invalid timestamp field format", "Write a time as '2026-01-31T12:00:00Z'."),
 )
 _PARAMETERS = (
@@ -64,10 +69,12 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def told(message: str, sql: str, params: Params, names: Iterable[str], *, planned: bool = False) -> str:
+def told(
+    message: str, sql: str, params: Params, tables: Sequence[SqlTable], names: Iterable[str], *, planned: bool = False
+) -> str:
     """Return DuckDB's message with its place and candidates and what to write instead, without advice on settings,
-    extensions and its code. `params` are those of the statement. `names` are the tables and columns that need quotes.
-    A statement that is `planned` is behind a line of EXPLAIN."""
+    extensions and its code. `params` are those of the statement, and `tables` those that it may read. `names` are the
+    tables and columns that need quotes. A statement that is `planned` is behind a line of EXPLAIN."""
     if message.startswith("INTERNAL") or "Stack Trace" in message:
         return "DuckDB failed to run the statement. Write it in another way."
     if is_forbidden(message):
@@ -82,7 +89,7 @@ def told(message: str, sql: str, params: Params, names: Iterable[str], *, planne
     if planned:
         text = _LINE.sub(lambda found: f"LINE {int(found[1]) - 1}:", text)
     text = text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}…"
-    if instead := _instead(text, sql, names):
+    if instead := _instead(text, sql, names) or _member(text, sql, tables):
         first, newline, rest = text.partition("\n")
         text = f"{first.rstrip('.!')}. {instead}{newline}{rest}"
     return text
@@ -144,6 +151,9 @@ def _instead(text: str, sql: str, names: Iterable[str]) -> str:
         is_odd = _PLAIN_NAME.fullmatch(name) is None
         if is_odd and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", plain, re.IGNORECASE):
             return f"Quote the name: {shown}."
+    if (found := _MALFORMED.match(text)) and (compared := re.search(_COMPARED.format(re.escape(found[1])), sql)):
+        column, member, sign, value = compared.groups()
+        return f"{column} is JSON: write {column}->>'{member}' {sign} {value}."
     for pattern, instead in _INSTEAD:
         if found := re.search(pattern, text):
             return found.expand(instead)
@@ -152,3 +162,22 @@ def _instead(text: str, sql: str, names: Iterable[str]) -> str:
             return ""  # a name that is misspelled, and DuckDB says how it is spelled
         return f"Double quotes are for names. Write text in single quotes: '{found[1][1:-1]}'."
     return ""
+
+
+def _member(text: str, sql: str, tables: Iterable[SqlTable]) -> str:
+    """Return how to write an unknown column as a member of JSON. Empty if the statement does not read one table, with
+    one JSON column, or DuckDB suggests a name."""
+    if (found := _NO_COLUMN.match(text)) is None or _SUGGESTED.search(text):
+        return ""
+    plain = unquoted(sql)
+    named = [
+        table
+        for table in tables
+        if quoted(table.name) in sql or re.search(rf"\b{re.escape(table.name)}\b", plain, re.IGNORECASE)
+    ]
+    columns = [name for table in named for name, kind in table.columns.items() if kind == "JSON"]
+    if len(named) != 1 or len(columns) != 1:
+        return ""
+    table, member = ("", found[1]) if found[1] else (f"{found[2]}.", found[3])
+    text = f", or the text '{member}'" if re.search(rf"[=<>]\s*{member}\b", plain) else ""
+    return "" if member in named[0].columns else f"Did you mean {table}{columns[0]}->>'{member}'{text}?"

@@ -20,7 +20,7 @@ ROW = {"texts": [{"key": "a", "value": '{"n": "many"}', "timestamp": 1}]}
 def engine() -> SqlEngine:
     made = SqlEngine(1 << 28)
     odd = [key_value(name, serdes.string, serdes.json) for name in ("daily-totals", "order", "a b")]
-    made.use_tables([*TABLES, *tables_of(odd)])
+    made.use_tables([*TABLES, *tables_of([*odd, key_value("docs", serdes.json, serdes.json)])])
     return made
 
 
@@ -123,6 +123,15 @@ def test_a_name_that_needs_quotes_is_told_with_them(engine: SqlEngine, sql: str,
         ("SELECT key FROM texts WHERE (value->>'n') > 5", "Cast the text, (value->>'member')::DOUBLE"),
         ("SELECT key FROM texts WHERE key = 5", "key is text: compare it with text in single quotes"),
         ('SELECT key FROM texts WHERE key = "a"', "Write text in single quotes: 'a'."),
+        ("SELECT key FROM texts WHERE value.n = 'x'", "value is JSON: write value->>'n' = 'x'."),
+        ("SELECT 1 FROM texts t WHERE t.key = 'x' OR t.value.n<>'x'", "t.value is JSON: write t.value->>'n' <> 'x'."),
+        ("SELECT key FROM texts WHERE value.n IN ('x')", "write value->>'member' = 'text'."),
+        ("SELECT key FROM texts WHERE value = 'x'", "write value->>'member' = 'text'."),
+        ("SELECT zone FROM texts", "Did you mean value->>'zone'?"),
+        ("SELECT sum(Amount) FROM texts WHERE key = 'a' GROUP BY key", "Did you mean value->>'Amount'?"),
+        ("SELECT key FROM texts t WHERE t.zone = 'x'", "Did you mean t.value->>'zone'?"),
+        ('SELECT zone FROM "daily-totals"', "Did you mean value->>'zone'?"),
+        ("SELECT key FROM texts WHERE key = Berlin", "Did you mean value->>'Berlin', or the text 'Berlin'?"),
     ],
 )
 def test_a_value_of_another_type_is_told_with_what_to_write(engine: SqlEngine, sql: str, says: str) -> None:
@@ -156,7 +165,7 @@ def test_a_name_like_the_unknown_one_is_suggested(engine: SqlEngine, sql: str, s
         ("FROM nope", "Table with name nope does not exist. SHOW TABLES lists the tables."),
         ("FROM customers", "Table with name customers does not exist. SHOW TABLES lists the tables."),
         ("FROM main.zebra", "Table with name zebra does not exist. SHOW TABLES lists the tables."),
-        ("SELECT qqq FROM numbers", 'Referenced column "qqq" not found in FROM clause!'),
+        ("SELECT qqq FROM numbers, texts", 'Referenced column "qqq" not found in FROM clause!'),
         ("SELECT frobnicate(key) FROM texts", "Scalar Function with name frobnicate does not exist!"),
         ("SELECT * EXCLUDE (qqq) FROM texts", 'Column "qqq" in EXCLUDE list not found in FROM clause'),
     ],
@@ -166,6 +175,25 @@ def test_names_that_are_unlike_the_unknown_one_are_not_suggested(engine: SqlEngi
     assert told.partition("\n")[0] == first
     assert "Did you mean" not in told
     assert "Candidate" not in told
+
+
+def test_a_parameter_is_compared_with_a_member_as_text(engine: SqlEngine) -> None:
+    told = error_of(engine, "SELECT key FROM texts WHERE value.n = $1", ["x"])
+    assert "value is JSON: write value->>'n' = $1." in told
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT zone FROM texts JOIN numbers USING (key)",
+        "SELECT zone FROM docs",
+        "SELECT kye FROM texts",
+        "WITH texts AS (SELECT key FROM main.texts) SELECT value FROM texts",
+        "SELECT zone FROM numbers_of_nobody",
+    ],
+)
+def test_no_member_is_told_where_it_may_be_another_name(engine: SqlEngine, sql: str) -> None:
+    assert "->>" not in error_of(engine, sql)
 
 
 def test_few_candidates_of_a_function_are_told(engine: SqlEngine) -> None:
