@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace as Namespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from service.server.test_sql import KINDS_AT_MS, UUID_KEY, kinds_app
+from service.server.test_sql import put as put_row
+from stateline import serdes
+from stateline.server.guard.tokens import hash_of
+from stateline.server.sql.reading import RowAccount, WantedTable
+from stateline_store import SqlTooLargeError
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import served_here
 
 MOST = 1_000
+STORES = ["id-windows", "prices", "docs"]
 BEFORE, MEANWHILE = "The statement reads all of 'aircraft'", "The statement reads more than 1,000 rows"
 
 
@@ -101,3 +110,45 @@ def test_rows_that_were_written_often_count_once(running: tuple[httpx.Client, Ow
     compact(worker)
     put(worker, range(0, MOST, 2), None)
     assert asked(client) == MOST // 2
+
+
+def test_windows_and_versions_beyond_the_limit_are_named_with_their_rows(tmp_path: Path) -> None:
+    app = kinds_app()
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"tokens": [{"name": "some", "sha256": hash_of("some").hex(), "stores": STORES}]}))
+    tokens.chmod(0o600)
+    worker = OwningWorker(tmp_path / "state", app=app)
+    one = serdes.int64.serialize(1)
+    try:
+        for number in range(6):
+            put_row(worker, "id-windows", 0, UUID_KEY.encode(), one, KINDS_AT_MS + number * 60_000)
+            put_row(worker, "prices", 0, b"p", one, KINDS_AT_MS + number)
+        put_row(worker, "docs", 0, b"{}", one)
+        worker.commit()
+        settings = ("server.scan.processes=0", "sql.max.rows.scanned=5", f"server.tokens.file={tokens}")
+        with served_here(tmp_path / "state", *settings, app=app, until_ready=False) as here:
+            here.client.headers["Authorization"] = "Bearer some"
+            wait_until(lambda: here.client.get("/readyz").status_code == 200)
+            of_windows = asked(here.client, 'select count(*) as n from "id-windows"')
+            assert of_windows == (
+                "The statement reads more than 5 rows (sql.max.rows.scanned), so far 6 of 'id-windows'. Narrow it by "
+                "key or time."
+            )
+            of_key = f"select count(*) as n from \"id-windows\" where key = '{UUID_KEY}'"
+            assert "so far 6 of 'id-windows'. " in asked(here.client, of_key)
+            for where in ("", " where key = 'p'"):
+                assert "so far 6 of 'prices_versions'. " in asked(
+                    here.client, f"select count(*) as n from prices_versions{where}"
+                )
+            both = asked(here.client, 'select count(*) as n from docs, "id-windows"')
+            assert "6 of 'id-windows'" in both
+    finally:
+        worker.close()
+
+
+def test_rows_beyond_the_limit_are_counted_for_each_table() -> None:
+    account, tables = RowAccount(5), [cast(WantedTable, Namespace(read=Namespace(table=name))) for name in "ab"]
+    account.add(tables[0], 1)
+    with pytest.raises(SqlTooLargeError, match=r"so far 5 of 'b', 1 of 'a'\. "):
+        account.add(tables[1], 5)
+    assert account.rows == 6

@@ -5,9 +5,10 @@ A cut is a snapshot of several stores at one moment. Rows of a cut come from its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -73,16 +74,22 @@ class WantedTable:
 
 @dataclass(slots=True)
 class RowAccount:
-    """The rows that a statement has read. Raises `SqlTooLargeError` beyond `most`."""
+    """The rows that a statement has read of each table. Raises `SqlTooLargeError` if they are more than `most`."""
 
     most: int
-    rows: int = 0
+    by_table: Counter[str] = field(default_factory=Counter)
 
-    def add(self, rows: int) -> None:
-        self.rows += rows
+    @property
+    def rows(self) -> int:
+        return self.by_table.total()
+
+    def add(self, table: WantedTable, rows: int) -> None:
+        self.by_table[table.read.table] += rows
         if self.rows > self.most:
+            shown = ", ".join(f"{count:,} of {name!r}" for name, count in self.by_table.most_common())
             raise SqlTooLargeError(
-                f"The statement reads more than {self.most:,} rows (sql.max.rows.scanned): narrow it by key or time."
+                f"The statement reads more than {self.most:,} rows (sql.max.rows.scanned), so far {shown}. Narrow it "
+                "by key or time."
             )
 
 
@@ -157,7 +164,7 @@ class TableReading:
                     async for batch in batches_of(pieces, schema):
                         yield batch
 
-        return _batches_as_stream(schema, found(), account)
+        return _batches_as_stream(table, schema, found(), account)
 
     async def _scan(
         self, store: ServedStore, terms: Terms, query: ScanQuery, deadline_s: float
@@ -194,7 +201,7 @@ def refuse_failures(outcomes: Mapping[int, Outcome]) -> None:
 
 def _whole(table: WantedTable, found: list[Any], account: RowAccount) -> bytes:
     schema = arrow_schema(table.store.definition, table.read.columns)
-    account.add(len(found))
+    account.add(table, len(found))
     rows = stream_batch(record_batch(table.store.definition, found, schema)) if found else b""
     return b"".join((stream_start(schema), rows, STREAM_END))
 
@@ -222,16 +229,16 @@ async def _stream(
     definition = table.store.definition
     schema = arrow_schema(definition, table.read.columns)
     made = (record_batch(definition, entries, schema) async for entries in found)
-    async for piece in _batches_as_stream(schema, made, account):
+    async for piece in _batches_as_stream(table, schema, made, account):
         yield piece
 
 
 async def _batches_as_stream(
-    schema: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None], account: RowAccount
+    table: WantedTable, schema: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None], account: RowAccount
 ) -> AsyncGenerator[bytes, None]:
     yield stream_start(schema)
     async for batch in found:
         if batch.num_rows:
-            account.add(batch.num_rows)
+            account.add(table, batch.num_rows)
             yield stream_batch(batch)
     yield STREAM_END
