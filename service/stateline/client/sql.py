@@ -89,8 +89,9 @@ class SqlAnswer:
         return self.table
 
     def pandas(self) -> pd.DataFrame:
-        """Return the rows as a DataFrame of pandas. Integers of more than 64 bits are `Decimal`, JSON is text. Raises
-        `ConfigurationError` if pandas is not installed."""
+        """Return the rows as a DataFrame of pandas. Integers of more than 64 bits are `Decimal`, JSON is text, and
+        intervals are `timedelta64[us]`. A column of intervals with months has objects. Raises `ConfigurationError` if
+        pandas is not installed."""
         installed("pandas")
         return _plain(self.table).to_pandas()
 
@@ -167,14 +168,22 @@ def seen_in(session: Session | None, answer: SqlAnswer) -> SqlAnswer:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with JSON as text, and whole decimals as int64 where all of a column fit: sums are such."""
+    """Return the table with JSON as text. Where all of a column fit, whole decimals are int64, because sums are such,
+    and intervals are durations."""
     import pyarrow as pa
+
+    from stateline.serde.arrow_values import python_values
 
     for place, field in enumerate(table.schema):
         is_whole = pa.types.is_decimal(field.type) and field.type.scale == 0
-        if is_whole or isinstance(field.type, pa.JsonType):
-            with contextlib.suppress(pa.ArrowInvalid):
-                column = table.column(place).cast(pa.int64() if is_whole else pa.utf8())
+        is_interval = pa.types.is_interval(field.type)
+        if is_whole or is_interval or isinstance(field.type, pa.JsonType):
+            column = table.column(place)
+            with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # ArrowTypeError: an interval with months
+                if is_interval:
+                    column = pa.array(python_values(field, column), pa.duration("us"))
+                else:
+                    column = column.cast(pa.int64() if is_whole else pa.utf8())
                 table = table.set_column(place, field.name, column)
     return table
 

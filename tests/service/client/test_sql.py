@@ -171,6 +171,20 @@ def test_rows_are_tables_of_arrow_and_pandas(client: Client) -> None:
     assert (str(frame["n"].dtype), list(frame["serial"])) == ("int64", [2**70, 2**70 + 1, 2**70 + 2])
 
 
+def test_differences_of_times_are_timedeltas_of_pandas_unless_they_have_months(client: Client) -> None:
+    frame = client.sql(
+        "select timestamptz '2026-01-03 01:00Z' - timestamptz '2026-01-01 00:00:00.5Z' as age,"
+        " now() - timestamp as ago, interval 14 months as month, null::interval as nothing,"
+        " interval '-3 seconds' as back from aircraft where key in ('N01', 'N02')"
+    ).pandas()
+    types = {name: str(kind) for name, kind in frame.dtypes.items() if name != "month"}
+    assert types == dict.fromkeys(("age", "ago", "nothing", "back"), "timedelta64[us]")
+    assert list(frame["age"]) == [timedelta(days=2, minutes=59, seconds=59.5)] * 2
+    assert (list(frame["back"]), frame["nothing"].isna().all()) == ([timedelta(seconds=-3)] * 2, True)
+    assert (frame["ago"] > timedelta(days=365)).all()
+    assert str(frame["month"].dtype) == "object"
+
+
 def test_a_package_that_is_not_there_is_named_with_its_installation(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
