@@ -331,11 +331,16 @@ def test_topics_lists_what_is_missing_and_creates_it(project: Path) -> None:
         "alarms",
     }
     created = json.loads(stateline("topics", TARGET, "--create", "--partitions", "3", "--json").stdout)
-    assert {row["topic"]: row["partitions"] for row in created if row["state"] == "exists"} == {
+    assert {row["topic"]: row["partitions"] for row in created if row["state"] == "created"} == {
         "departures": 3,
         "aircraft": 3,
         "alarms": 3,
     }
+    assert "exists" not in {row["state"] for row in created}
+    assert stateline("topics", TARGET, "--delete", "alarms", "--yes").returncode == 0
+    again = json.loads(stateline("topics", TARGET, "--create", "--json").stdout)
+    states = {row["topic"]: row["state"] for row in again if row["partitions"] is not None}
+    assert states == {"departures": "exists", "aircraft": "exists", "alarms": "created"}
     table = stateline("topics", TARGET).stdout
     assert table.splitlines()[0].split() == ["topic", "role", "partitions", "offsets", "state"]
     assert "flights-hops-changelog         changelog" in table

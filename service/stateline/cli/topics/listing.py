@@ -39,18 +39,19 @@ def topics(
             topic_rows(roles, {}, {}, {} if count else None), as_json=as_json
         )  # a listing creates no log file
     with closing(configured_log(config, read_only=not create)) as log, closing(log.admin()) as admin:
-        existing = admin.topics()
+        existing, made = admin.topics(), list[str]()
         if create:
             if partitions is not None:
                 refuse_other_counts(roles, existing, partitions)
             report_other_settings(topology, admin, configured=configured)
-            create_missing(topology, admin, missing_of_the_users(roles, existing), partitions or DEFAULT_PARTITIONS)
+            made = missing_of_the_users(roles, existing)
+            create_missing(topology, admin, made, partitions or DEFAULT_PARTITIONS)
             existing = admin.topics()
         differ = settings_that_differ(topology, admin, configured)
         marks = {name: dict(offset_bounds(admin, existing[name])) for name in roles if name in existing}
         counts = {name: _records(log, marks[name]) for name in marks} if count else None
     offsets = {name: sum(end - first for first, end in bounds.values()) for name, bounds in marks.items()}
-    return as_text(topic_rows(roles, existing, offsets, counts, differ), as_json=as_json)
+    return as_text(topic_rows(roles, existing, offsets, counts, differ, made), as_json=as_json)
 
 
 USERS_ROLES = ("source", "output", "dead letter")  # Stateline creates topics of other roles
@@ -103,9 +104,10 @@ def topic_rows(
     offsets: Mapping[str, int],
     counts: Mapping[str, int] | None = None,
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType({}),
+    created: Sequence[str] = (),
 ) -> list[Row]:
     """One row per topic. A missing topic has None for partitions, offsets and records. Without `counts` no row has
-    records. `differ`: topic → setting → (found, wanted)."""
+    records. `differ`: topic → setting → (found, wanted). `created` are the topics that this call has created."""
     return [
         {
             "topic": name,
@@ -113,16 +115,16 @@ def topic_rows(
             "partitions": existing[name].partitions if name in existing else None,
             "offsets": offsets.get(name),
             **({} if counts is None else {"records": counts.get(name)}),
-            "state": _state(role, name in existing, differ.get(name, {})),
+            "state": _state(role, name in existing, differ.get(name, {}), "created" if name in created else "exists"),
         }
         for name, role in roles.items()
     ]
 
 
-def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]]) -> str:
+def _state(role: str, exists: bool, differs: Mapping[str, tuple[str, str]], word: str) -> str:
     if exists:
         others = "; ".join(f"{name} is {found}, declared {wanted}" for name, (found, wanted) in differs.items())
-        return f"exists: {others}" if others else "exists"
+        return f"{word}: {others}" if others else word
     if role == "external":
         return "MISSING: its Kafka Streams application creates it"
     return "MISSING: create it" if role in USERS_ROLES else "created at the first start"
