@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,11 +16,14 @@ import pytest
 
 from flights import data
 from flights.application import app
-from stateline.testing import TestDriver
+from stateline.testing import Record, TestDriver
+from support.oracles.sql_recipes import FIRST_MS, ROWS, Records, by_prefix, filled_hours, hour_ms, iso
+from support.run.patience import HANGING_S
 from test_docs import document
 
 PAGE = document("docs/sql-recipes.md")
-DEPARTURES = 900
+DEPARTURES = 2_000
+TABLES = ("airlines", "planes", "airports")
 
 
 def requests() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -32,32 +37,40 @@ REQUESTS = list(requests())
 
 
 @pytest.fixture(scope="module")
-def departures() -> Sequence[dict[str, Any]]:
-    return [json.loads(record.value) for record in data.departures()[:DEPARTURES]]
+def records() -> Records:
+    return Records(
+        [(record.timestamp_ms, json.loads(record.value)) for record in data.departures()[:DEPARTURES]],
+        table("airlines"),
+        table("planes"),
+        table("airports"),
+        [(at, value) for at, value in weather() if value["month"] == 1 and value["day"] <= 2],
+    )
+
+
+def table(name: str) -> dict[str, dict[str, Any]]:
+    return {record.key.decode(): json.loads(record.value) for record in data.table(name)}
+
+
+def weather() -> Iterator[tuple[int, dict[str, Any]]]:
+    return ((record.timestamp_ms, json.loads(record.value)) for record in data.table("weather"))
 
 
 @pytest.fixture(scope="module")
-def demo(departures: Sequence[dict[str, Any]]) -> Iterator[httpx.Client]:
+def demo(records: Records) -> Iterator[httpx.Client]:
     """The demo's application, with what its pipelines would write."""
+    sessions = (([tail, first, last], {"legs": legs}, last) for tail, first, last, legs in records.sessions)
+    windows = (([airport, at], {"departures": count}, at) for (airport, at), count in records.windows.items())
+    given: dict[str, Iterable[tuple[Any, Any, int]]] = {
+        "departures": ((value["tailnum"] or data.UNKNOWN_AIRCRAFT, value, at) for at, value in records.departures),
+        "weather": ((f"{value['origin']}|{at}", value, at) for at, value in records.weather),
+        **{name: ((key, value, FIRST_MS) for key, value in getattr(records, name).items()) for name in TABLES},
+        "delay_windows": windows,
+        "aircraft_days": sessions,
+        "delays": ((key, value, hour_ms(key)) for key, value in records.delays.items()),
+    }
     with TestDriver(app, config={"sql.timeout.ms": 60_000}) as driver:
-        for record in data.departures()[:DEPARTURES]:
-            driver.pipe("departures", record.key.decode(), json.loads(record.value), timestamp_ms=record.timestamp_ms)
-        flown = {each["tailnum"] for each in departures}
-        kept: dict[str, Callable[[dict[str, Any]], bool]] = {
-            "weather": lambda value: value["month"] == 1 and value["day"] <= 2,
-            "airlines": lambda value: True,
-            "planes": lambda value: value["tailnum"] in flown,
-            "airports": lambda value: 39 < value["lat"] < 42,
-        }
-        for name, is_kept in kept.items():
-            for record in data.table(name):
-                if is_kept(value := json.loads(record.value)):
-                    driver.pipe(name, record.key.decode(), value, timestamp_ms=record.timestamp_ms)
-        for (origin, hour), count in Counter((each["origin"], each["scheduled"][:13]) for each in departures).items():
-            start_ms = data._milliseconds(f"{hour}:00:00Z")
-            driver.pipe("delay_windows", [origin, start_ms], {"departures": count}, timestamp_ms=start_ms)
-            value = {"airline": "JetBlue Airways", "departures": count, "delay_minutes": 2 * count}
-            driver.pipe("delays", f"{origin}|B6|{hour}:00Z", value, timestamp_ms=start_ms)
+        for topic, rows_of_topic in given.items():
+            driver.pipe_all(topic, [Record(*each) for each in rows_of_topic])
         yield driver.client
 
 
@@ -72,35 +85,75 @@ def of(heading: str) -> dict[str, Any]:
     return next(asked for each, asked in REQUESTS if each == heading)
 
 
-@pytest.mark.parametrize(("heading", "asked"), REQUESTS)
-def test_each_recipe_has_rows(demo: httpx.Client, heading: str, asked: dict[str, Any]) -> None:
-    assert rows(demo, asked), heading
+@pytest.mark.parametrize("heading", ROWS)
+def test_each_recipe_has_the_rows_of_its_records(demo: httpx.Client, records: Records, heading: str) -> None:
+    found = [rows(demo, asked) for each, asked in REQUESTS if each == heading]
+    expected = [rows_of(records) for rows_of in ROWS[heading]]
+    assert found == expected
+    assert all(expected)
+
+
+def test_every_recipe_has_its_test() -> None:
+    assert {heading for heading, _ in REQUESTS} == {*ROWS, "Age of the newest rows", "The newest row of each group"}
 
 
 def test_the_page_has_the_recipes_that_dashboards_need() -> None:
     assert len({heading for heading, _ in REQUESTS}) >= 10
 
 
-def test_the_top_is_that_of_the_latest_departures(demo: httpx.Client, departures: Sequence[dict[str, Any]]) -> None:
-    latest = {each["tailnum"] or data.UNKNOWN_AIRCRAFT: each["dep_delay"] for each in departures}
-    delays = sorted((delay for delay in latest.values() if delay is not None), reverse=True)
-    assert [row["delay"] for row in rows(demo, of("Top 20"))] == delays[:20]
+def test_the_records_have_what_the_recipes_are_for(records: Records) -> None:
+    """Or rows would be equal for another reason."""
+    assert 0 in [row["departures"] for row in filled_hours(records)]
+    assert len({tail for tail, *_ in records.sessions[:20]}) < 20, "one has two of the longest sessions"
 
 
-def test_an_hour_without_departures_is_zero(demo: httpx.Client, departures: Sequence[dict[str, Any]]) -> None:
-    filled = [asked for heading, asked in REQUESTS if heading == "Time series of windows"][1]
-    counts = Counter(each["scheduled"][:13] for each in departures if each["origin"] == "JFK")
-    found = {row["hour"][:13].replace(" ", "T"): row["departures"] for row in rows(demo, filled)}
-    assert len(found) == 25
-    assert found == {hour: counts[hour] for hour in found}
-    assert 0 in found.values()
+def test_the_age_is_the_time_since_the_rows(demo: httpx.Client, records: Records) -> None:
+    begun_s = time.time()
+    found = rows(demo, of("Age of the newest rows"))
+    ended_s = time.time()
+    newest = sorted(map(hour_ms, records.delays), reverse=True)[:10]
+    assert [hour_ms(row["key"]) for row in found] == newest
+    for row in found:
+        assert begun_s - 1 <= row["age_s"] + hour_ms(row["key"]) / 1000 <= ended_s + 1  # it is rounded
 
 
-def test_the_change_is_that_against_the_window_before(demo: httpx.Client) -> None:
-    found = rows(demo, of("Change against the previous window"))
-    assert found[0]["change"] is None
-    pairs = pairwise(found)
-    assert all(later["change"] == later["departures"] - before["departures"] for before, later in pairs)
+def test_the_newest_row_of_a_group_is_one_of_its_newest(demo: httpx.Client, records: Records) -> None:
+    newest: dict[str, tuple[str, set[str]]] = {}
+    for tail, (at, value) in sorted(records.latest.items(), key=lambda each: each[1][0]):
+        tails = newest[value["carrier"]][1] if newest.get(value["carrier"], ("",))[0] == iso(at) else set()
+        newest[value["carrier"]] = iso(at), {*tails, tail}
+    found = rows(demo, of("The newest row of each group"))
+    assert [(row["carrier"], row["seen"]) for row in found] == sorted((key, at) for key, (at, _) in newest.items())
+    assert all(row["tailnum"] in newest[row["carrier"]][1] for row in found)
+
+
+def test_curl_writes_a_csv_file_and_none_for_an_error(demo: httpx.Client, records: Records, tmp_path: Path) -> None:
+    command = re.findall(r"^\$ (curl .* -o .*)$", PAGE, re.MULTILINE)[0]
+    assert curl(demo, command, tmp_path) == 0
+    lines = (tmp_path / "delays.csv").read_bytes().decode().split("\r\n")
+    assert lines == ["key,departures", *(f"{row['key']},{row['departures']}" for row in by_prefix(records)), ""]
+    (tmp_path / "delays.csv").unlink()
+    assert curl(demo, command.replace("from delays", "from nowhere"), tmp_path) == 22
+    assert not (tmp_path / "delays.csv").exists()
+
+
+def curl(demo: httpx.Client, command: str, directory: Path) -> int:
+    """Run the command, and let the demo's server answer its one request. Return its exit code."""
+
+    class Bridge(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = demo.get(self.path)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+    with HTTPServer(("127.0.0.1", 0), Bridge) as server:
+        server.timeout = HANGING_S
+        run = command.replace("localhost:8000", f"127.0.0.1:{server.server_port}")
+        with subprocess.Popen(["sh", "-c", run], cwd=directory, stderr=subprocess.DEVNULL) as process:
+            server.handle_request()
+            return process.wait(HANGING_S)
 
 
 def test_recipes_with_keys_or_times_read_part_of_a_table(demo: httpx.Client) -> None:
