@@ -10,10 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.spark import departures as d
 from stateline import App, serdes
+from stateline.serde.windowed import SessionKey
 from stateline.testing import Record, run_pipeline
 from stateline_store import CallerError, DoesNotExistError, InvalidArgumentError
 from test_docs import blocks, document
 
+MINUTE, START = 60_000, 1_356_998_400_000
 TYPES: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
 
 
@@ -85,6 +87,19 @@ def test_mistakes_say_what_there_is(session: SparkSession) -> None:
         run_pipeline(shop(), "revenue", {"orders": [Record(1, {})]}, session=session)
     with pytest.raises(CallerError, match=r"orders-0 offset 0 is not JSON of the topic's schema"):
         run_pipeline(shop(), "revenue", {"orders": [Record("a", {"city": "Bath", "amount": "much"})]}, session=session)
+
+
+def test_sessions_of_the_document_have_keys_of_their_own(session: SparkSession) -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks(document("docs/operators.md"), "python")[0], scope)
+    given = [(0, 3), (4, 5), (60, 7)]  # minutes, amounts: the first two are five minutes apart at most
+    orders = [Record("c", {"city": "Bath", "amount": amount}, START + at * MINUTE) for at, amount in given]
+    rows = run_pipeline(scope["app"], "visits", {"orders": orders}, session=session)
+    found = {row["_key"]: (row["orders"], row["total"]) for row in rows}
+    assert found == {
+        SessionKey("c", START, START + 4 * MINUTE): (2, 8),
+        SessionKey("c", START + 60 * MINUTE, START + 60 * MINUTE): (1, 7),
+    }
 
 
 def test_the_test_that_the_document_shows_passes_in_the_session_that_is_there(session: SparkSession) -> None:
