@@ -73,7 +73,7 @@ def session(
     """Spark, started once."""
     jars = None if connector_jars is None else str(connector_jars)
     state = tmp_path_factory.mktemp("session")
-    given = settings(str(state), spark_jars=jars)
+    given = [*settings(str(state), spark_jars=jars), f"spark.sql.warehouse.dir={state / 'warehouse'}"]
     if cluster is not None:
         path = os.pathsep.join([str(REPOSITORY), *sys.path])  # where tests' own functions are; workers start elsewhere
         given += [*cluster.settings, f"spark.executorEnv.PYTHONPATH={path}"]

@@ -19,6 +19,7 @@ from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import SnapshotReader, described
 from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
+from stateline.spark.reading.table_options import created_options, query_options, with_options
 from stateline_store import InvalidArgumentError
 
 FORMAT = "stateline"
@@ -38,17 +39,20 @@ class StatelineSource(DataSource):
 
     @in_one_line()
     def schema(self) -> StructType:
-        """Return the columns of the store, or those of the option `columns`. Not called if the user gives a schema."""
-        if is_of_changes(self.options):
+        """Return the columns of the store, or those of the option `columns`. For a table that Spark creates, they carry
+        its OPTIONS. Not called if the user gives a schema."""
+        created = created_options(self.options)
+        if created is None and is_of_changes(self.options):
             from stateline.spark.reading.change_reader import change_schema
 
             return change_schema(self._of_changes())
-        options = read_options(self.options, os.environ)
-        return default_schema(described(options), options.columns)
+        options = read_options(self.options if created is None else created, os.environ)
+        schema = default_schema(described(options), options.columns)
+        return schema if created is None else with_options(schema, created)
 
     @in_one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options, os.environ)
+        options = read_options(query_options(schema, self.options), os.environ)
         return SnapshotReader(options, self.pin, schema, described(options))
 
     @in_one_line()
